@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from certs.store import ConflictError, Files
 from gpushare.errors import ClusterError, ConfigError
-from gpushare.kube_client import ADMISSION_V1, CORE_V1, JSON_PATCH, Cluster, path
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, JSON_PATCH, KubeClient, path
 
 TLS: Final = "kubernetes.io/tls"
 OPAQUE: Final = "Opaque"
@@ -21,7 +21,7 @@ MAX_VALUE: Final = 128 * 1024
 class SecretStore:
     """A Secret. Create-if-absent and replace both fail when somebody was faster, and are then decided anew."""
 
-    def __init__(self, cluster: Cluster, namespace: str, name: str, kind: str) -> None:
+    def __init__(self, cluster: KubeClient, namespace: str, name: str, kind: str) -> None:
         self._cluster, self._namespace, self._name, self._kind = cluster, namespace, name, kind
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class SecretStore:
 class WebhookConfigurations:
     """The configurations whose ``caBundle`` is ours to keep; by name, mutating and validating alike."""
 
-    def __init__(self, cluster: Cluster, names: Sequence[str]) -> None:
+    def __init__(self, cluster: KubeClient, names: Sequence[str]) -> None:
         self._cluster, self._names = cluster, names
 
     def publish(self, bundle: bytes) -> bool:

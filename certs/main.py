@@ -17,7 +17,7 @@ from certs.rotation import CertificateRotator
 from certs.store import DirectoryStore, locked
 from gpushare import defaults
 from gpushare.errors import ConfigError, GpuShareError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 from gpushare.signals import stopped_by_signal
@@ -118,7 +118,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def build(options: argparse.Namespace) -> CertificateRotator:
     """Put the rotator together from parsed options."""
-    connection = Cluster.connect(options.kubeconfig) if options.secret or options.webhook_configuration else None
+    connection = KubeClient.connect(options.kubeconfig) if options.secret or options.webhook_configuration else None
     publisher = None
     if connection is not None and options.webhook_configuration:
         publisher = kube_store.WebhookConfigurations(connection, options.webhook_configuration)

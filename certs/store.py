@@ -60,7 +60,7 @@ class DirectoryStore:
         return str(self._folder)
 
     def read(self) -> tuple[dict[str, bytes], str]:
-        """Read the generation that ``..data`` points to. Files over 64 KiB, and what is no file, are left out."""
+        """Read the generation that ``..data`` points to. Files over 64 KiB, and what is not a file, are left out."""
         for _ in range(READ_ATTEMPTS):
             generation = self._generation_now()
             files = _files(self._folder / generation) if generation else {}

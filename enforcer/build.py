@@ -31,7 +31,7 @@ from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.unattributed import Growth
 from gpushare.errors import GpuShareError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -152,7 +152,7 @@ class LogEventRecorder:
 
 
 def sharing_modes(
-    options: argparse.Namespace, cluster: Cluster | None, changed: threading.Event | None
+    options: argparse.Namespace, cluster: KubeClient | None, changed: threading.Event | None
 ) -> SharingModeController:
     """Return what decides how GPUs are shared: the flags alone, or with a cluster also the label of the node."""
     if options.no_mps:

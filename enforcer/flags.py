@@ -21,7 +21,7 @@ from gpushare.quantity import MAX_DEBT, parse_overcommit
 MIN_POLL: Final = 0.01
 MAX_POLL: Final = 60.0
 MAX_TERM_WAIT: Final = 300.0
-"""Seconds. What is no number in these bounds would spin, hang, or fail between a signal and its record."""
+"""Seconds. What is not a number in these bounds would spin, hang, or fail between a signal and its record."""
 MIN_MPS_SECONDS: Final = 1.0
 MIN_PROOF, MAX_PROOF = 1.0, 3600.0
 MOST_KEPT: Final = {"mib": 1024 * 1024, "segments": 100_000, "days": 36_500}
@@ -186,5 +186,5 @@ def _address(text: str) -> tuple[str, int] | None:
         return None
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 2**16):
-        raise ConfigError(f"--metrics {text!r} is no address; write HOST:PORT, such as 127.0.0.1:9402")
+        raise ConfigError(f"--metrics {text!r} is not an address; write HOST:PORT, such as 127.0.0.1:9402")
     return host.strip("[]"), int(port)

@@ -260,7 +260,7 @@ class EnforcementLoop:
         back = change.turn is nvml_outage.Transition.BACK
         reason = Reason.RECOVERED if back else change.blind.reason
         if back:
-            log.info("sight is back", reason=str(reason), gpu=change.gpu)
+            log.info("NVML readable again", reason=str(reason), gpu=change.gpu)
         elif change.turn is nvml_outage.Transition.LOST:
             log.warning("blind", reason=str(reason), gpu=change.gpu, error=change.blind.why)
         if (note := nvml_outage.operator_message(change, self._clock())) is not None:

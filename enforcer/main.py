@@ -64,7 +64,7 @@ from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import Kernels, keep_sampling
 from gpushare import metrics_server
 from gpushare.errors import ConfigError, GpuShareError, KubeletError, RecordError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 from gpushare.signals import stopped_by_signal
 
@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         kernels: Kernels = side.nvml.ran_kernels if reader is None else lambda *_: None
         unattributed = keep_sampling(lambda: watch.latest, kernels, side.stopped)
         seeing = Seeing(watch, attributor, Metrics(), unattributed.growth)
-        cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
+        cluster = None if options.no_cluster else KubeClient.connect(options.kubeconfig)
         sink = _sink(cluster, options.node)
         _know_sharing(options, cluster, side)
         mps = _mps(options, watch, cluster, checkpoint, side)
@@ -177,7 +177,7 @@ def _enforcer(
 
 
 def _tell_operators(
-    stack: ExitStack, options: argparse.Namespace, cluster: Cluster | None, metrics: Metrics, side: Side
+    stack: ExitStack, options: argparse.Namespace, cluster: KubeClient | None, metrics: Metrics, side: Side
 ) -> None:
     """Report what happens to daemons, and serve metrics and readiness."""
     start_incident_reporter(
@@ -219,7 +219,7 @@ def _open(audit_log: AuditWriter, side: Side) -> None:
     side.complain(lambda: audit_log.problem)
 
 
-def _sink(cluster: Cluster | None, node: str) -> EventSink:
+def _sink(cluster: KubeClient | None, node: str) -> EventSink:
     if cluster is None:
         return LogEventRecorder()
     events = PodEventRecorder(cluster, node)
@@ -246,7 +246,7 @@ def _policy(options: argparse.Namespace) -> InventoryPolicy:
     )
 
 
-def _know_sharing(options: argparse.Namespace, cluster: Cluster | None, side: Side) -> None:
+def _know_sharing(options: argparse.Namespace, cluster: KubeClient | None, side: Side) -> None:
     """Learn which GPUs may be shared, and how."""
     side.sharing = GpuAvailability(cluster, options.node, _others(options))
     side.problems.append(lambda: list(side.sharing.problems()))
@@ -255,7 +255,7 @@ def _know_sharing(options: argparse.Namespace, cluster: Cluster | None, side: Si
 
 
 def _mps(
-    options: argparse.Namespace, watch: UsageSampler, cluster: Cluster | None, checkpoint: Checkpoint, side: Side
+    options: argparse.Namespace, watch: UsageSampler, cluster: KubeClient | None, checkpoint: Checkpoint, side: Side
 ) -> MpsClient:
     """Start the daemons' keeper. NVML and the driver may come later."""
     if options.no_mps:
@@ -308,7 +308,7 @@ def _limits(options: argparse.Namespace, watch: UsageSampler, checkpoint: Checkp
 
 
 def _kubelet(
-    options: argparse.Namespace, cluster: Cluster, checkpoint: Checkpoint, seeing: Seeing, side: Side
+    options: argparse.Namespace, cluster: KubeClient, checkpoint: Checkpoint, seeing: Seeing, side: Side
 ) -> DraPlugin:
     """Start serving the kubelet: before anything is offered, so that no pod comes for a claim nobody prepares."""
     kubelet = DraPlugin(
@@ -346,7 +346,7 @@ def _kubelet(
 def _join_cluster(
     stack: ExitStack,
     options: argparse.Namespace,
-    cluster: Cluster,
+    cluster: KubeClient,
     checkpoint: Checkpoint,
     seeing: Seeing,
     side: Side,
@@ -366,7 +366,7 @@ def _join_cluster(
 
 def _keep_offering(
     options: argparse.Namespace,
-    cluster: Cluster,
+    cluster: KubeClient,
     checkpoint: Checkpoint,
     seeing: Seeing,
     kubelet: DraPlugin | None,

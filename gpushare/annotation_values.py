@@ -11,7 +11,7 @@ from gpushare.errors import QuantityError
 from gpushare.framework_variables import ON_REQUEST
 from gpushare.host_access import OF_EVERY_NODE, normal, overlaps
 from gpushare.patterns import Pattern
-from gpushare.quantity import parse_memory, parse_percent, shown
+from gpushare.quantity import parse_memory, parse_percent, quoted
 from gpushare.reasons import Reason
 
 CAPABILITIES: Final = ("compute", "utility", "compat32", "display", "graphics", "ngx", "video")
@@ -44,7 +44,7 @@ def choice(options: Mapping[str, str]) -> Callable[[object], str]:
         described = " or ".join(f'"{each}" ({does})' for each, does in options.items())
         advice = f'"{meant}"' if meant in options else described
         known = " or ".join(f'"{each}"' for each in options)
-        raise QuantityError(f"{shown(str(value))} is not {known}; write {advice}", Reason.INVALID_VALUE)
+        raise QuantityError(f"{quoted(str(value))} is not {known}; write {advice}", Reason.INVALID_VALUE)
 
     return parse
 
@@ -54,8 +54,8 @@ def parse_models(value: object) -> tuple[str, ...]:
     names = [name.strip(" ") for name in value.split(",", MAX_MODELS)] if isinstance(value, str) else [""]
     bad = next((name for name in names[:MAX_MODELS] if not _MODEL.fullmatch(name)), None)
     if bad is not None or len(names) > MAX_MODELS:
-        problem = f"is more than {MAX_MODELS} models" if bad is None else "is no model of a GPU"
-        message = f'{shown(bad or str(value))} {problem}; write for example "H100" or "H100,A100"'
+        problem = f"is more than {MAX_MODELS} models" if bad is None else "is not a GPU model"
+        message = f'{quoted(bad or str(value))} {problem}; write for example "H100" or "H100,A100"'
         raise QuantityError(message, Reason.INVALID_VALUE)
     return tuple(sorted({name.lower() for name in names}))
 
@@ -63,7 +63,7 @@ def parse_models(value: object) -> tuple[str, ...]:
 def parse_any(value: object) -> bool:
     """Read the word ``any``."""
     if value != ANY:
-        raise QuantityError(f"{shown(str(value))} is not {ANY!r}; write {ANY!r}, or remove the annotation")
+        raise QuantityError(f"{quoted(str(value))} is not {ANY!r}; write {ANY!r}, or remove the annotation")
     return True
 
 
@@ -77,9 +77,9 @@ def parse_paths(value: object) -> tuple[str, ...]:
     paths = _words(value)
     for path in paths:
         if not path.startswith("/") or len(paths) > MAX_PATHS:
-            raise QuantityError(f"{shown(path)}: write at most {MAX_PATHS} absolute paths, such as /data,/scratch")
+            raise QuantityError(f"{quoted(path)}: write at most {MAX_PATHS} absolute paths, such as /data,/scratch")
         if overlaps(normal(path), OF_EVERY_NODE):
-            raise QuantityError(f"{shown(path)} reaches what the node's own programs keep; remove it from the list")
+            raise QuantityError(f"{quoted(path)} reaches what the node's own programs keep; remove it from the list")
     return tuple(normal(path) for path in paths)
 
 
@@ -88,7 +88,7 @@ def parse_capabilities(value: object) -> tuple[str, ...]:
     found = _words(value)
     for each in found:
         if each not in CAPABILITIES:
-            raise QuantityError(f"{shown(each)} is none of {', '.join(CAPABILITIES)}")
+            raise QuantityError(f"{quoted(each)} is not one of {', '.join(CAPABILITIES)}")
     return tuple(dict.fromkeys(found))
 
 
@@ -97,7 +97,7 @@ def parse_frameworks(value: object) -> tuple[str, ...] | None:
     found = _words(value)
     for each in found:
         if each not in ON_REQUEST and found != [NONE]:
-            raise QuantityError(f"{shown(each)} is none of {', '.join(ON_REQUEST)}; or write {NONE!r} alone")
+            raise QuantityError(f"{quoted(each)} is not one of {', '.join(ON_REQUEST)}; or write {NONE!r} alone")
     return None if found == [NONE] else tuple(dict.fromkeys(found))
 
 
@@ -106,5 +106,5 @@ def _words(value: object) -> list[str]:
     text = value if isinstance(value, str) else ""
     words = [word.strip(" ") for word in text.split(",")] if len(text) <= MAX_LIST else []
     if not words or not all(words):
-        raise QuantityError(f"{shown(str(value)[:MAX_LIST])} is not a list of words with commas between them")
+        raise QuantityError(f"{quoted(str(value)[:MAX_LIST])} is not a list of words with commas between them")
     return words

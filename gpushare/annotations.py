@@ -9,23 +9,27 @@ from gpushare.annotation_table import PREFIX_OF
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ShareAnnotation:
     """One annotation that asks for an amount."""
 
     key: str
     value: object
 
 
-def asked(annotations: Mapping[str, Any], main: str) -> tuple[dict[str, Asked], dict[str, Asked]]:
-    """Collect who asks for memory and who for compute, by container; its own annotation wins over the pod-wide one."""
+def memory_and_compute(
+    annotations: Mapping[str, Any], main: str
+) -> tuple[dict[str, ShareAnnotation], dict[str, ShareAnnotation]]:
+    """Return the annotations for memory and for compute by container; a container's own wins over the pod-wide one."""
     return by_container(annotations, main, contract.MEMORY), by_container(annotations, main, contract.COMPUTE)
 
 
-def by_container(annotations: Mapping[str, Any], main: str, key: str) -> dict[str, Asked]:
+def by_container(annotations: Mapping[str, Any], main: str, key: str) -> dict[str, ShareAnnotation]:
     """Collect the containers for which an annotation asks; the one with a container's name wins over ``key``."""
     prefix = PREFIX_OF[key]
-    found = {main: Asked(key, annotations[key])} if key in annotations else {}
+    found = {main: ShareAnnotation(key, annotations[key])} if key in annotations else {}
     named = {
-        each.removeprefix(prefix): Asked(each, value) for each, value in annotations.items() if each.startswith(prefix)
+        each.removeprefix(prefix): ShareAnnotation(each, value)
+        for each, value in annotations.items()
+        if each.startswith(prefix)
     }
     return found | named

@@ -1,4 +1,4 @@
-"""What is said of a pod that uses a claim which its node prepared for another one. Pure.
+"""Messages about a pod that uses a claim which its node prepared for another pod. Pure.
 
 A claim's memory is promised once, to the pod it was prepared for, and the kubelet does not ask again before the last
 pod that uses the claim has ended.

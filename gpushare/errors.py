@@ -159,7 +159,7 @@ class PrepareError(GpuShareError):
 
 
 class ResizeRefused(GpuShareError):
-    """A quota that cannot be changed as somebody wishes. Tenants read the sentence."""
+    """A quota that cannot be changed as requested. Tenants read the message."""
 
     reason = Reason.RESIZE_REFUSED
 

@@ -7,7 +7,7 @@ from collections.abc import Sized
 from typing import Any, Final
 
 from gpushare.errors import MAX_PROBLEMS, PolicyDenied, Problem
-from gpushare.quantity import shown
+from gpushare.quantity import quoted
 from gpushare.reasons import Reason
 
 MAX_ENTRIES: Final = 1024
@@ -35,7 +35,7 @@ def boolean(value: object, field: str) -> bool:
     """
     if value is None or isinstance(value, bool):
         return bool(value)
-    what = f"the string {shown(value)}" if isinstance(value, str) else type_name(value)
+    what = f"the string {quoted(value)}" if isinstance(value, str) else type_name(value)
     raise invalid(field, f"must be a boolean, not {what}; write false, without quotes")
 
 
@@ -43,7 +43,7 @@ def objects(value: object, field: str) -> list[dict[str, Any]]:
     """Read a list of objects; ``null`` is an empty one.
 
     Raises:
-        PolicyDenied: it is no list or too long, or an entry of it is no object.
+        PolicyDenied: it is not a list or too long, or an entry of it is not an object.
     """
     return _list(value, field, dict, "an object")
 
@@ -52,7 +52,7 @@ def strings(value: object, field: str) -> list[str]:
     """Read a list of strings; ``null`` is an empty one.
 
     Raises:
-        PolicyDenied: it is no list or too long, or an entry of it is no string.
+        PolicyDenied: it is not a list or too long, or an entry of it is not a string.
     """
     return _list(value, field, str, "a string")
 

@@ -24,7 +24,7 @@ from gpushare.memory_fraction import Budget
 MIB: Final = 2**20
 GIB: Final = 2**30
 JAX_SHARE: Final = 0.75
-"""Of the total, where nothing else is said."""
+"""Of the total, unless the framework says otherwise."""
 CUDF_SHARE: Final = 0.80
 """Of the free memory, in whole 256 bytes."""
 CUDF_UNIT: Final = 256

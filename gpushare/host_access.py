@@ -14,7 +14,7 @@ from gpushare import contract, defaults
 from gpushare.checks import Check, guarded, independent
 from gpushare.errors import MAX_PROBLEMS, Problem
 from gpushare.fields import MAX_ENTRIES, boolean, mapping, objects, strings
-from gpushare.quantity import shown
+from gpushare.quantity import quoted
 
 Object = Mapping[str, Any]
 _POD_FLAGS: Final = {
@@ -129,7 +129,7 @@ def _security(container: Object, field: str) -> Check[None]:
 def _privileged(container: Object, security: Object, field: str) -> Check[None]:
     if boolean(security.get("privileged"), f"{field}.securityContext.privileged"):
         hint = f"set it to false{_propagation(container, field)}"
-        message = f"true reaches every GPU of the node, around the share; {hint}"
+        message = f"privileged containers can access every GPU on the node and bypass the limit; {hint}"
         yield Problem(f"{field}.securityContext.privileged", message)
 
 
@@ -145,7 +145,7 @@ def _capabilities(security: Object, field: str) -> Check[None]:
     added = strings(mapping(security.get("capabilities"), field).get("add"), f"{field}.add")
     for index, name in enumerate(added):
         if name[:MAX_PATH].upper().removeprefix("CAP_") in CAPABILITIES:
-            message = f"{shown(name)} lets the container act on the node around its share; remove it"
+            message = f"{quoted(name)} lets the container act on the node around its share; remove it"
             yield Problem(f"{field}.add[{index}]", message)
 
 
@@ -165,13 +165,13 @@ def _host_path(volume: Object, field: str, allowed: HostAccess) -> Check[str | N
     host = mapping(volume.get("hostPath"), field)
     if not host:
         return None
-    path, written = normal(host.get("path")), shown(str(host.get("path"))[:MAX_PATH])
+    path, written = normal(host.get("path")), quoted(str(host.get("path"))[:MAX_PATH])
     if path in {"", _DEVICES} or path.startswith(_GPU_DEVICES):
-        return f"{written} reaches the node's GPUs, around the share"
+        return f"{written} reaches the node's GPUs and bypasses the limit"
     if overlaps(path, (*OF_EVERY_NODE, *allowed.protected)):
         return f"{written} reaches what the node's own programs keep"
     if allowed.paths is None:
-        yield f"hostPath {written:.40} can lead around the share; operators list paths in {contract.HOST_PATHS}"
+        yield f"hostPath {written:.40} can bypass the limit; operators list paths in {contract.HOST_PATHS}"
     elif not any(within(path, one) for one in allowed.paths):
         return f"{written} is not below a path that this namespace's {contract.HOST_PATHS} lists"
     return None
@@ -215,6 +215,6 @@ def _readable(value: object) -> Sequence[Object]:
 def _mounts(container: Object, field: str) -> Check[None]:
     for index, mount in enumerate(objects(container.get("volumeMounts"), field)):
         if within(normal(mount.get("mountPath")), _TOOLKIT_MOUNTS):
-            written = shown(str(mount["mountPath"]))
-            message = f"{written} asks NVIDIA's toolkit for a GPU, around the share; remove the mount"
+            written = quoted(str(mount["mountPath"]))
+            message = f"{written} asks NVIDIA's toolkit for a GPU and bypasses the limit; remove the mount"
             yield Problem(f"{field}[{index}].mountPath", message)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpushare.errors import ClusterError, WatchBroken
-from gpushare.kube_client import GARBAGE, Cluster
+from gpushare.kube_client import GARBAGE, KubeClient
 
 Object = dict[str, Any]
 
@@ -30,7 +30,7 @@ class Informer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         where: str,
         on_list: Callable[[Iterator[Object]], None],
         on_event: Callable[[str, Object], None],
@@ -78,4 +78,4 @@ class Informer:
             if kind != "BOOKMARK":
                 self._on_event(kind, item)
             self._delay = self.MIN_DELAY
-            del item  # it is not to be held while the next one is parsed
+            del item  # free it before the next one is parsed

@@ -64,7 +64,7 @@ def path(base: str, kind: str, name: str = "", namespace: str = "") -> str:
     return "/".join(parts)
 
 
-class Cluster:
+class KubeClient:
     """A connection to one API server. Safe to use from several threads."""
 
     def __init__(self, access: Access) -> None:
@@ -111,7 +111,7 @@ class Cluster:
         return list(listing), listing.version
 
     def listing(self, where: str, **query: str) -> "Listing":
-        """Read a list that may be too long to be held: an iterator, which reads object after object as it goes."""
+        """Read a list that may not fit into memory: return an iterator that reads object after object."""
         return Listing(
             stream=lambda: self.watch(where, "", **query, **STREAMED),
             page=lambda page: self._call("GET", where, query={**query, **page}),
@@ -267,7 +267,7 @@ class Listing(Iterator[Object]):
                 break
             else:
                 yield item
-            del item  # it is not to be held while the next one is parsed
+            del item  # free it before the next one is parsed
         raise WatchBroken(f"GET {self._where}: the list broke off")
 
     def _opened(self) -> Iterator[tuple[str, Object]]:
@@ -289,10 +289,10 @@ class Listing(Iterator[Object]):
             answer = self._page({"limit": str(PAGE)} | ({"continue": more} if more else {}))
             try:
                 found = answer["items"] or []
-                _ = [item["metadata"]["name"] for item in found]  # what has none is no object
+                _ = [item["metadata"]["name"] for item in found]  # what has none is not an object
                 more, self.version = answer["metadata"].get("continue") or None, answer["metadata"]["resourceVersion"]
             except GARBAGE as error:
-                message = f"GET {self._where}: the answer is no list of objects: {answer!r:.100}"
+                message = f"GET {self._where}: the answer is not a list of objects: {answer!r:.100}"
                 raise ClusterError(message) from error
             found.reverse()
             while found:

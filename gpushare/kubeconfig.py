@@ -64,7 +64,7 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
 
 
 def exec_in_pod(access: Access, command: str, authorization: Mapping[str, str], silence: float) -> Iterator[bytes]:
-    """See ``Cluster.run``.
+    """See ``KubeClient.run``.
 
     Args:
         access: to the API server.
@@ -82,7 +82,7 @@ def exec_in_pod(access: Access, command: str, authorization: Mapping[str, str], 
     except (WebSocketException, OSError, ValueError) as error:
         raise ClusterError(f"{where}: {_unwilling(error)}", getattr(error, "status_code", 0)) from error
     try:
-        yield from _said(conversation, where, silence)
+        yield from _output(conversation, where, silence)
     except (WebSocketException, OSError) as error:
         raise ClusterError(f"{where} broke off: {error}") from error
     finally:
@@ -99,7 +99,7 @@ def _configuration(access: Access) -> client.Configuration:
     return configuration
 
 
-def _said(conversation: Any, where: str, silence: float) -> Iterator[bytes]:
+def _output(conversation: Any, where: str, silence: float) -> Iterator[bytes]:
     """Yield standard output until the command ends, then look at how it ended."""
     complaint, heard = b"", time.monotonic()
     while conversation.is_open():

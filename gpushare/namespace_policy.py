@@ -36,19 +36,19 @@ class NamespacePolicy:
     frameworks: tuple[str, ...] | None = ()
     """Frameworks that get variables on request; ``None``: none gets any."""
 
-    def above_memory(self, mib: int, said: str = "") -> str:
+    def above_memory(self, mib: int, amount: str = "") -> str:
         """Say why one container may not have so many MiB; empty where it may."""
         if self.max_memory_mib is None or mib <= self.max_memory_mib:
             return ""
         maximum = f"{contract.MAX_MEMORY} of {format_mib(self.max_memory_mib)}"
-        return f"{said or format_mib(mib)} is above this namespace's {maximum}; ask for less"
+        return f"{amount or format_mib(mib)} is above this namespace's {maximum}; ask for less"
 
     def above_compute(self, percent: int | None) -> str:
         """Say why one container may not have so many percent, ``None`` being all; empty where it may."""
         if self.max_compute is None or (percent is not None and percent <= self.max_compute):
             return ""
-        said = "no word about compute" if percent is None else f"{percent}%"
-        return f"{said} is above this namespace's {contract.MAX_COMPUTE} of {self.max_compute}%; ask for less"
+        asked = "compute without a limit" if percent is None else f"{percent}%"
+        return f"{asked} is above this namespace's {contract.MAX_COMPUTE} of {self.max_compute}%; ask for less"
 
     @classmethod
     def from_annotations(cls, annotations: Mapping[str, str] | None) -> Self:

@@ -55,15 +55,15 @@ def parse_memory(value: object) -> int:
     text = _text(value, "a quantity of memory such as 4Gi")
     match = _MEMORY.fullmatch(text)
     if match is None:
-        raise QuantityError(f"{shown(text)} is not a quantity of memory; {_memory_hint(text)}")
+        raise QuantityError(f"{quoted(text)} is not a quantity of memory; {_memory_hint(text)}")
     whole, fraction, unit = match.group(1), match.group(2) or "", match.group(3)
     scaled = int(whole + fraction) * _UNITS[unit]
     unit_of_result: int = 10 ** len(fraction) * MIB
     mib = -(-scaled // unit_of_result)
     if mib == 0:
-        raise QuantityError(f"{shown(text)} is no memory at all; write for example 4Gi")
+        raise QuantityError(f"{quoted(text)} is zero; write for example 4Gi")
     if mib > MAX_MIB:
-        raise QuantityError(f"{shown(text)} is more than any GPU has; write for example 4Gi")
+        raise QuantityError(f"{quoted(text)} is more than any GPU has; write for example 4Gi")
     return mib
 
 
@@ -76,7 +76,7 @@ def parse_percent(value: object) -> int:
     text = _text(value, "a percentage such as 25%")
     match = _PERCENT.fullmatch(text)
     if match is None or not 1 <= int(match.group(1)) <= WHOLE_GPU_PERCENT:
-        raise QuantityError(f"{shown(text)} is not a percentage of a GPU; write a whole number from 1% to 100%")
+        raise QuantityError(f"{quoted(text)} is not a percentage of a GPU; write a whole number from 1% to 100%")
     return int(match.group(1))
 
 
@@ -88,7 +88,7 @@ def parse_gpus(value: object) -> int:
     """
     text = _text(value, 'a number of GPUs such as "2"')
     if _COUNT.fullmatch(text) is None or int(text) > MAX_GPUS:
-        raise QuantityError(f"{shown(text)} is not a number of GPUs; write a whole number from 1 to {MAX_GPUS}")
+        raise QuantityError(f"{quoted(text)} is not a number of GPUs; write a whole number from 1 to {MAX_GPUS}")
     return int(text)
 
 
@@ -101,7 +101,7 @@ def parse_overcommit(value: object) -> int:
     text = _text(value, "a factor such as 1.5")
     percent = int(Fraction(text) * WHOLE_GPU_PERCENT) if _FACTOR.fullmatch(text) else 0
     if not WHOLE_GPU_PERCENT <= percent <= MAX_OVERCOMMIT * WHOLE_GPU_PERCENT:
-        raise QuantityError(f"{shown(text)} is not a factor; write a number from 1 to {MAX_OVERCOMMIT}, such as 1.5")
+        raise QuantityError(f"{quoted(text)} is not a factor; write a number from 1 to {MAX_OVERCOMMIT}, such as 1.5")
     return percent
 
 
@@ -120,7 +120,7 @@ def parse_profile(value: object) -> str:
     if _PROFILE.fullmatch(text) is None:
         meant = text.strip().lower()
         example = meant if _PROFILE.fullmatch(meant) else "1g.10gb"
-        raise QuantityError(f"{shown(text)} is not a MIG profile; write for example {example}")
+        raise QuantityError(f"{quoted(text)} is not a MIG profile; write for example {example}")
     return text
 
 
@@ -138,7 +138,7 @@ def parse_duration(value: object) -> float:
     text = _text(value, "a duration such as 5s")
     match = _SECONDS.fullmatch(text)
     if match is None:
-        raise QuantityError(f"{shown(text)} is not a duration; write for example 5s, 500ms or 2m")
+        raise QuantityError(f"{quoted(text)} is not a duration; write for example 5s, 500ms or 2m")
     return int(match.group(1)) * _SECONDS_OF[match.group(2)]
 
 
@@ -150,7 +150,7 @@ def parse_debt(value: object) -> float:
     """
     seconds = parse_duration(value)
     if not 1 <= seconds <= MAX_DEBT:
-        raise QuantityError(f"{shown(str(value))} is not between 1s and {MAX_DEBT:.0f}s; write for example 10s or 5m")
+        raise QuantityError(f"{quoted(str(value))} is not between 1s and {MAX_DEBT:.0f}s; write for example 10s or 5m")
     return seconds
 
 
@@ -179,16 +179,16 @@ def format_mib(mib: int) -> str:
     return f"{mib // 1024}Gi" if mib % 1024 == 0 and mib else f"{mib}Mi"
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     """Quote a value for a message: escaped, and cut where it is long."""
     return ascii(text if len(text) <= MAX_LENGTH else text[:MAX_LENGTH] + "...")
 
 
 def _text(value: object, wanted: str) -> str:
     if not isinstance(value, str):
-        raise QuantityError(f"{value!r:.40} is no string; write {wanted}, in quotes")
+        raise QuantityError(f"{value!r:.40} is not a string; write {wanted}, in quotes")
     if len(value) > MAX_LENGTH:
-        raise QuantityError(f"{shown(value)} is too long; write {wanted}")
+        raise QuantityError(f"{quoted(value)} is too long; write {wanted}")
     return value
 
 

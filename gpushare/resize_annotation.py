@@ -11,7 +11,7 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.errors import QuantityError
 from gpushare.patterns import Pattern
-from gpushare.quantity import parse_memory, shown
+from gpushare.quantity import parse_memory, quoted
 
 FORCE: Final = "force"
 MAX_LENGTH: Final = 80
@@ -31,14 +31,14 @@ def parse_request(value: object) -> ResizeRequest:
     """Read what an annotation says.
 
     Raises:
-        QuantityError: it is no quantity of memory, or another word than ``force`` and ``id=...`` follows.
+        QuantityError: it is not a quantity of memory, or another word than ``force`` and ``id=...`` follows.
     """
     if not isinstance(value, str) or len(value) > MAX_LENGTH:
-        raise QuantityError("it is no short text; write for example 3Gi")
+        raise QuantityError("it is not a short text; write for example 3Gi")
     amount, *words = value.split(";")
     wrong = [word for word in words if word != FORCE and not _MARK.fullmatch(word)]
     if wrong:
-        raise QuantityError(f"{shown(wrong[0])} means nothing here; write for example 3Gi or 3Gi;{FORCE}")
+        raise QuantityError(f"{quoted(wrong[0])} means nothing here; write for example 3Gi or 3Gi;{FORCE}")
     return ResizeRequest(parse_memory(amount), FORCE in words)
 
 

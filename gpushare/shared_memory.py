@@ -29,7 +29,7 @@ def brings_memory(container: Mapping[str, Any]) -> bool:
 
 
 def may_open(user: int, owner: int, mode: int) -> bool:
-    """Tell whether a user may read and write a file. Its group is no container's, and does not count."""
+    """Tell whether a user may read and write a file. Its group is not a container's, and does not count."""
     wanted = _OWNER if user == owner else _OTHERS
     return user == ROOT or mode & wanted == wanted
 

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         if not any((args.state / each).exists() for each in (FOLDER, NAME)):
             advice = "run this on a node with the enforcer, or give --state"
-            raise ConfigError(f"{args.state} is no state directory; {advice}")
+            raise ConfigError(f"{args.state} is not a state directory; {advice}")
         return _reset(args.state) if args.reset else _say(args.state)
     except OSError as error:
         raise GpuShareError(f"{args.state / NAME}: {error.strerror}; root may read and remove it") from None

@@ -136,7 +136,7 @@ def load(folder: Path) -> NodeStatus:
 
     Raises:
         ConfigError: there is no such file, or it may not be read.
-        GpuShareError: it is no status.
+        GpuShareError: it is not a status.
     """
     file = folder / NAME
     try:
@@ -147,7 +147,7 @@ def load(folder: Path) -> NodeStatus:
     except (ValueError, RecursionError):
         raw = None
     if not isinstance(raw, dict):
-        raise GpuShareError(f"{file} is no status of the enforcer")
+        raise GpuShareError(f"{file} is not an enforcer's status")
     return read(raw, endings(folder / FOLDER))
 
 
@@ -174,7 +174,7 @@ def _end_of(file: Path, most: int) -> bytes:
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:
         found = os.fstat(opened.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", str(file))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(file))
         opened.seek(max(0, found.st_size - most))
         return opened.read(most)
 
@@ -249,7 +249,7 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
 def _processes(container: Mapping[str, Any]) -> list[tuple[int, int | None]]:
     """A container's processes with what each holds, MiB, the largest first."""
     rows = [(_number(one, "pid"), _number(one, "usedMib")) for one in objects(container, "processes")]
-    return sorted(((pid, held) for pid, held in rows if pid is not None), key=lambda row: (-(row[1] or 0), row[0]))
+    return sorted(((pid, used) for pid, used in rows if pid is not None), key=lambda row: (-(row[1] or 0), row[0]))
 
 
 def _limit(found: object) -> str:
@@ -267,8 +267,8 @@ def _failed(raw: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[st
     for one in objects(raw, "failures"):
         if all(_text(one, key) == _text(container, key) for key in same):
             found = one.get("holders")
-            held = ", ".join(clean(str(each)) for each in found) if isinstance(found, list) else "not known"
-            yield f"{_text(one, 'reason')}: {_text(one, 'sentence')}; held then: {held}"
+            users = ", ".join(clean(str(each)) for each in found) if isinstance(found, list) else "not known"
+            yield f"{_text(one, 'reason')}: {_text(one, 'sentence')}; memory in use then: {users}"
 
 
 def _text(value: Mapping[str, Any], key: str) -> str:

@@ -30,7 +30,7 @@ def pod_name(pod: str, namespace: str | None) -> tuple[str, str]:
     """
     before, slash, name = pod.rpartition("/")
     if not name or "/" in before or (slash and not before):
-        raise ConfigError(f"{pod!r:.200} is no pod; write POD or NAMESPACE/POD")
+        raise ConfigError(f"{pod!r:.200} is not a pod; write POD or NAMESPACE/POD")
     if before and namespace and before != namespace:
         raise ConfigError(f"{pod} names namespace {before}, and -n {namespace}; leave one out")
     return before or namespace or "", name

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from gpushare.errors import ConfigError
 from gpushare.patterns import Pattern
-from gpushare.quantity import shown
+from gpushare.quantity import quoted
 
 Steps = tuple[str | int, ...]
 EACH: Final = "*"
@@ -22,7 +22,7 @@ def parse(text: str) -> Steps:
     """
     if _PATH.fullmatch(text) is None:
         raise ConfigError(
-            f"--pod-at {shown(text)} is not a path; write for example spec.workerGroupSpecs[*].template or "
+            f"--pod-at {quoted(text)} is not a path; write for example spec.workerGroupSpecs[*].template or "
             "spec.pytorchReplicaSpecs.*.template"
         )
     parts = text.replace("[", ".").replace("]", "").split(".")

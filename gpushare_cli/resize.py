@@ -19,7 +19,7 @@ from enforcer.dra.resize import ResizeBounds, check_known, gpus_of, limit_of, re
 from enforcer.quota.from_claims import Terms, parse_mib
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, QuantityError, ResizeRefused
-from gpushare.kube_client import CORE_V1, MERGE_PATCH, RESOURCE_V1, Cluster, namespace_of, path
+from gpushare.kube_client import CORE_V1, MERGE_PATCH, RESOURCE_V1, KubeClient, namespace_of, path
 from gpushare.pod_claims import claim_names
 from gpushare.quantity import format_mib, parse_memory
 from gpushare.reasons import Reason
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     """Change it. Returns 1 when it is refused, or nobody answers."""
     request = ResizeRequest(_memory(args.memory), args.force)
     namespace, name = pod_name(args.pod, args.namespace)
-    api = Cluster.connect(args.kubeconfig, args.context)
+    api = KubeClient.connect(args.kubeconfig, args.context)
     namespace = namespace or namespace_of(args.kubeconfig, args.context)
     target = found(api, namespace, name, args.container)
     try:
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     return FINE if answer["done"] else NOT_FINE
 
 
-def found(api: Cluster, namespace: str, name: str, container: str) -> Target:
+def found(api: KubeClient, namespace: str, name: str, container: str) -> Target:
     """Find a container that has a share, as its node prepared it.
 
     Raises:
@@ -184,7 +184,7 @@ def _check_running(pod: Object, name: str) -> None:
         raise GpuShareError(f"pod {name} does not run (it is {phase}); {hint}")
 
 
-def _asked(api: Cluster, target: Target, request: ResizeRequest, args: argparse.Namespace) -> Object:
+def _asked(api: KubeClient, target: Target, request: ResizeRequest, args: argparse.Namespace) -> Object:
     """Write the request and wait for what comes of it; of a dry run, say what would.
 
     Raises:
@@ -200,7 +200,7 @@ def _asked(api: Cluster, target: Target, request: ResizeRequest, args: argparse.
     return _awaited(api, target, asked, args.timeout)
 
 
-def _write(api: Cluster, target: Target, asked: str, *, dry: bool) -> None:
+def _write(api: KubeClient, target: Target, asked: str, *, dry: bool) -> None:
     body = {"metadata": {"uid": target.claim.pod_uid, "annotations": {contract.RESIZE_OF + target.container: asked}}}
     try:
         api.patch(target.where, body, MERGE_PATCH, **({"dryRun": "All"} if dry else {}))
@@ -215,7 +215,7 @@ def _ask_for_role() -> str:
     return f"ask a cluster operator for the ClusterRole {ROLE} there"
 
 
-def _awaited(api: Cluster, target: Target, asked: str, seconds: float) -> Object:
+def _awaited(api: KubeClient, target: Target, asked: str, seconds: float) -> Object:
     where = path(RESOURCE_V1, "resourceclaims", target.claim.name, target.namespace)
     ends = time.monotonic() + seconds
     while True:
@@ -228,7 +228,7 @@ def _awaited(api: Cluster, target: Target, asked: str, seconds: float) -> Object
         time.sleep(LOOK_SECONDS)
 
 
-def _read(api: Cluster, where: str, target: Target) -> Object:
+def _read(api: KubeClient, where: str, target: Target) -> Object:
     try:
         return api.get(where)
     except ClusterError as error:

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, Final
 
-from gpushare.quantity import shown as quoted
+from gpushare.quantity import quoted
 from gpushare_cli import node_status
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use
 from gpushare_cli.options import add_state

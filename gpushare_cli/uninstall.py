@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from enforcer.runtime import lock
 from gpushare import contract, defaults
 from gpushare.errors import ClusterError, ConfigError
-from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.terminal import some
@@ -97,13 +97,13 @@ def run(args: argparse.Namespace) -> int:
     clock = Clock(seconds=args.timeout)
     if args.when == "node":
         return node(args, clock)
-    api = Cluster.connect(args.kubeconfig)
+    api = KubeClient.connect(args.kubeconfig)
     if args.when == "before":
         return before(api, clock, ignore_claims=args.ignore_claims)
     return after(api, args.namespace, clock)
 
 
-def before(api: Cluster, clock: Clock, *, ignore_claims: bool) -> int:
+def before(api: KubeClient, clock: Clock, *, ignore_claims: bool) -> int:
     """Wait, then take the webhook configuration away. While claims stay, nothing is changed."""
     left = claims(api) if ignore_claims else _wait(lambda: claims(api), "ask for a share of a GPU", clock)
     if left and not ignore_claims:
@@ -128,7 +128,7 @@ def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
         yield "    one of no pod itself: kubectl --namespace NAMESPACE delete resourceclaim NAME"
 
 
-def after(api: Cluster, namespace: str, clock: Clock) -> int:
+def after(api: KubeClient, namespace: str, clock: Clock) -> int:
     """Wait for the enforcers to end, then remove what they and the webhook wrote."""
     left = _wait(lambda: [*enforcers(api, namespace), *uncleaned(api, namespace)], "still at work", clock)
     counts = {
@@ -176,7 +176,7 @@ def files(args: argparse.Namespace) -> list[Path]:
     ]
 
 
-def claims(api: Cluster) -> list[Claim]:
+def claims(api: KubeClient) -> list[Claim]:
     """Every claim that asks for a device of our classes, or holds one of our driver."""
     return [_claim(each) for each in api.listing(path(RESOURCE_V1, "resourceclaims")) if _is_ours(each)]
 
@@ -194,12 +194,12 @@ def _claim(item: Object) -> Claim:
     return Claim(place=_place(item), pods=tuple(owners or users), held="allocation" in status)
 
 
-def enforcers(api: Cluster, namespace: str) -> list[str]:
+def enforcers(api: KubeClient, namespace: str) -> list[str]:
     """``namespace/name`` of every enforcer's pod."""
     return [_place(each) for each in api.list(path(CORE_V1, "pods", namespace=namespace), labelSelector=ENFORCER)[0]]
 
 
-def uncleaned(api: Cluster, namespace: str) -> list[str]:
+def uncleaned(api: KubeClient, namespace: str) -> list[str]:
     """What says that some node's files are not removed yet; nothing where nobody was told to."""
     try:
         cleaner = api.get(path(APPS_V1, "daemonsets", CLEANER, namespace))
@@ -214,13 +214,13 @@ def uncleaned(api: Cluster, namespace: str) -> list[str]:
     return [f"{namespace}/{CLEANER} (node {number + 1})" for number in range(missing)]
 
 
-def slices(api: Cluster) -> list[str]:
+def slices(api: KubeClient) -> list[str]:
     """Names of the resource slices of our driver."""
     found = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
     return [each["metadata"]["name"] for each in found]
 
 
-def templates(api: Cluster) -> list[tuple[str, str]]:
+def templates(api: KubeClient) -> list[tuple[str, str]]:
     """(name, namespace) of the claim templates whose name is one that the webhook gives."""
     found = (_key(each["metadata"]) for each in api.listing(path(RESOURCE_V1, "resourceclaimtemplates")))
     return [each for each in found if _ours(each[0])]
@@ -254,7 +254,7 @@ def _wait(look: Callable[[], list[T]], what: str, clock: Clock) -> list[T]:
     return []
 
 
-def _delete(api: Cluster, where: str) -> bool:
+def _delete(api: KubeClient, where: str) -> bool:
     try:
         api.delete(where)
     except ClusterError as error:

@@ -56,7 +56,7 @@ class Watcher:
 
     @property
     def expecting(self) -> bool:
-        """Whether a kill is under way of which the outcome has not been told."""
+        """Whether a kill is under way whose outcome is not known yet."""
         return self.status is not None and any(use.state == KILLING for use in self.status.uses)
 
     @property
@@ -82,7 +82,7 @@ class Watcher:
         written = self.status.written if self.status else None
         silent = written is not None and self._clock() - written > SILENT_SECONDS
         if silent and not self._silent:
-            self._say(f"the enforcer has said nothing for {SILENT_SECONDS:.0f} s: this pod runs on, unwatched")
+            self._say(f"the enforcer has written nothing for {SILENT_SECONDS:.0f} s: this pod runs on, unwatched")
         if self._silent and not silent:
             self._say("the enforcer is back")
         self._silent = silent
@@ -162,7 +162,7 @@ def _say(line: str) -> None:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:  # noqa: PLR2004 - the last port
-        raise ValueError("is no address and port")
+        raise ValueError("is not an address and port")
     return host.strip("[]"), int(port)
 
 

@@ -4,7 +4,7 @@ The enforcer writes it whole and renames it into place, as ``status.json`` in th
 at ``contract.STATUS_PATH``, at every change and every few seconds::
 
     {"version": 1, "time": "2026-11-20T22:16:05.123Z", "ready": true, "waiting": "",
-     "gpus": [{"uuid": "GPU-...", "model": "NVIDIA H100", "memoryMiB": 81008, "heldByOthersMiB": 20480}],
+     "gpus": [{"uuid": "GPU-...", "model": "NVIDIA H100", "memoryMiB": 81008, "usedByOthersMiB": 20480}],
      "containers": [{"container": "model", "gpu": "GPU-...", "usedMiB": 3072, "quotaMiB": 4096, "state": "Within"}],
      "messages": [{"time": "2026-11-20T22:16:05.123Z", "text": "OverQuota: container model holds 9216 MiB of ..."}]}
 
@@ -83,9 +83,9 @@ class Status:
         """Whether a container holds that share of its quota, or all together that share of a GPU, or more."""
         if any(use.used_mib is not None and use.used_mib >= share * use.quota_mib > 0 for use in self.uses):
             return True
-        return any(self._held(gpu) > share * gpu.memory_mib for gpu in self.gpus)
+        return any(self._used_mib(gpu) > share * gpu.memory_mib for gpu in self.gpus)
 
-    def _held(self, gpu: Gpu) -> int:
+    def _used_mib(self, gpu: Gpu) -> int:
         return (gpu.others_mib or 0) + sum(use.used_mib or 0 for use in self.uses if use.gpu == gpu.uuid)
 
     @property
@@ -138,7 +138,7 @@ def _gpus(raw: object) -> Iterator[Gpu]:
     for entry in _objects(raw):
         uuid, memory = _text(entry.get("uuid"), _UUID), _amount(entry.get("memoryMiB"))
         if uuid and memory is not None:
-            yield Gpu(uuid=uuid, memory_mib=memory, others_mib=_amount(entry.get("heldByOthersMiB")))
+            yield Gpu(uuid=uuid, memory_mib=memory, others_mib=_amount(entry.get("usedByOthersMiB")))
 
 
 def _objects(raw: object) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.house_words import CLEAN, private_words
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 PRODUCT: Final = ("gpushare", "gpushare_cli", "webhook", "enforcer", "sidecar", "certs")
 ALL: Final = (*PRODUCT, "tests")
@@ -90,6 +92,11 @@ def check(path: str, text: str) -> list[str]:
     ]
     if _in_product(path) and path != CONTRACT:
         breaches += [f"{path}:{line}: {name!r} is spelled here; take it from {CONTRACT}" for line, name in names(text)]
+    if path.startswith(tuple(f"{package}/" for package in CLEAN)):
+        breaches += [
+            f"{path}:{line}: {word!r} is a private word; docs/glossary.md has the field's"
+            for line, word in private_words(text)
+        ]
     if _in_product(path) and path != PATTERNS:
         breaches += [
             f"{path}:{line}: imports {name}; take a Pattern with its longest text from {PATTERNS}"

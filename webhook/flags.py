@@ -128,7 +128,7 @@ def _key(variable: str) -> str:
 def _address(flag: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
-        raise ConfigError(f"{flag} {text!r} is no address; write it as 0.0.0.0:10250")
+        raise ConfigError(f"{flag} {text!r} is not an address; write it as 0.0.0.0:10250")
     return host.strip("[]"), int(port)
 
 

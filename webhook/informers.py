@@ -12,7 +12,7 @@ import structlog
 from gpushare.contract import DRIVER, MANAGED_LABEL, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
 from gpushare.informer import Informer
-from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 from webhook.caches import CLAIM, TEMPLATE, KnownClaims, NamespacePolicyCache
 from webhook.claim_templates.references import TemplateRecord
@@ -37,7 +37,7 @@ OnEvent = Callable[[str, Object], None]
 class TemplateWriter:
     """Creates and deletes claim templates; both are safe to repeat, and to do from several replicas at once."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KubeClient) -> None:
         self._cluster = cluster
 
     def create(self, namespace: str, body: Object) -> str:
@@ -116,7 +116,11 @@ class _Eager(Informer):
 
 
 def followers(
-    cluster: Cluster, namespaces: NamespacePolicyCache, claims: KnownClaims, books: PodsAndTemplates, metrics: Metrics
+    cluster: KubeClient,
+    namespaces: NamespacePolicyCache,
+    claims: KnownClaims,
+    books: PodsAndTemplates,
+    metrics: Metrics,
 ) -> list[Informer]:
     """Everything that has to be watched; each is meant to run in a thread of its own."""
 
@@ -150,6 +154,6 @@ def followers(
     ]
 
 
-def live_policies(cluster: Cluster) -> LivePolicies:
+def live_policies(cluster: KubeClient) -> LivePolicies:
     """Read policies with GETs of at most half a second."""
     return LivePolicies(lambda name: cluster.get(path(CORE_V1, "namespaces", name), timeout=GET_TIMEOUT))

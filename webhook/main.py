@@ -105,10 +105,10 @@ class Process:
 
     def _watching(self) -> Sources:
         # Half a second and 40 MB that are not needed without an API server.
-        from gpushare.kube_client import Cluster  # noqa: PLC0415
+        from gpushare.kube_client import KubeClient  # noqa: PLC0415
         from webhook import informers  # noqa: PLC0415
 
-        api = Cluster.connect(self._options.kubeconfig)
+        api = KubeClient.connect(self._options.kubeconfig)
         namespaces, claims = NamespacePolicyCache(informers.live_policies(api)), KnownClaims()
         controller = Controller(
             informers.TemplateWriter(api),

@@ -63,7 +63,7 @@ class ChainHead:
         """
         number, _, digest = text.partition(":")
         if not (number.isascii() and number.isdigit() and len(number) < 16 and _HASH_TEXT.fullmatch(digest)):  # noqa: PLR2004
-            raise ConfigError(f"{text[:100]!r} is no anchor; write <number>:sha256:<64 hex digits>")
+            raise ConfigError(f"{text[:100]!r} is not an anchor; write <number>:sha256:<64 hex digits>")
         return cls(int(number), digest)
 
     def __str__(self) -> str:
@@ -125,9 +125,9 @@ def read(line: bytes) -> dict[str, Any]:
     if not isinstance(record, dict) or canonical != line:
         raise RecordError("the line is not written the way records are: it was edited")
     if type(record.get("seq")) is not int or not isinstance(record.get("prev"), str):
-        raise RecordError("the line has no number or no predecessor: it is no record")
+        raise RecordError("the line has no number or no predecessor: it is not a record")
     if not isinstance(record.get("kind"), str) or not isinstance(record.get("time"), str):
-        raise RecordError(f"record {record['seq']} has no kind or no time: it is no record")
+        raise RecordError(f"record {record['seq']} has no kind or no time: it is not a record")
     if record.get(HASH) != digest_of({name: value for name, value in record.items() if name != HASH}):
         raise RecordError(f"record {record['seq']} does not match its own hash: it was edited")
     return record

@@ -35,7 +35,7 @@ def repair_torn_tail(folder: LogFolder, name: str, unwanted: int | None = None) 
         size = os.fstat(file).st_size
         last, rest = _tail(file, size, unwanted)
         if len(rest) > MAX_BYTES:
-            raise RecordError(f"{name} ends in {len(rest)} bytes that are no line; {_WAY_OUT}")
+            raise RecordError(f"{name} ends in {len(rest)} bytes that are not a line; {_WAY_OUT}")
         head = head_of(_trusted(name, last)) if last else None
         if rest:
             os.ftruncate(file, size - len(rest))

@@ -50,12 +50,12 @@ def lines_of(path: Path, again: Callable[[], bool] = lambda: False) -> Iterator[
         again: asked whether to look again at a last line without an end, which may be in the middle of being written.
 
     Raises:
-        OSError: it cannot be read, or is no plain file, which might have no end.
+        OSError: it cannot be read, or is not a regular file, which might have no end.
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(file, "rb") as lines:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         while line := lines.readline(MAX_BYTES + 1):
             at = lines.tell() - len(line)
             while 0 < len(line) <= MAX_BYTES and not line.endswith(b"\n") and again():
@@ -162,7 +162,7 @@ class LogFolder:
 
     def _check_file(self, name: str, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
-            raise RecordError(f"{name} in {self.path} is no plain file of ours; move it away")
+            raise RecordError(f"{name} in {self.path} is not a regular file of ours; move it away")
 
     def _check(self, found: os.stat_result, remedy: str, forbidden: int) -> None:
         mode, ours = stat.S_IMODE(found.st_mode), os.geteuid()

@@ -161,7 +161,9 @@ class AuditWriter:
                     threading.Thread(target=self._work, name="audit-writer", daemon=True).start()
                     self._busy = True
                 except RuntimeError as error:
-                    log.critical("no writer", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
+                    log.critical(
+                        "cannot start audit writer thread", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error)
+                    )
         return done
 
     def _work(self) -> None:

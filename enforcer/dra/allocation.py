@@ -14,12 +14,12 @@ from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object, env_int, parse_int, parse_mib, parse_policy
 from enforcer.resourceslices.devices import STATUS_DEVICE
 from gpushare import contract
-from gpushare.annotations import Asked, asked
+from gpushare.annotations import ShareAnnotation, memory_and_compute
 from gpushare.errors import PrepareError, QuantityError
 from gpushare.host_access import NOTHING_LISTED, HostAccess
 from gpushare.main_container import main_container
 from gpushare.pod_claims import uses
-from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit, shown
+from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit, quoted
 from gpushare.reasons import Reason
 from gpushare.shared_memory import brings_memory
 
@@ -182,7 +182,7 @@ def _check_different(claim: Object, several: Sequence[AllocatedDevice], devices:
         hint = f"add the constraint distinctAttribute: {contract.ATTRIBUTE_UUID}"
         raise PrepareError(f"{what} holds one device {len(several)} times; {hint}")
     if len(several) > 1 and any(each.gpu is None or devices[each.device].parent for each in several):
-        raise PrepareError(f"{what} holds several devices that are no whole GPUs; ask for one device in each request")
+        raise PrepareError(f"{what} holds several devices that are not whole GPUs; ask for one device in each request")
 
 
 def _granted(node: str, result: Object, devices: Mapping[str, Gpu]) -> AllocatedDevice:
@@ -244,7 +244,7 @@ def _check_used(ask: PrepareRequest, used: Sequence[ContainerUse], granted: Sequ
 def _limits(pod: Object, uses: Sequence[ContainerUse]) -> tuple[ContainerLimit, ...]:
     annotations = pod["metadata"].get("annotations") or {}
     apps = [raw for raw, kind in containers(pod) if kind == APP]
-    memory, compute = asked(annotations, main_container(annotations, apps))
+    memory, compute = memory_and_compute(annotations, main_container(annotations, apps))
     return tuple(
         ContainerLimit(
             container=use.name,
@@ -256,7 +256,7 @@ def _limits(pod: Object, uses: Sequence[ContainerUse]) -> tuple[ContainerLimit, 
     )
 
 
-def _memory(use: ContainerUse, wanted: Asked | None) -> int:
+def _memory(use: ContainerUse, wanted: ShareAnnotation | None) -> int:
     """An annotation, else what the webhook wrote into the container (a namespace's default), else all of the request.
 
     A namespace's default is not read again: it may have changed since the claim was made.
@@ -267,7 +267,7 @@ def _memory(use: ContainerUse, wanted: Asked | None) -> int:
     return written or use.memory_mib
 
 
-def _compute(use: ContainerUse, wanted: Asked | None) -> int | None:
+def _compute(use: ContainerUse, wanted: ShareAnnotation | None) -> int | None:
     if wanted is not None:
         return _read(wanted, parse_percent)
     if use.own and env_int(use.raw, contract.MEMORY_MIB) is not None:
@@ -280,7 +280,7 @@ def _least(written: int | None, compute: int) -> int | None:
     return min(written, compute) if written and compute else None
 
 
-def _read(wanted: Asked, parse: Callable[[object], int]) -> int:
+def _read(wanted: ShareAnnotation, parse: Callable[[object], int]) -> int:
     try:
         return parse(wanted.value)
     except QuantityError as error:
@@ -291,7 +291,7 @@ def _low_priority(pod: Object) -> bool:
     value = (pod["metadata"].get("annotations") or {}).get(contract.PRIORITY, NORMAL)
     if value not in {LOW, NORMAL}:
         message = (
-            f'{shown(str(value))} is neither "{LOW}" nor "{NORMAL}"; write "{LOW}" (gives way to others) or "{NORMAL}"'
+            f'{quoted(str(value))} is neither "{LOW}" nor "{NORMAL}"; write "{LOW}" (gives way to others) or "{NORMAL}"'
         )
         raise PrepareError(f"metadata.annotations[{contract.PRIORITY}]: {message}", Reason.INVALID_VALUE)
     return bool(value == LOW)

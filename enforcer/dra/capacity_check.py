@@ -55,10 +55,9 @@ def check_capacity(
         leaving = sum(_leaving(each, gpu, views.get(gpu)) for each in gone.values())
         if claim.on(gpu) + others + leaving > capacity.get(gpu, 0):
             raise PrepareError(
-                f"this pod's share of {format_mib(claim.on(gpu))} does not fit on its GPU yet: "
-                f"{format_mib(others + leaving)} of {format_mib(capacity.get(gpu, 0))} are held by others, "
-                "who may be ending still; it is tried again. If that lasts, delete the pod: "
-                "its controller's next one is placed anew",
+                f"GPU memory is not free yet: this pod needs {format_mib(claim.on(gpu))}, but "
+                f"{format_mib(others + leaving)} of {format_mib(capacity.get(gpu, 0))} are in use by other (possibly "
+                "terminating) pods. Retrying. If this persists, delete the pod so that it is rescheduled",
                 Reason.GPU_MEMORY_IN_USE,
             )
 

@@ -122,7 +122,7 @@ class ClaimStore:
 
     def _path(self, uid: str, suffix: str) -> Path:
         if not safe_uid(uid):
-            raise ConfigError(f"claim UID {uid!r:.80} is none", Reason.INVALID_VALUE)
+            raise ConfigError(f"invalid claim UID {uid!r:.80}", Reason.INVALID_VALUE)
         return self._folder / f"{uid}{suffix}"
 
     def _sync(self) -> None:

@@ -15,7 +15,7 @@ from enforcer.dra.prepared_claim import AllocatedDevice, PreparedClaim
 from enforcer.quota.types import LimitStatus, Mode, Quota
 from gpushare.contract import DRIVER, LIMIT_IN_FORCE
 from gpushare.errors import ClusterError
-from gpushare.kube_client import APPLY_PATCH, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import APPLY_PATCH, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 Object = dict[str, Any]
@@ -42,7 +42,7 @@ class ClaimStatusPublisher:
     """Writes the status of claims, one after the other, from a thread of its own."""
 
     def __init__(
-        self, cluster: Cluster, backends: Callable[[], Mapping[str, str]] = dict, files: Callable[[], Files] = tuple
+        self, cluster: KubeClient, backends: Callable[[], Mapping[str, str]] = dict, files: Callable[[], Files] = tuple
     ) -> None:
         self._cluster, self._backends, self._files = cluster, backends, files
         self._queue: queue.Queue[Object] = queue.Queue(QUEUE)
@@ -176,7 +176,7 @@ def _sentence(claim: PreparedClaim, granted: AllocatedDevice) -> str:
 class Conditions:
     """Says in a claim's status whether its limits are in force; only where something else stands there."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KubeClient) -> None:
         self._cluster = cluster
 
     def write(self, claim: PreparedClaim, proofs: Proofs) -> bool:

@@ -19,7 +19,7 @@ from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.driver import ClaimRef, Driver
 from enforcer.dra.prepared_claim import PreparedClaim
 from gpushare.errors import ClusterError, PrepareError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -40,7 +40,7 @@ class StaleClaimCleaner:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         store: ClaimStore,
         driver: Driver,
         pods: Callable[[], Collection[str] | None],
@@ -90,7 +90,7 @@ class OrphanCleaner:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         store: ClaimStore,
         files: CdiFileStore,
         driver: Driver,

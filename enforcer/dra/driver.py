@@ -33,7 +33,7 @@ from enforcer.resourceslices.devices import device_name
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ClusterError, NvmlError, PrepareError
 from gpushare.host_access import NOTHING_LISTED, HostAccess
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -90,7 +90,7 @@ class DriverDependencies:
     """What a driver is made of."""
 
     node: str
-    cluster: Cluster
+    cluster: KubeClient
     store: ClaimStore
     files: CdiFileStore
     look: Callable[[], Sequence[GpuSnapshot]]
@@ -161,7 +161,7 @@ class Driver:
             PrepareError: not now, or not at all; the sentence says why.
         """
         if not safe_uid(ref.uid):
-            raise PrepareError(f"claim UID {ref.uid!r:.80} is none", Reason.BAD_REQUEST)
+            raise PrepareError(f"invalid claim UID {ref.uid!r:.80}", Reason.BAD_REQUEST)
         call = PrepareCall(time.monotonic(), wanted)
         with self._claims.held(ref.uid), _explained():
             known = self._parts.store.get(ref.uid)

@@ -38,7 +38,7 @@ from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.errors import ConfigError
 from gpushare.host_access import HostAccess
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.memory_fraction import Reserve
 
 SETTLE_EVERY: Final = 5.0
@@ -54,7 +54,7 @@ class DraPluginConfig:
     kubelet_root: Path
     cdi_root: Path
     policy: InventoryPolicy
-    cluster: Cluster
+    cluster: KubeClient
     watch: UsageSampler
     attributor: Attributor
     metrics: Metrics

@@ -302,13 +302,13 @@ def _seconds(value: Any) -> float:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r:.40} is no text")
+        raise ValueError(f"{value!r:.40} is not text")
     return value
 
 
 def _named(value: Any, form: Pattern[str]) -> str:
     if not form.fullmatch(_text(value)):
-        raise ValueError(f"{value!r:.80} is no name")
+        raise ValueError(f"{value!r:.80} is not a name")
     return str(value)
 
 
@@ -320,5 +320,5 @@ def _flag(value: Any) -> bool:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= MOST:
-        raise ValueError(f"{value!r:.40} is no whole number from 0 to {MOST}")
+        raise ValueError(f"{value!r:.40} is not a whole number from 0 to {MOST}")
     return value

@@ -99,7 +99,7 @@ def check_known(claim: PreparedClaim, pod: Object, container: str) -> None:
     """Make sure that a container has a limit in this claim.
 
     Raises:
-        ResizeRefused: it is no container of the pod, or has no share.
+        ResizeRefused: it is not a container of the pod, or has no share.
     """
     sharing = [each.container for each in claim.limits]
     if container in sharing:

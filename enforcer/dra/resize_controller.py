@@ -127,7 +127,7 @@ class ResizeController:
         quota = quota_of(claim, answer.container)
         reason = Reason.RESIZED if answer.done else Reason.RESIZE_REFUSED
         log.info(
-            "wish for another quota answered", reason=answer.reason, namespace=claim.namespace, pod=claim.pod,
+            "resize request handled", reason=answer.reason, namespace=claim.namespace, pod=claim.pod,
             container=answer.container, asked=answer.asked, before_mib=answer.before_mib, quota_mib=quota.memory_mib,
         )  # fmt: skip
         self._means.tell(UserMessage(quota=quota, reason=reason, note=answer.note, action="Resize", warning=False))

@@ -58,7 +58,7 @@ class NullMpsClient:
     """A node without MPS daemons: no process is a client."""
 
     def terminate(self, pid: int, gpu: str | None, ended: Callable[[], bool]) -> None:
-        """Return that the process is no client."""
+        """Return that the process is not a client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

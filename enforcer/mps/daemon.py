@@ -205,8 +205,8 @@ class MpsDaemon:
         ``ended`` says whether the process meant has ended; it is somebody's who has held it since before this call.
 
         Returns:
-            ``True``: it is no client any more. ``False``: it could not be terminated, or the daemon did not answer.
-            ``None``: it is no client of this daemon, or has ended.
+            ``True``: it is not a client any more. ``False``: it could not be terminated, or the daemon did not answer.
+            ``None``: it is not a client of this daemon, or has ended.
 
         Raises:
             MpsError: the daemon is blocked (``MpsControlBlocked``), and was so at each of three attempts.

@@ -28,7 +28,7 @@ from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, capacity_mib, shareable_gpus
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, NvmlError
-from gpushare.kube_client import CORE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -77,7 +77,7 @@ class ShareableGpus:
 
     def __init__(
         self,
-        cluster: Cluster | None,
+        cluster: KubeClient | None,
         node: str,
         contended: Callable[[Sequence[Gpu]], Collection[str]] = lambda _: (),
         modes: SharingModeController | None = None,

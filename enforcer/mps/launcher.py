@@ -214,5 +214,5 @@ def read_request(line: bytes, run: Path) -> tuple[str, Path] | None:
     if not (isinstance(gpu, str) and _GPU.fullmatch(gpu)):
         raise ValueError(f"gpu {gpu!r:.80} is no UUID of a GPU")
     if not (isinstance(folder, str) and _NAME.fullmatch(folder)):
-        raise ValueError(f"folder {folder!r:.80} is no directory of a GPU's daemon")
+        raise ValueError(f"folder {folder!r:.80} is not a directory of a GPU's daemon")
     return gpu, run / FOLDER / folder

@@ -107,7 +107,7 @@ def _open(file: Path, how: int) -> int:
         os.close(folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{file} is no regular file")
+        raise OSError(f"{file} is not a regular file")
     return descriptor
 
 

@@ -38,7 +38,7 @@ def request_id(line: bytes) -> tuple[int, Mapping[str, Any]]:
     """Read an answer's number, and the rest for ``value``. Raises ``ValueError``: these are no words of ours."""
     found = json.loads(line)
     if not isinstance(found, dict) or not isinstance(found.get("n"), int):
-        raise ValueError(f"{line[:60]!r} is no answer")  # noqa: TRY004 - of the words, not of an argument
+        raise ValueError(f"{line[:60]!r} is not an answer")  # noqa: TRY004 - of the words, not of an argument
     return found["n"], found
 
 

@@ -69,7 +69,7 @@ def told(failure: Failure, reason: Reason, mark: PressureSample) -> UserMessage:
     held = f"it held {mark.own_mib} MiB of its {quota.memory_mib} MiB"
     why = {
         Reason.QUOTA_REACHED: f"because it had reached its own quota: {held} on {quota.gpu}",
-        Reason.GPU_FULL: f"because {quota.gpu} was full: {mark.others_mib} MiB were held by others, {held}",
+        Reason.GPU_FULL: f"because {quota.gpu} was full: {mark.others_mib} MiB were in use by others, {held}",
     }[reason]
     note = f"container {quota.container} failed with exit code {failure.exit_code}, likely {why}"
     return UserMessage(quota=quota, reason=reason, note=note, action="Explain")

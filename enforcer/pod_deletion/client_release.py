@@ -27,7 +27,7 @@ from enforcer.quota.types import Quota
 from enforcer.runtime.background import run_periodically
 from enforcer.status.metrics import Metrics
 from gpushare.errors import ClusterError, MpsError
-from gpushare.kube_client import CORE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -282,7 +282,7 @@ EVERY: Final = 1.0
 """Seconds after which a lane looks again where nothing woke it, also after a bug."""
 
 
-def departing(books: QuotaInformer, cluster: Cluster, stopped: threading.Event) -> TerminatingPods:
+def departing(books: QuotaInformer, cluster: KubeClient, stopped: threading.Event) -> TerminatingPods:
     """Follow who is being deleted; of a pod that a list lacks the API server is asked by name."""
     departures = TerminatingPods()
     books.listeners.append(departures)
@@ -291,7 +291,7 @@ def departing(books: QuotaInformer, cluster: Cluster, stopped: threading.Event) 
     return departures
 
 
-def _pod(cluster: Cluster, namespace: str, name: str) -> Object | None:
+def _pod(cluster: KubeClient, namespace: str, name: str) -> Object | None:
     """Read a pod; ``None`` where there is none. Raises ``ClusterError``."""
     try:
         return cluster.get(path(CORE_V1, "pods", namespace=namespace, name=name))

@@ -108,7 +108,7 @@ def decode(data: bytes) -> tuple[Quota, ...]:
 
 def _quota(number: int, row: Any) -> Quota:
     if not isinstance(row, dict):
-        raise _unreadable(f"quotas[{number}] is no object")
+        raise _unreadable(f"quotas[{number}] is not an object")
     values: dict[str, Any] = {}
     for name, reader in _READERS.items():
         key = _camel(name)

@@ -17,7 +17,7 @@ from enforcer.quota.types import Quota
 from gpushare.contract import DRIVER, NAMESPACE_LABEL, is_ours
 from gpushare.errors import ClusterError
 from gpushare.informer import Informer
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.pod_claims import claim_names
 from gpushare.reasons import Reason
 
@@ -168,7 +168,7 @@ def _kept(kind: str, item: Object) -> Object | None:
 
 
 def follow_quotas(
-    cluster: Cluster,
+    cluster: KubeClient,
     books: QuotaInformer,
     node: str,
     on_quotas: Callable[[tuple[Quota, ...]], None],

@@ -25,13 +25,13 @@ def parse_mode(node: Mapping[str, Any], default: Mode) -> Mode:
     """Read the mode a node is to have: its label's, else the operator's default.
 
     Raises:
-        ConfigError: the label's value is no mode.
+        ConfigError: the label's value is not a mode.
     """
     value = (node["metadata"].get("labels") or {}).get(NODE_MODE)
     if value is None:
         return default
     if value not in set(Mode):
-        said = f"node label {NODE_MODE}: {value!r:.{SHOWN}} is no mode; write one of {KNOWN}, or remove it"
+        said = f"node label {NODE_MODE}: {value!r:.{SHOWN}} is not a mode; write one of {KNOWN}, or remove it"
         raise ConfigError(f"{said}; until then no GPU of this node is shared anew", Reason.INVALID_VALUE)
     return Mode(value)
 

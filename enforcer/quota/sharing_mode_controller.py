@@ -106,5 +106,5 @@ class SharingModeController:
         if problem is not None:
             self._complain(problem)
         else:
-            log.info("GPUs of this node are shared by", reason=str(Reason.MODE_SELECTED), mode=str(wanted))
+            log.info("sharing mode selected", reason=str(Reason.MODE_SELECTED), mode=str(wanted))
         self.changed.set()

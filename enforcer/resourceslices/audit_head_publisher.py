@@ -18,7 +18,7 @@ from enforcer.runtime.background import run_periodically
 from enforcer.status.events import NodeEvent, NodeEventRecorder
 from gpushare.contract import AUDIT_HEAD, DRIVER
 from gpushare.errors import ClusterError, ConfigError
-from gpushare.kube_client import RESOURCE_V1, Cluster, path
+from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -45,7 +45,7 @@ class AnchorPublisher:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         node: str,
         audit_log: AuditLog,
         rest: Callable[[], object],
@@ -113,7 +113,7 @@ class AnchorPublisher:
 
 
 def start_anchor_publisher(
-    audit_log: AuditLog, cluster: Cluster, node: str, stopped: threading.Event
+    audit_log: AuditLog, cluster: KubeClient, node: str, stopped: threading.Event
 ) -> AnchorPublisher:
     """Begin to keep a node's annotation, in a thread that ends with the process."""
     anchor = AnchorPublisher(

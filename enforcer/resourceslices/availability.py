@@ -14,7 +14,7 @@ from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.runtime.background import run_periodically
 from enforcer.status.events import NodeEventRecorder
 from gpushare.errors import ClusterError, GpuShareError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 
 
@@ -27,7 +27,7 @@ class GpuAvailability:
         allocatable: asks the kubelet what device plugins offer.
     """
 
-    def __init__(self, cluster: Cluster | None, node: str, allocatable: Callable[[], Allocatable]) -> None:
+    def __init__(self, cluster: KubeClient | None, node: str, allocatable: Callable[[], Allocatable]) -> None:
         self._cluster, self._node = cluster, node
         self._reporter = NodeEventRecorder(cluster, node)
         self._contests = None if cluster is None else ContentionMonitor(cluster, node, allocatable, self._reporter)
@@ -39,11 +39,11 @@ class GpuAvailability:
 
     def standing(self, gpus: Sequence[Gpu]) -> GpuConditions:
         """Say all that is known, after a look at who else offers these GPUs. May take seconds."""
-        return GpuConditions(ill=self._ill(), contended=self.contended(gpus))
+        return GpuConditions(unhealthy=self._ill(), contended=self.contended(gpus))
 
     def now(self) -> GpuConditions:
         """Say all that is known, without looking."""
-        return GpuConditions(ill=self._ill(), contended={} if self._contests is None else self._contests.current)
+        return GpuConditions(unhealthy=self._ill(), contended={} if self._contests is None else self._contests.current)
 
     def examine(
         self,

@@ -11,7 +11,7 @@ from enforcer.nvml.types import Gpu
 from enforcer.resourceslices.contention import UNSURE, Allocatable, claimed_by_plugins, claimed_by_slices
 from enforcer.status.events import NodeEvent, NodeEventRecorder
 from gpushare.errors import ClusterError, KubeletError
-from gpushare.kube_client import RESOURCE_V1, Cluster, path
+from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -35,7 +35,7 @@ class ContentionMonitor:
     """
 
     def __init__(
-        self, cluster: Cluster, node: str, allocatable: Callable[[], Allocatable], reporter: NodeEventRecorder
+        self, cluster: KubeClient, node: str, allocatable: Callable[[], Allocatable], reporter: NodeEventRecorder
     ) -> None:
         self._cluster, self._node, self._allocatable, self._reporter = cluster, node, allocatable, reporter
         self.changed: Final = threading.Event()

@@ -29,7 +29,7 @@ from enforcer.resourceslices.foreign_memory import SmoothedUsage, foreign_mib, r
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.runtime.background import run_periodically
 from gpushare.errors import ClusterError, ConfigError, NvmlError
-from gpushare.kube_client import CORE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -61,7 +61,7 @@ class SliceController:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         node: str,
         policy: InventoryPolicy,
         standing: Callable[[Sequence[Gpu]], GpuConditions] = lambda _: GpuConditions(),

@@ -132,7 +132,7 @@ def select_gpus(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
     unknown = [entry for entry in entries if entry not in by_name]
     known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
     if unknown or not entries:
-        said = f"{unknown[0]!r} is no GPU of this node" if unknown else f"{wanted!r} names no GPU"
+        said = f"{unknown[0]!r} is not a GPU of this node" if unknown else f"{wanted!r} names no GPU"
         raise ConfigError(f"node annotation {NODE_GPUS}: {said}; it has {known}: name some of these, or remove it")
     chosen = {by_name[entry].uuid for entry in entries}
     return tuple(gpu for gpu in gpus if chosen & {gpu.uuid, gpu.parent})
@@ -283,7 +283,7 @@ def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: GpuC
 
 def _taints(gpu: Gpu, policy: InventoryPolicy, standing: GpuConditions) -> Object:
     """Write the taint of a GPU that is ill; an empty list says that there is to be none."""
-    ill = _either(standing.ill, gpu)
+    ill = _either(standing.unhealthy, gpu)
     if ill is None or policy.health_taint is Effect.NONE:
         return {"taints": []}
     return {"taints": [{"key": UNHEALTHY, "value": str(ill), "effect": str(policy.health_taint)}]}

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gpushare.contract import ATTRIBUTE_UUID, DRIVER, EXCLUDED_GPUS, UNHEALTHY
 from gpushare.errors import ClusterError
-from gpushare.kube_client import RESOURCE_V1, Cluster, path
+from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 Object = dict[str, Any]
@@ -34,7 +34,7 @@ OPEN: Final = ("attributes", "capacity")
 class SlicePublisher:
     """Keeps what the API server says about one node's GPUs equal to what the enforcer says."""
 
-    def __init__(self, cluster: Cluster, node: str) -> None:
+    def __init__(self, cluster: KubeClient, node: str) -> None:
         self._cluster, self._node = cluster, node
         self._last: Sequence[Object] = ()
         self._vain = 0

@@ -100,7 +100,7 @@ class BackgroundExecutor:
         if problem is not None and not said:
             log.warning("hangs", reason=str(Reason.AUDIT_UNWRITABLE), error=problem)
         elif said and not self._said:
-            log.info("answers again", reason=str(Reason.RECOVERED), what=self._what)
+            log.info("disk responsive again", reason=str(Reason.RECOVERED), what=self._what)
 
     def _start(self) -> None:
         try:
@@ -166,5 +166,5 @@ def _repeat(seconds: float, turn: Callable[[], None], stopped: threading.Event, 
         try:
             turn()
         except Exception:  # a bug in one turn must not end all later ones unseen
-            log.exception("a turn failed", reason=str(Reason.INTERNAL), thread=threading.current_thread().name)
+            log.exception("periodic task failed", reason=str(Reason.INTERNAL), thread=threading.current_thread().name)
         woken.wait(seconds)

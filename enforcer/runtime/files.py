@@ -32,12 +32,12 @@ def read_regular_file(file: Path, most: int) -> bytes:
 
     Raises:
         FileNotFoundError: there is none.
-        OSError: it cannot be read, or is no plain file: a pipe, a device, a folder or a link.
+        OSError: it cannot be read, or is not a regular file: a pipe, a device, a folder or a link.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "this is no plain file; remove it", str(file))
+            raise OSError(errno.EINVAL, "this is not a regular file; remove it", str(file))
         with open(descriptor, "rb", closefd=False) as opened:
             return opened.read(most)
     finally:

@@ -12,7 +12,7 @@ import structlog
 from enforcer.status.messages import UserMessage, cut
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError
-from gpushare.kube_client import EVENTS_V1, Cluster, path
+from gpushare.kube_client import EVENTS_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -30,7 +30,7 @@ NODE_EVENTS: Final = "default"
 class PodEventRecorder:
     """Sends messages to pods' owners as Events. One that fails a few times is dropped and logged."""
 
-    def __init__(self, cluster: Cluster, node: str) -> None:
+    def __init__(self, cluster: KubeClient, node: str) -> None:
         self._cluster, self._node = cluster, node
         self._queue: queue.Queue[tuple[UserMessage, datetime]] = queue.Queue(QUEUE)
 
@@ -88,7 +88,7 @@ class NodeEvent:
 class NodeEventRecorder:
     """Reports to operators, in the log and as Events on the Node. What cannot be delivered is dropped and logged."""
 
-    def __init__(self, cluster: Cluster | None, node: str) -> None:
+    def __init__(self, cluster: KubeClient | None, node: str) -> None:
         self._cluster, self._node = cluster, node
 
     def report(self, news: NodeEvent) -> None:

@@ -61,13 +61,16 @@ def back_under(decision: KillDecision, _: Repetition = ONCE) -> UserMessage:
 
 def rate_limited(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Not killed yet, because this node saw too many kills."""
-    note = f"{_again(decision, spell)}; not ended yet: too many kills of its namespace on this node in the last minute"
+    note = f"{_again(decision, spell)}; not killed yet: too many kills in its namespace on this node in the last minute"
     return UserMessage(quota=decision.quota, reason=Reason.KILL_RATE_LIMITED, note=note, action="Wait")
 
 
 def suspended(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Not killed, because the breaker is open."""
-    note = f"{_again(decision, spell)}; not ended: too much of this node would be, so the breaker is open"
+    note = (
+        f"{_again(decision, spell)}; not killed: too many containers on this node are over quota, "
+        "so the circuit breaker is open"
+    )
     return UserMessage(quota=decision.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 

@@ -127,7 +127,7 @@ def _gpu(view: GpuSnapshot, snapshot: Snapshot) -> dict[str, Any]:
         "blind": None if view.problem is None else view.problem.message,
         "blindReason": None if view.problem is None else str(view.problem.reason),
         "blindFor": None if blind is None else round(snapshot.now - blind.since, 1),
-        "unhealthy": standing.ill.get(view.gpu.uuid),
+        "unhealthy": standing.unhealthy.get(view.gpu.uuid),
         "contended": standing.contended.get(view.gpu.uuid),
     }
 

@@ -96,7 +96,7 @@ def _gpu(seen: Seen, view: GpuSnapshot, quotas: Sequence[Quota]) -> dict[str, An
         "uuid": view.gpu.uuid,
         "model": view.gpu.model,
         "memoryMiB": view.gpu.memory_mib - view.gpu.reserved_mib,
-        "heldByOthersMiB": None if view.sample is None else max(0, view.sample.used_mib - own),
+        "usedByOthersMiB": None if view.sample is None else max(0, view.sample.used_mib - own),
     }
 
 

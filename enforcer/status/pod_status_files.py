@@ -171,7 +171,7 @@ def load_previous(file: Path) -> tuple[Message, ...]:
 
 
 def replace(file: Path, data: bytes) -> None:
-    """Put a file in place whole, readable by everybody whatever the umask: its reader is no member of our group.
+    """Put a file in place whole, readable by everybody whatever the umask: its reader is not a member of our group.
 
     Raises:
         FileNotFoundError: its folder is not there; it is never made here.

@@ -14,7 +14,7 @@ from enforcer.audit.record import ChainHead
 from enforcer.resourceslices.audit_head_publisher import published_head
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError, ConfigError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.patterns import Search
 from gpushare_cli.api_errors import HIDDEN, sentence
 
@@ -81,7 +81,7 @@ def _of_lines(name: str, text: str) -> Iterator[Anchor]:
             raise ConfigError(f"{where}: {error.message}") from None
 
 
-def in_cluster(api: Cluster, warn: Callable[[str], None]) -> list[Anchor]:
+def in_cluster(api: KubeClient, warn: Callable[[str], None]) -> list[Anchor]:
     """Read what the cluster has: the slices' annotations, and as hints the Events of kills.
 
     Raises:
@@ -97,7 +97,7 @@ def _of_slices(slices: list[dict[str, Any]]) -> Iterator[Anchor]:
             yield Anchor(str(item["spec"].get("nodeName")), head, f"ResourceSlice {item['metadata']['name']}")
 
 
-def _events(api: Cluster, warn: Callable[[str], None]) -> list[dict[str, Any]]:
+def _events(api: KubeClient, warn: Callable[[str], None]) -> list[dict[str, Any]]:
     """Read Events, of which anybody may write many and large ones: no more is kept of each than is read."""
     try:
         return [_brief(each) for each in api.listing(path(CORE_V1, "events"), fieldSelector=_REPORTED)]

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from enforcer.audit.log import FOLDER
 from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.patterns import Pattern
 from gpushare_cli.audit import anchors, filters, follow, log_reader, remote
 from gpushare_cli.audit.anchors import CLUSTER, Anchor
@@ -73,7 +73,7 @@ def _add_follow(parser: Any) -> None:
 
 def _whole(text: str) -> int:
     if not _NUMBER.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text[:100]!r} is no whole number from 0; give digits alone")
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a whole number from 0; give digits alone")
     return int(text)
 
 
@@ -243,8 +243,8 @@ def _check_no_copy(args: argparse.Namespace) -> None:
         raise ConfigError("--log names a copy on this machine and -A asks every node; leave one of them out")
 
 
-def _api(args: argparse.Namespace) -> Cluster:
-    return Cluster.connect(args.kubeconfig, args.context)
+def _api(args: argparse.Namespace) -> KubeClient:
+    return KubeClient.connect(args.kubeconfig, args.context)
 
 
 def _follow(args: argparse.Namespace) -> int:
@@ -296,22 +296,22 @@ _HOLD: Final = ("holds", "hold")
 
 def _say(finding: VerifyFinding, *, asked: bool) -> int:
     """Say what verifying came to; ``asked`` is whether it was to be compared with anchors."""
-    terminal, verdict = Terminal.of(), finding.verdict
+    terminal, result = Terminal.of(), finding.result
     whose = f"{printable(finding.source.node)}: " if asked and finding.source.node else ""
     if finding.problem is not None:
         terminal.say(f"{whose}{terminal.paint('broken', Colour.RED)}: {finding.problem}")
-        where = "before the broken one" if verdict.problem is not None else "while no anchor is compared"
-        terminal.say(f"{counted(verdict.records, 'record', _HOLD)} {where}")
+        where = "before the broken one" if result.problem is not None else "while no anchor is compared"
+        terminal.say(f"{counted(result.records, 'record', _HOLD)} {where}")
         return NOT_FINE
     segments = counted(len(finding.source.parts), "segment")
-    holds = f"{counted(verdict.records, 'record')} in {segments} {_HOLD[verdict.records != 1]}"
+    holds = f"{counted(result.records, 'record')} in {segments} {_HOLD[result.records != 1]}"
     holds += f"; {counted(finding.compared, 'anchor', ('fits', 'fit'))}" if finding.compared else ""
     holds += f"; {counted(finding.older, 'anchor', ('is', 'are'))} older than the log" if finding.older else ""
     terminal.say(f"{whose}{terminal.paint('ok', Colour.GREEN)}: {holds}")
-    terminal.say(f"head {verdict.head}")
+    terminal.say(f"head {result.head}")
     for doubt in _doubts(finding):
         terminal.say(f"{whose}{terminal.paint('look into it', Colour.YELLOW)}: {printable(doubt)}")
-    if not verdict.records:
+    if not result.records:
         terminal.say("no record was written yet, or all were removed: only an anchor tells which")
     elif asked and not finding.compared:
         terminal.say(f"nothing to compare it with: {_no_anchor(finding)}")
@@ -330,13 +330,13 @@ def _doubts(finding: VerifyFinding) -> Iterator[str]:
     """What proves nothing, and is odd."""
     if finding.doubts:
         yield _unheld(finding.doubts)
-    if finding.source.node and finding.said not in {"", finding.source.node}:
-        yield f"its last record is of node {finding.said}: the log of another node, unless this one was renamed"
+    if finding.source.node and finding.node_in_log not in {"", finding.source.node}:
+        yield f"its last record is of node {finding.node_in_log}: the log of another node, unless this one was renamed"
 
 
 def _unheld(doubts: Sequence[str]) -> str:
     named = f"{some(doubts, DOUBTS)} named records that this log does not hold"
-    return f"{named}; whoever may write Events there can make that up, so they are no anchors"
+    return f"{named}; whoever may write Events there can make that up, so they are not anchors"
 
 
 def _anchors(args: argparse.Namespace) -> int:

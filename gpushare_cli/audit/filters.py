@@ -81,7 +81,7 @@ def since(text: str, now: datetime) -> datetime:
         return _aware(datetime.fromisoformat(text))
     except (ValueError, OverflowError):
         advice = "write an age such as 90s, 30m, 2h or 7d, or a time such as 2026-11-20T22:00:00Z"
-        raise ConfigError(f"--since {text[:100]!r} is no time; {advice}") from None
+        raise ConfigError(f"--since {text[:100]!r} is not a time; {advice}") from None
 
 
 def result(text: str) -> str:
@@ -93,7 +93,7 @@ def result(text: str) -> str:
     found = _RESULTS.get(text.lower())
     if found is None:
         near = difflib.get_close_matches(text.lower(), _RESULTS, n=1, cutoff=0)
-        raise ConfigError(f"--result {text[:100]!r} is no result; did you mean {_RESULTS[near[0]]}?")
+        raise ConfigError(f"--result {text[:100]!r} is not a result; did you mean {_RESULTS[near[0]]}?")
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from enforcer.audit.record import read
 from gpushare.errors import ClusterError, GpuShareError, RecordError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import filters, remote
 from gpushare_cli.audit.filters import Record, RecordFilter, printable
@@ -78,7 +78,9 @@ def follow_local(tail: Tail, wanted: RecordFilter, printer: Printer, until: floa
         time.sleep(FOLLOW_SECONDS)
 
 
-def follow_all_nodes(api: Cluster, namespace: str | None, wanted: RecordFilter, printer: Printer, until: float) -> int:
+def follow_all_nodes(
+    api: KubeClient, namespace: str | None, wanted: RecordFilter, printer: Printer, until: float
+) -> int:
     """Follow the logs of all nodes, also of nodes that come later, until that time (monotonic clock, seconds).
 
     Raises:
@@ -105,7 +107,7 @@ class _Streams:
         items: what the threads read: a node's name, with a line of its log or with the error that ended reading.
     """
 
-    def __init__(self, api: Cluster, namespace: str | None) -> None:
+    def __init__(self, api: KubeClient, namespace: str | None) -> None:
         self._api, self._namespace = api, namespace
         self.items: Final = Queue[tuple[str, Item]](MAX_WAITING)
         self.stopped: Final = threading.Event()

@@ -61,7 +61,8 @@ def local(folder: Path, node: str = "") -> Source:
         alone = folder.is_file()
         files = [folder] if alone else segments(folder)
     except PermissionError as error:
-        raise ConfigError(f"{folder} may not be read: {error.strerror}; its owner may, who mostly is root") from error
+        message = f"permission denied reading {folder}: {error.strerror}; run as root or as the directory's owner"
+        raise ConfigError(message) from error
     except OSError as error:
         raise ConfigError(f"no audit log in {folder}: {error.strerror}; name one with --state or --log") from error
     return Source(node, tuple(LogPart(str(printable(file.name)), _lines(file), not alone) for file in files))
@@ -127,10 +128,10 @@ class Reading:
     def node(self) -> str:
         """Of which node the last record is; empty where it does not say."""
         try:
-            said = read(self._last).get("node")
+            node = read(self._last).get("node")
         except RecordError:
             return ""
-        return said if isinstance(said, str) else ""
+        return node if isinstance(node, str) else ""
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the lines, with their ends."""
@@ -189,7 +190,7 @@ class Selection:
 
     def problems(self) -> list[str]:
         """Return what was wrong with the lines that were read."""
-        bad = f"{self._bad} lines are no records; run 'gpu-share audit verify'"
+        bad = f"{self._bad} lines are not records; run 'gpu-share audit verify'"
         return [*self._gaps, *[bad] * (self._bad > 0)]
 
     def __iter__(self) -> Iterator[tuple[bytes, Record]]:
@@ -209,7 +210,7 @@ class Selection:
 
 
 def seq_of(line: bytes) -> int | None:
-    """Return the number that a line says it has; ``None`` where it is no record's beginning."""
+    """Return the number that a line says it has; ``None`` where it is not a record's beginning."""
     found = _SEQ.match(line[: _SEQ.most])
     return int(found[1]) if found else None
 
@@ -227,8 +228,8 @@ def node_of(source: Source) -> str:
     node = ""
     with suppress(RecordError):
         for line in Reading(source):
-            said = read(line).get("node")
-            node = said if isinstance(said, str) else node
+            found = read(line).get("node")
+            node = found if isinstance(found, str) else node
     return node
 
 
@@ -236,17 +237,17 @@ def node_of(source: Source) -> str:
 class VerifyFinding:
     """What verifying one log came to: how far it holds, what is wrong, and how many anchors are older than it.
 
-    ``doubts`` are those who name a record that is not in it, and who may have made that up. ``said`` is of which node
-    its last record is; empty where it does not say.
+    ``doubts`` name records that the log does not hold; their writer may have made them up. ``node_in_log`` is the node
+    that the log's last record names.
     """
 
     source: Source
-    verdict: VerifyResult
+    result: VerifyResult
     problem: str | None
     compared: int
     older: int
     doubts: tuple[str, ...] = ()
-    said: str = ""
+    node_in_log: str = ""
 
 
 def verified(
@@ -260,35 +261,35 @@ def verified(
         hints: heads it should hold, likewise; somebody may have made them up.
     """
     reading = Reading(source, [head.seq for head, _ in (*anchors, *hints)])
-    verdict = verify(reading)
-    problem = reading.misnamed if verdict.problem is None else _placed(reading, verdict)
+    result = verify(reading)
+    problem = reading.misnamed if result.problem is None else _placed(reading, result)
     first = reading.since
     compared = [(head, who) for head, who in anchors if head.seq >= first]
     if problem is None:
         strange = [(head, who) for head, who in compared if reading.heads.get(head.seq) != head]
-        problem = _missing(reading, verdict, *min(strange, key=lambda each: each[0].seq)) if strange else None
+        problem = _missing(reading, result, *min(strange, key=lambda each: each[0].seq)) if strange else None
     older = len(anchors) - len(compared)
     doubts = tuple(who for head, who in hints if head.seq >= first and reading.heads.get(head.seq) != head)
     return VerifyFinding(
         source=source,
-        verdict=verdict,
+        result=result,
         problem=problem,
         compared=len(compared),
         older=older,
         doubts=doubts,
-        said=reading.node,
+        node_in_log=reading.node,
     )
 
 
-def _placed(reading: Reading, verdict: VerifyResult) -> str:
+def _placed(reading: Reading, result: VerifyResult) -> str:
     """What is wrong, and where."""
-    said = [(verdict.line or 1, verdict.problem), *([verdict.beside] if verdict.beside else [])]
-    return "; and ".join(f"{reading.place(line)}: {problem}" for line, problem in said)
+    problems = [(result.line or 1, result.problem), *([result.beside] if result.beside else [])]
+    return "; and ".join(f"{reading.place(line)}: {problem}" for line, problem in problems)
 
 
-def _missing(reading: Reading, verdict: VerifyResult, head: ChainHead, who: str) -> str:
-    if head.seq > verdict.head.seq:
-        end = f"the log ends at record {verdict.head.seq}, the anchor is record {head.seq}: its tail was cut off"
+def _missing(reading: Reading, result: VerifyResult, head: ChainHead, who: str) -> str:
+    if head.seq > result.head.seq:
+        end = f"the log ends at record {result.head.seq}, the anchor is record {head.seq}: its tail was cut off"
         return f"{reading.place(reading.lines + 1)}: {end} ({who})"
     where = reading.place(reading.at.get(head.seq, 1))
     return f"{where}: record {head.seq} is not the one the anchor names: the log was replaced ({who})"

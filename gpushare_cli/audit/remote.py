@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from enforcer.audit.record import MAX_BYTES
 from gpushare.errors import ClusterError, ConfigError, GpuShareError
-from gpushare.kube_client import APPS_V1, CORE_V1, Cluster, path
+from gpushare.kube_client import APPS_V1, CORE_V1, KubeClient, path
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit.filters import printable
 from gpushare_cli.audit.log_reader import LogPart, Source
@@ -50,7 +50,7 @@ class EnforcerPod:
     """Whether it does not print its records."""
 
 
-def find_enforcers(api: Cluster, namespace: str | None = None) -> list[EnforcerPod]:
+def find_enforcers(api: KubeClient, namespace: str | None = None) -> list[EnforcerPod]:
     """Find the enforcers of our DaemonSet, by node. Pods that only bear its labels are none.
 
     Args:
@@ -86,7 +86,7 @@ class AllNodes(Generic[T]):
 
 
 def on_all_nodes(
-    api: Cluster,
+    api: KubeClient,
     namespace: str | None,
     work: Callable[[Source], T],
     warn: Callable[[str], None],
@@ -114,21 +114,21 @@ def on_all_nodes(
     return AllNodes(fine, failed=bool(failures))
 
 
-def source(api: Cluster, enforcer: EnforcerPod) -> Source:
+def source(api: KubeClient, enforcer: EnforcerPod) -> Source:
     """Return a node's log, read whenever its lines are asked for, which may raise ``ClusterError``."""
     return Source(enforcer.node, (LogPart(PART, _lines(api, enforcer)),))
 
 
-def printed(api: Cluster, enforcer: EnforcerPod) -> Iterator[bytes]:
-    """Yield the lines that an enforcer printed and prints, records among them, see ``Cluster.follow_log``."""
+def printed(api: KubeClient, enforcer: EnforcerPod) -> Iterator[bytes]:
+    """Yield the lines that an enforcer printed and prints, records among them, see ``KubeClient.follow_log``."""
     return (line + b"\n" for line in api.follow_log(enforcer.pod, enforcer.namespace, CONTAINER))
 
 
-def _lines(api: Cluster, enforcer: EnforcerPod) -> Callable[[], Iterator[bytes]]:
+def _lines(api: KubeClient, enforcer: EnforcerPod) -> Callable[[], Iterator[bytes]]:
     return lambda: lines_of(_ending(_exported(api, enforcer)))
 
 
-def _exported(api: Cluster, enforcer: EnforcerPod) -> Iterator[bytes]:
+def _exported(api: KubeClient, enforcer: EnforcerPod) -> Iterator[bytes]:
     if enforcer.phase != RUNNING:
         raise ClusterError(f"pod {enforcer.namespace}/{enforcer.pod} is {enforcer.phase or 'not running'}")
     yield from api.run(enforcer.pod, enforcer.namespace, CONTAINER, (*EXPORT, *enforcer.state))

@@ -48,7 +48,7 @@ class Tail:
         with os.fdopen(descriptor, "rb"):
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
-                raise ConfigError(f"{ascii(file.name)[1:-1]} is no plain file")
+                raise ConfigError(f"{ascii(file.name)[1:-1]} is not a regular file")
             self._offset = min(self._offset, found.st_size)  # a torn tail was cut off
             while taken := _whole(os.pread(descriptor, AT_ONCE, self._offset)):
                 self._offset += len(taken)

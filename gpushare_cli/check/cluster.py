@@ -16,7 +16,7 @@ from enforcer.quota.sharing_mode import CHANGES
 from enforcer.resourceslices.contention import UNSURE
 from gpushare import contract
 from gpushare.errors import ClusterError
-from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 from gpushare_cli.api_errors import lacking, sentence
@@ -47,7 +47,7 @@ POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
 UNFIT: Final = f"what cannot be shared need not be offered: name the other GPUs in {OTHERS}"
 
-Ask = Callable[[Cluster], CheckResult]
+Ask = Callable[[KubeClient], CheckResult]
 
 
 def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> list[Checker]:
@@ -79,12 +79,12 @@ class Connection:
 
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
         self._where = kubeconfig, context
-        self._cluster: Cluster | None = None
+        self._cluster: KubeClient | None = None
 
     def version(self, without: Callable[[str], CheckResult]) -> CheckResult:
         """Connect and ask for the version."""
         try:
-            self._cluster = Cluster.connect(*self._where)
+            self._cluster = KubeClient.connect(*self._where)
         except ClusterError as error:
             return replace(without(error.message), last=True)
         try:
@@ -112,7 +112,7 @@ def refused(error: ClusterError) -> CheckResult:
     return failed(sentence(error))
 
 
-def version(api: Cluster) -> CheckResult:
+def version(api: KubeClient) -> CheckResult:
     """Compare the API server's version."""
     found = api.get("/version")
     text = str(found.get("gitVersion", ""))
@@ -129,12 +129,12 @@ def version(api: Cluster) -> CheckResult:
     return ok(text)
 
 
-def device_class(api: Cluster, name: str) -> CheckResult:
+def device_class(api: KubeClient, name: str) -> CheckResult:
     """Look for a device class."""
     return _present(lambda: api.get(path(RESOURCE_V1, "deviceclasses", name)))
 
 
-def webhook(api: Cluster, now: datetime) -> CheckResult:
+def webhook(api: KubeClient, now: datetime) -> CheckResult:
     """Look for our webhook, and at the certificates in its bundle."""
     items, _ = api.list(path(ADMISSION_V1, "mutatingwebhookconfigurations"))
     for item in items:
@@ -162,7 +162,7 @@ def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
     return ok(f"{name}, valid until {last:%Y-%m-%d}")
 
 
-def webhooks(api: Cluster) -> CheckResult:
+def webhooks(api: KubeClient) -> CheckResult:
     """Look at the replicas of the webhook's Deployment."""
     found = _workloads(api, "deployments", "webhook")
     if not found:
@@ -174,7 +174,7 @@ def webhooks(api: Cluster) -> CheckResult:
     return warning(detail, hint) if ready < wanted else ok(detail)
 
 
-def enforcers(api: Cluster) -> CheckResult:
+def enforcers(api: KubeClient) -> CheckResult:
     """Look at the enforcers of the nodes that share their GPUs."""
     found = _workloads(api, "daemonsets", "enforcer")
     if not found:
@@ -190,7 +190,7 @@ _REPLICAS: Final = (("spec", "replicas"), ("status", "readyReplicas"))
 _PODS: Final = ("desiredNumberScheduled", "numberReady")
 
 
-def _workloads(api: Cluster, kind: str, part: str) -> list[Mapping[str, Any]]:
+def _workloads(api: KubeClient, kind: str, part: str) -> list[Mapping[str, Any]]:
     """Find ours by their labels, in whatever namespace they were installed."""
     selector = f"app.kubernetes.io/part-of=gpu-share,app.kubernetes.io/name=gpu-share-{part}"
     return list(api.list(path(APPS_V1, kind), labelSelector=selector)[0])
@@ -205,7 +205,7 @@ def _look(item: Mapping[str, Any], part: str) -> str:
     return f"kubectl describe pods -n {namespace} -l app.kubernetes.io/name=gpu-share-{part}"
 
 
-def nodes(api: Cluster) -> CheckResult:
+def nodes(api: KubeClient) -> CheckResult:
     """Count labelled nodes, and name those that offer nothing all the same."""
     items, _ = api.list(path(CORE_V1, "nodes"), labelSelector=f"{contract.NODE_LABEL}=true")
     if not items:
@@ -220,11 +220,11 @@ def nodes(api: Cluster) -> CheckResult:
     return ok(str(len(items)))
 
 
-def _slices(api: Cluster) -> list[Any]:
+def _slices(api: KubeClient) -> list[Any]:
     return api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
 
 
-def published(api: Cluster) -> CheckResult:
+def published(api: KubeClient) -> CheckResult:
     """Count the GPUs in our ResourceSlices."""
     items = _slices(api)
     devices = [device for item in items for device in item["spec"].get("devices") or []]
@@ -247,7 +247,7 @@ def _attribute(device: Mapping[str, Any], name: str) -> object:
     return ((device.get("attributes") or {}).get(name) or {}).get("string")
 
 
-def left_out(api: Cluster) -> CheckResult:
+def left_out(api: KubeClient) -> CheckResult:
     """Name the GPUs of sharing nodes that are not offered, and why: contended ones among them."""
     notes = {item["spec"].get("nodeName"): _noted(item) for item in _slices(api)}
     said = [f"{node}: {gpu}: {why}" for node, gpus in notes.items() for gpu, why in gpus.items()]
@@ -268,7 +268,7 @@ def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def opted_in(api: Cluster) -> CheckResult:
+def opted_in(api: KubeClient) -> CheckResult:
     """Count labelled namespaces; name those where Pod Security lets pods reach the node around their shares."""
     label = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
     items = api.listing(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import ClusterError
-from gpushare.kube_client import RESOURCE_V1, Cluster, path
+from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare_cli.check.result import CheckResult, failed, ok
 
 PROBE: Final = "gpu-share-check-"
@@ -20,7 +20,7 @@ PARTS: Final = "kube-apiserver, kube-scheduler, kube-controller-manager and all 
 Json = Mapping[str, Any]
 
 
-def consumable_capacity(api: Cluster) -> CheckResult:
+def consumable_capacity(api: KubeClient) -> CheckResult:
     """Whether parts of a GPU can be asked for, and a GPU be given to several."""
     kept: Json
     try:
@@ -30,7 +30,7 @@ def consumable_capacity(api: Cluster) -> CheckResult:
     return _judged(CONSUMABLE, kept, "every share takes a whole GPU")
 
 
-def device_taints(api: Cluster) -> CheckResult:
+def device_taints(api: KubeClient) -> CheckResult:
     """Whether a GPU that is ill can be kept from new pods."""
     return _judged(TAINTS, {"taints": _device(api).get("taints")}, "new pods are given GPUs that are ill")
 
@@ -50,7 +50,7 @@ def _unless_forbidden(error: ClusterError, instead: Callable[[], Json | None]) -
     return known
 
 
-def _asked(api: Cluster) -> Json:
+def _asked(api: KubeClient) -> Json:
     """A request for capacity, as the API server would store it."""
     wanted = {"requests": {contract.CAPACITY_MEMORY: "1Gi"}}
     request = {"name": "probe", "exactly": {"deviceClassName": contract.DEVICE_CLASS, "capacity": wanted}}
@@ -60,7 +60,7 @@ def _asked(api: Cluster) -> Json:
     return exactly
 
 
-def _device(api: Cluster) -> Json:
+def _device(api: KubeClient) -> Json:
     """A GPU that is shared and ill, as the API server would store it."""
     memory = {"value": "1Gi", "requestPolicy": {"default": "1Gi"}}
     device = {
@@ -80,14 +80,14 @@ def _shared(device: Json) -> Json:
     return {"allowMultipleAllocations": device.get("allowMultipleAllocations"), "requestPolicy": policy}
 
 
-def _try(api: Cluster, kind: str, plural: str, spec: Json, namespace: str = "") -> Json:
+def _try(api: KubeClient, kind: str, plural: str, spec: Json, namespace: str = "") -> Json:
     """Dry-run the creation of an object; returns its ``spec`` as it would be stored."""
     body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"generateName": PROBE}, "spec": spec}
     made: Json = api.create(path(RESOURCE_V1, plural, namespace=namespace), body, dryRun="All")["spec"]
     return made
 
 
-def _published(api: Cluster) -> Json | None:
+def _published(api: KubeClient) -> Json | None:
     """What became of our enforcers' devices; ``None`` while there are none. All but MIG instances are for several."""
     items = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
     devices = [device for item in items for device in item["spec"].get("devices") or []]

@@ -10,7 +10,7 @@ from typing import Any, Final
 from enforcer.quota.from_claims import parse_mib
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, PolicyDenied
-from gpushare.kube_client import Cluster, namespace_of
+from gpushare.kube_client import KubeClient, namespace_of
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
 from gpushare_cli import node_status, top
@@ -72,7 +72,7 @@ def _in_cluster(args: argparse.Namespace) -> int:
     namespace, name = pod_name(args.pod, args.namespace)
     namespace = namespace or namespace_of(args.kubeconfig, args.context)
     try:
-        api = Cluster.connect(args.kubeconfig, args.context)
+        api = KubeClient.connect(args.kubeconfig, args.context)
     except ClusterError as error:
         raise ClusterError(f"{error.message}, or on a GPU node --state DIR to ask its enforcer") from None
     found = recorded(api, namespace, name)

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from gpushare.errors import ClusterError, GpuShareError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.pod_claims import claim_names
 from gpushare_cli.api_errors import HIDDEN
 from gpushare_cli.explain.cluster_state import PodRecord
@@ -18,7 +18,7 @@ READ: Final = (
 """What is read of an Event."""
 
 
-def recorded(api: Cluster, namespace: str, name: str) -> PodRecord:
+def recorded(api: KubeClient, namespace: str, name: str) -> PodRecord:
     """Read a pod, its claims and its Events: what the ``view`` role lets a tenant read, and nothing else.
 
     Raises:
@@ -39,7 +39,7 @@ def _kept(event: Object) -> Object:
     return {key: event[key] for key in READ if key in event}
 
 
-def pod_of(api: Cluster, namespace: str, name: str) -> Object:
+def pod_of(api: KubeClient, namespace: str, name: str) -> Object:
     """Read a pod.
 
     Raises:
@@ -57,7 +57,7 @@ def pod_of(api: Cluster, namespace: str, name: str) -> Object:
         raise
 
 
-def claims_of(api: Cluster, namespace: str, names: list[str]) -> dict[str, Object]:
+def claims_of(api: KubeClient, namespace: str, names: list[str]) -> dict[str, Object]:
     """Read those claims that are there, by name.
 
     Raises:

@@ -21,10 +21,10 @@ def source(filename: str) -> str:
 
     Raises:
         ConfigError: there is no such file, or no name of one.
-        RequestError: it is no text.
+        RequestError: it is not a text.
     """
     if not filename:  # an unset variable of a script; as a path it would be the folder we are in
-        raise ConfigError(f"'' is no name of a file; write one, or {STDIN} for standard input")
+        raise ConfigError(f"'' is not a file name; write one, or {STDIN} for standard input")
     try:
         content = sys.stdin.buffer.read() if filename == STDIN else Path(filename).read_bytes()
     except OSError as error:

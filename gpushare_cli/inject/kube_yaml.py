@@ -11,7 +11,7 @@ import yaml
 
 from gpushare.errors import RequestError
 from gpushare.patterns import Pattern
-from gpushare.quantity import shown
+from gpushare.quantity import quoted
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a manifest."""
@@ -64,7 +64,7 @@ class _Loader(_Base):  # type: ignore[misc] # one of two bases, the C one where 
         except (yaml.MarkedYAMLError, RequestError, RecursionError, MemoryError):
             raise
         except Exception:  # noqa: BLE001 - PyYAML's constructors raise whatever their code runs into
-            raise _at(node, f"{shown(node.value)} cannot be read as {_tag(node)}; {_QUOTE}") from None
+            raise _at(node, f"{quoted(node.value)} cannot be read as {_tag(node)}; {_QUOTE}") from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
         """Construct a mapping with string keys, each once; ``<<`` is merged without touching the node."""
@@ -77,7 +77,7 @@ class _Loader(_Base):  # type: ignore[misc] # one of two bases, the C one where 
                 continue
             name = _key(key)
             if name in own:
-                raise _at(key, f"the key {shown(name)} stands twice in one mapping; keep one of them")
+                raise _at(key, f"the key {quoted(name)} stands twice in one mapping; keep one of them")
             own[name] = self.construct_object(value, deep=deep)
         return merged | own
 
@@ -216,7 +216,7 @@ def _parts(merged: yaml.Node) -> list[yaml.Node]:
 def _source(node: yaml.Node) -> str:
     """Return a value as it is written, or what it is where that is long."""
     if isinstance(node, yaml.ScalarNode):
-        return shown(node.value)
+        return quoted(node.value)
     return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
 
 

@@ -97,14 +97,14 @@ def split(text: str) -> list[Document]:
 
 
 def _chunks(text: str) -> Iterator[tuple[str, int]]:
-    held: list[str] = []
+    lines: list[str] = []
     start = 1
     for number, line in enumerate(text.split("\n"), 1):
-        if _SEPARATOR.match(line[:4]) and held:
-            yield "".join(held), start
-            held, start = [], number
-        held.append(line + "\n")
-    yield "".join(held)[:-1], start
+        if _SEPARATOR.match(line[:4]) and lines:
+            yield "".join(lines), start
+            lines, start = [], number
+        lines.append(line + "\n")
+    yield "".join(lines)[:-1], start
 
 
 def _documents(chunk: str, line: int) -> Iterator[Document]:

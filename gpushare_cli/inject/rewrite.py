@@ -174,7 +174,7 @@ def change_of(place: PodPlace, judge: Judge, namespace: str) -> Change:
     try:
         decision = judge(place.pod, namespace)
     except PolicyDenied as error:
-        # The value itself is no string: what to write instead is already known, and better.
+        # The value itself is not a string: what to write instead is already known, and better.
         others = [each for each in error.problems if each.field not in no_strings or each.reason not in _OF_VALUES]
         raise PolicyDenied.of([*no_strings.values(), *others], complete=error.complete) from None
     if no_strings:

@@ -34,9 +34,9 @@ FOLLOWING = """
 import sys, threading
 import enforcer.main
 from enforcer.quota.informer import WITH_KUBELET, QuotaInformer, follow_quotas
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 books, stopped = QuotaInformer("gpu-7", lambda seen: (), WITH_KUBELET), threading.Event()
-follow_quotas(Cluster.connect(sys.argv[1]), books, "gpu-7", lambda quotas: None, stopped)
+follow_quotas(KubeClient.connect(sys.argv[1]), books, "gpu-7", lambda quotas: None, stopped)
 stopped.wait()
 """
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpushare.contract import DRIVER, SIDECAR
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, path
 from tests.e2e import breaking, deviceplugin, readme
 from tests.e2e.pods import MAIN, Object
 from tests.e2e.version import SIMULATOR_IMAGE
@@ -63,7 +63,7 @@ class Site:
     work: Path
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> KubeClient:
         """An administrator's connection."""
         return self.bed.cluster
 

@@ -74,7 +74,7 @@ def test_a_container_that_found_the_card_full_is_told_how_much_others_hold_and_n
     name = failed(site, namespace, victim)
     site.until("an Event says so", lambda: "GpuFull" in site.events(namespace, name))
     note = site.events(namespace, name)["GpuFull"]
-    assert f"was full: {HOARD} MiB were held by others, it held {SMALL} MiB of its 4096 MiB" in note
+    assert f"was full: {HOARD} MiB were in use by others, it held {SMALL} MiB of its 4096 MiB" in note
     site.until("its sidecar says so", lambda: "GpuFull: container main failed" in site.logs(namespace, name))
     told = note + site.logs(namespace, name) + explained(site, namespace, name)
     assert "hoarder" not in told

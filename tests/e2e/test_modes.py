@@ -74,7 +74,7 @@ def test_a_mistyped_label_shares_nothing_anew_and_is_told(site: Site, namespace:
     site.run(namespace, pods.pod("there", "hold", "1Gi"))
     label(site, "time-sliced")
     site.until("nothing is offered", lambda: not modes(site), 60)
-    assert "'time-sliced' is no mode" in site.in_enforcer("gpu-share check --node || true")
+    assert "'time-sliced' is not a mode" in site.in_enforcer("gpu-share check --node || true")
     told = site.shell("kubectl get events -A --field-selector involvedObject.kind=Node,reason=ModeUnknown")
     assert "time-sliced" in told
     assert set(restarts(site.running(namespace, "there")).values()) == {0}

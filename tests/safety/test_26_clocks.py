@@ -14,7 +14,7 @@ from tests.safety.clockrun import JUMPS
 from tests.support import extent
 
 ROOT: Final = Path(__file__).parents[2]
-SECONDS: Final = extent.trials(40, 600)
+SECONDS: Final = extent.trials(24, 600)
 
 
 @pytest.fixture(name="shim", scope="module")

@@ -33,7 +33,7 @@ from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare import kube_client as road
 from gpushare.informer import Informer
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 from tests.safety.apiserver import FAULTS, WELL, ApiServer, Object
 from tests.support import extent
@@ -123,7 +123,7 @@ class World:
         return {each.container_id for each in self.checkpoint.read()}
 
 
-def _connect(folder: Path, server: ApiServer) -> Cluster:
+def _connect(folder: Path, server: ApiServer) -> KubeClient:
     where = {"server": f"http://127.0.0.1:{server.server_port}"}
     config = {
         "apiVersion": "v1", "kind": "Config", "current-context": "x", "users": [{"name": "x", "user": {}}],
@@ -131,7 +131,7 @@ def _connect(folder: Path, server: ApiServer) -> Cluster:
         "clusters": [{"name": "x", "cluster": where}],
     }  # fmt: skip
     (folder / "kubeconfig").write_text(json.dumps(config))
-    return Cluster.connect(str(folder / "kubeconfig"))
+    return KubeClient.connect(str(folder / "kubeconfig"))
 
 
 @contextmanager
@@ -154,8 +154,8 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(road, "WATCH_SILENCE", 0.5)
     monkeypatch.setattr(Informer, "MIN_DELAY", 0.02)
     monkeypatch.setattr(Informer, "MAX_DELAY", 0.2)
-    defaults = Cluster._call.__kwdefaults__ or {}
-    monkeypatch.setattr(Cluster._call, "__kwdefaults__", {**defaults, "timeout": 0.5})
+    defaults = KubeClient._call.__kwdefaults__ or {}
+    monkeypatch.setattr(KubeClient._call, "__kwdefaults__", {**defaults, "timeout": 0.5})
     monkeypatch.setattr(road, "BODY_SECONDS", 1.0)
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
     yield

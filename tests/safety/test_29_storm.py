@@ -170,7 +170,7 @@ def _silent() -> Iterator[None]:
 
 
 def test_a_storm_ends_after_three_kills_is_told_at_once_and_only_an_operator_goes_on() -> None:
-    every, most, late = extent.trials(6, 200), 0, 0
+    every, most, late = extent.trials(3, 200), 0, 0
     for seed in range(every):
         with storm(seed) as found:
             enforcer = found.enforcer()

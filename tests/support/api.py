@@ -10,7 +10,7 @@ Object = dict[str, Any]
 
 
 class Api:
-    """Answers what ``gpushare.kube_client.Cluster`` is asked for single objects."""
+    """Answers what ``gpushare.kube_client.KubeClient`` is asked for single objects."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}

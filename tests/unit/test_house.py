@@ -1,4 +1,5 @@
-from tests.house import check, functions, impure, summary
+from tests.house import ROOT, check, functions, impure, summary
+from tests.house_words import BANNED
 
 
 def test_a_long_function_and_a_long_file_are_named() -> None:
@@ -57,3 +58,18 @@ def test_a_pure_module_reaches_nothing_that_is_not() -> None:
 def test_the_summary_tells_the_median() -> None:
     assert "product median 1 lines" in summary(functions("webhook/a.py", "def f() -> None:\n    pass\n"))
     assert summary([]) == "no functions"
+
+
+def test_private_words_are_named_in_identifiers_and_messages_of_the_product() -> None:
+    text = '"""What was told."""\n\n\ndef judge(wish: int) -> str:\n    """Held."""\n    return f"{wish} was told"\n'
+    found = [line.split(": ", 1)[1].partition(" ")[0] for line in check("webhook/a.py", text)]
+    assert sorted(found) == ["'judge'", "'told'", "'wish'", "'wish'"]
+    assert check("webhook/a.py", "shill = withheld = 'planes, untold'\n") == []
+    assert check("tests/a.py", text) == []
+
+
+def test_the_glossary_lists_the_words_that_the_rule_refuses() -> None:
+    listed = (ROOT / "docs/glossary.md").read_text().rpartition("of the product: ")[2].strip().rstrip(".")
+    words = " ".join(listed.split()).split(", ")
+    assert len(words) > 10
+    assert all(BANNED.fullmatch(word) for word in words)

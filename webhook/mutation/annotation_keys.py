@@ -9,7 +9,7 @@ from gpushare import contract
 from gpushare.annotation_table import CONTAINER_PREFIXES, OF_PODS, TABLE
 from gpushare.checks import Check
 from gpushare.errors import Problem
-from gpushare.quantity import shown
+from gpushare.quantity import quoted
 from gpushare.reasons import Reason
 from webhook.mutation.podview import Kind, PodView
 
@@ -93,7 +93,7 @@ def _unknown(names: Sequence[str], key: str, near: str, *, taken: bool) -> Probl
     hint = f"remove it, because {near} is there as well" if taken else f"did you mean {near}?"
     if prefix in CONTAINER_PREFIXES:
         hint = hint if near else f"it has {', '.join(_comparable(names)[:MAX_HINTS])}"
-        message = f"the pod has no container named {shown(name)}; {hint}"
+        message = f"the pod has no container named {quoted(name)}; {hint}"
         return Problem(field_of(key), message, Reason.UNKNOWN_CONTAINER)
     hint = hint if near else f"known are {_known()}"
     return Problem(field_of(key), _known_elsewhere(key) or f"no such annotation; {hint}", Reason.UNKNOWN_ANNOTATION)

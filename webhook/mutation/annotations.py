@@ -10,11 +10,11 @@ from typing import Any, Final, Self
 
 from gpushare import contract, main_container, namespace_policy
 from gpushare.annotation_table import PREFIX_OF, of_pod
-from gpushare.annotations import Asked, by_container
+from gpushare.annotations import ShareAnnotation, by_container
 from gpushare.checks import Check, attempt, collect, traced, values_of
 from gpushare.errors import PolicyDenied, Problem, QuantityError
 from gpushare.namespace_policy import NamespacePolicy
-from gpushare.quantity import format_mib, profile_mib, shown
+from gpushare.quantity import format_mib, profile_mib, quoted
 from gpushare.reasons import Reason
 from webhook.mutation.annotation_keys import KEY_SHOWN, MAX_NAME, field_of, read_keys
 from webhook.mutation.podview import Container, Kind, PodView
@@ -122,7 +122,7 @@ def read_models(annotations: Mapping[str, Any]) -> tuple[str, ...]:
         PolicyDenied: an empty name, or one with other than letters, digits, space, dot, dash and underscore.
     """
     value = annotations.get(contract.GPU_MODEL)
-    models: tuple[str, ...] = () if value is None else _read(Asked(contract.GPU_MODEL, value))
+    models: tuple[str, ...] = () if value is None else _read(ShareAnnotation(contract.GPU_MODEL, value))
     return models
 
 
@@ -159,10 +159,10 @@ def _naming(annotations: Mapping[str, Any], another: str) -> str:
 class _Wanted:
     """The annotations that ask for something, by container."""
 
-    memory: Mapping[str, Asked]
-    compute: Mapping[str, Asked]
-    profile: Mapping[str, Asked]
-    gpus: Mapping[str, Asked]
+    memory: Mapping[str, ShareAnnotation]
+    compute: Mapping[str, ShareAnnotation]
+    profile: Mapping[str, ShareAnnotation]
+    gpus: Mapping[str, ShareAnnotation]
     main: str
     keys: Collection[str]
     """Of all annotations of our domain."""
@@ -205,7 +205,7 @@ def _share(container: Container, wanted: _Wanted, limits: "_Limits") -> Check[Sh
     return Share(name, kind, 0, None, profile) if profile else Share(name, kind, mib, percent, gpus=gpus or 1)
 
 
-def _beside_instance(key: str, cut: Asked) -> Problem:
+def _beside_instance(key: str, cut: ShareAnnotation) -> Problem:
     message = (
         f"asks for a share, and {cut.key:.{KEY_SHOWN}} for a MIG instance, which has memory and compute of its own; "
         f"remove this annotation, or ask for a share alone, with {contract.MEMORY} and without the other"
@@ -220,7 +220,7 @@ class _Limits:
     policy: NamespacePolicy
     settings: Settings
 
-    def memory(self, asked: Asked | None) -> Check[int]:
+    def memory(self, asked: ShareAnnotation | None) -> Check[int]:
         if asked is None:
             field, mib = namespace_policy.field_of(contract.DEFAULT_MEMORY), self.policy.default_memory_mib or 0
         else:
@@ -245,7 +245,7 @@ class _Limits:
             message = f"{written} is more than the largest GPU has, {format_mib(most)}; ask for less"
             yield Problem(field, message, Reason.ABOVE_MAXIMUM)
 
-    def compute(self, asked: Asked | None) -> int | None:
+    def compute(self, asked: ShareAnnotation | None) -> int | None:
         if asked is None:
             # No word about compute is the whole GPU, which a ceiling forbids.
             return self.policy.default_compute or self.policy.max_compute
@@ -254,7 +254,7 @@ class _Limits:
             raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
         return percent
 
-    def gpus(self, asked: Asked | None) -> int:
+    def gpus(self, asked: ShareAnnotation | None) -> int:
         count: int = 1 if asked is None else _read(asked)
         if asked is not None and count > 1 and self.settings.several_gpus == "refuse":
             message = (
@@ -265,7 +265,7 @@ class _Limits:
             raise PolicyDenied(field_of(asked.key), message)
         return count
 
-    def profile(self, asked: Asked) -> str:
+    def profile(self, asked: ShareAnnotation) -> str:
         """Read the profile of a MIG instance."""
         profile: str = _read(asked)
         if message := self.policy.above_memory(profile_mib(profile), profile):
@@ -279,7 +279,7 @@ class _Limits:
             yield f"{contract.MAX_COMPUTE} of this namespace caps compute at {ceiling}%: {', '.join(names)}"
 
 
-def _read(asked: Asked) -> Any:
+def _read(asked: ShareAnnotation) -> Any:
     row = of_pod(asked.key)
     assert row is not None, "read_keys left out unknown keys"
     try:
@@ -295,7 +295,7 @@ def _same_gpu(pod: PodView, shares: Iterable[Share]) -> str | None:
     if wide is None or value in (None, "false"):
         return _choice(pod, contract.SAME_GPU)
     message = (
-        f"{shown(str(value))} holds the pod to one GPU, but container {wide.container:.{MAX_NAME}} asks for "
+        f"{quoted(str(value))} holds the pod to one GPU, but container {wide.container:.{MAX_NAME}} asks for "
         f"{wide.gpus}; remove it"
     )
     raise PolicyDenied(field_of(contract.SAME_GPU), message)
@@ -313,5 +313,5 @@ def _no_memory(container: Container, *, main: bool) -> Problem:
 
 def _choice(pod: PodView, key: str) -> str | None:
     value = pod.annotations.get(key)
-    word: str | None = None if value is None else _read(Asked(key, value))
+    word: str | None = None if value is None else _read(ShareAnnotation(key, value))
     return word

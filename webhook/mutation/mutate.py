@@ -95,7 +95,7 @@ def mutate_pod(  # noqa: PLR0913 - one argument per fact the answer depends on
 
 def _collected(check: Check[Mutation]) -> Mutation:
     decision, warnings = collect(check)
-    return replace(decision, warnings=_said(warnings))
+    return replace(decision, warnings=_bounded(warnings))
 
 
 def _created(pod: Json, user: str, around: _Around) -> Check[Mutation]:
@@ -170,7 +170,7 @@ def _debug(pod: Json, old: Json) -> Check[Mutation]:
     return Mutation(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after, patch=patch)
 
 
-def _said(warnings: Iterable[str]) -> tuple[str, ...]:
+def _bounded(warnings: Iterable[str]) -> tuple[str, ...]:
     """Each warning once, and short enough; one that is cut shows it. Of many the last one counts the rest."""
     cut, found = WARNING_LENGTH - len(_CUT), list(dict.fromkeys(warnings))
     if len(found) > MAX_WARNINGS:

@@ -12,7 +12,7 @@ from gpushare.annotation_table import PREFIX_OF
 from gpushare.checks import Check, independent
 from gpushare.errors import Problem
 from gpushare.fields import mapping, objects
-from gpushare.quantity import shown
+from gpushare.quantity import quoted
 from webhook.mutation.podview import Container, PodView, claims_used, names_claim
 from webhook.mutation.settings import Settings
 
@@ -100,7 +100,7 @@ def check_claims(pod: PodView, sharing: Collection[str], other_claims: Collectio
 
 def _claims(container: Container, others: set[str]) -> Check[None]:
     for name in sorted(others & claims_used(container)):
-        message = f"{shown(name)} asks another driver for a GPU beside a share; remove it, or the annotations"
+        message = f"{quoted(name)} asks another driver for a GPU beside a share; remove it, or the annotations"
         yield Problem(f"{container.field}.resources.claims[{ascii(name[:_KEY_SHOWN])[1:-1]}]", message)
 
 

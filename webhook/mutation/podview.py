@@ -13,7 +13,7 @@ from gpushare import contract
 from gpushare.checks import Check, collect, guarded
 from gpushare.errors import PolicyDenied
 from gpushare.fields import invalid, mapping, objects, problem, type_name
-from gpushare.quantity import shown
+from gpushare.quantity import quoted
 from gpushare.reasons import Reason
 
 MAX_CONTAINERS: Final = 64
@@ -102,7 +102,7 @@ def read_annotations(pod: Json) -> Mapping[str, Any]:
         message = f"has {len(annotations)} keys; the API server takes 256 KiB"
         raise PolicyDenied("metadata.annotations", message, Reason.TOO_LARGE)
     if not all(isinstance(key, str) for key in annotations):
-        raise invalid("metadata.annotations", "has a key that is no string; put it in quotes")
+        raise invalid("metadata.annotations", "has a key that is not a string; put it in quotes")
     return annotations
 
 
@@ -137,7 +137,7 @@ def _containers(spec: Json) -> Check[list[Container]]:
         for index, raw in enumerate(lists):
             container = yield from _container(section, f"spec.{section}[{index}]", raw)
             if container.name and container.name in names:
-                message = f"{shown(container.name)} is the name of {names[container.name]} too; rename one of them"
+                message = f"{quoted(container.name)} is the name of {names[container.name]} too; rename one of them"
                 yield problem(f"{container.field}.name", message)
             names[container.name] = container.field
             found.append(container)

@@ -209,7 +209,7 @@ def _raised(plan: ShareRequest, own: Sequence[Share], chosen: str) -> tuple[int,
 
 
 def _peak(shares: Sequence[Share], beside: Sequence[Share]) -> tuple[int, int]:
-    """Most that is held at once of one GPU, by the containers in ``beside`` and the plain init ones: (MiB, percent)."""
+    """Return the peak of one GPU, of the containers in ``beside`` and plain init containers: (MiB, percent)."""
     memory, compute = sum(each.memory_mib for each in beside), sum(each.compute or 0 for each in beside)
     started_memory = started_compute = 0
     for share in shares:
@@ -228,8 +228,8 @@ def check_compute(plan: ShareRequest, most: int) -> Iterator[Problem]:
         requests = _requests(group)
         together, alone = (_most(requests, same_gpu=same_gpu).compute for same_gpu in (group.same_gpu, False))
         if together > most or alone > WHOLE_GPU_PERCENT:
-            held, bound = (together, most) if together > most else (alone, WHOLE_GPU_PERCENT)
-            message = f"the containers of this pod ask for {held}% of one GPU together; ask for at most {bound}%"
+            asked, bound = (together, most) if together > most else (alone, WHOLE_GPU_PERCENT)
+            message = f"the containers of this pod ask for {asked}% of one GPU together; ask for at most {bound}%"
             yield Problem(field_of(contract.COMPUTE), message + _way_out(group, None), Reason.ABOVE_MAXIMUM)
 
 

@@ -15,7 +15,7 @@ from gpushare.errors import Problem
 from gpushare.fields import check_number, mapping, objects
 from gpushare.host_access import normal, within
 from gpushare.namespace_policy import NamespacePolicy
-from gpushare.quantity import pinned_limit, same_quantity, shown
+from gpushare.quantity import pinned_limit, quoted, same_quantity
 from gpushare.reasons import Reason
 from webhook.mutation import sidecar_merge, sidecar_spec, sidecar_validation
 from webhook.mutation.annotations import Share, ShareRequest
@@ -140,8 +140,8 @@ def _check_own_daemon(container: Container) -> Iterator[Problem]:
         wanted = _OWN_DAEMON.get(entry["name"])
         value = _literal(entry)
         if wanted is not None and not (isinstance(value, str) and within(normal(value), _OUR_FOLDER)):
-            said = "a value from elsewhere" if value is None else shown(str(value))
-            message = f"{said} is an MPS daemon of the pod's own; remove the variable: a share uses the node's daemon"
+            source = "a value from elsewhere" if value is None else quoted(str(value))
+            message = f"{source} names an MPS daemon of the pod; remove the variable: a share uses the node's daemon"
             yield Problem(f"{container.field}.env[{entry['name']}]", message)
 
 
@@ -300,7 +300,7 @@ def _add_claim(spec: Object, claim: ClaimPlan, plan: ShareRequest, *, rewritten:
     elif rewritten and len(standing) == 1 and is_our_claim(standing[0]) and not standing[0].get("resourceClaimName"):
         spec["resourceClaims"] = [{**each, **wanted} if each is standing[0] else each for each in entries]
     elif standing != [wanted] if plan.complete else not all(map(is_our_claim, standing)):
-        named = shown(str(standing[0].get("resourceClaimTemplateName")))
+        named = quoted(str(standing[0].get("resourceClaimTemplateName")))
         message = (
             f"{contract.CLAIM!r} names the template {named}, which these annotations do not give; remove the entry"
         )

@@ -89,7 +89,7 @@ def image(name: str, text: str) -> str:
         ConfigError: it is none; ``name`` says what held it.
     """
     if _IMAGE.fullmatch(text) is None:
-        raise ConfigError(f"{name}: {text!a:.80} is no image; write for example registry.example/gpu-share:0.1.0")
+        raise ConfigError(f"{name}: {text!a:.80} is not an image; write for example registry.example/gpu-share:0.1.0")
     return text
 
 
@@ -135,7 +135,7 @@ def _json(name: str, text: str) -> Any:
 def _paths(name: str, text: str) -> tuple[str, ...]:
     paths = tuple(text.split(","))
     if not all(path.startswith("/") for path in paths):
-        raise ConfigError(f"{name}: {text!r:.80} is no list of absolute paths, such as /var/lib/kubelet,/run/cdi")
+        raise ConfigError(f"{name}: {text!r:.80} is not a list of absolute paths, such as /var/lib/kubelet,/run/cdi")
     return paths
 
 
@@ -168,7 +168,7 @@ def _pull_policy(name: str, text: str) -> str:
 
 def _one_of(name: str, text: str, allowed: tuple[str, ...]) -> str:
     if text not in allowed:
-        raise ConfigError(f"{name}: {text!r:.80} is none of {', '.join(allowed)}")
+        raise ConfigError(f"{name}: {text!r:.80} is not one of {', '.join(allowed)}")
     return text
 
 

@@ -19,7 +19,7 @@ for pause in 0 0.3 0.7 1 2 3; do
 done
 why=$(grep -os '"waiting": *"[^"]*' "$0")
 why=${why#*: *\\"}
-echo "the share of the GPU is not ready: ${why:-the enforcer has not said anything yet}"
+echo "the share of the GPU is not ready: ${why:-the enforcer has not written a status yet}"
 exit 1
 """
 """The start-up probe: 0 once the status file says ready, 1 with a sentence when it has not for seven seconds.

@@ -11,7 +11,7 @@ from gpushare.checks import Check, first_of_fields, guarded, independent
 from gpushare.errors import Problem
 from gpushare.fields import mapping, objects, strings
 from gpushare.host_access import normal, overlaps
-from gpushare.quantity import shown
+from gpushare.quantity import quoted
 from gpushare.reasons import Reason
 from webhook.mutation import sidecar_image, sidecar_merge, sidecar_spec, validation
 from webhook.mutation.podview import Container, Json, Kind, PodView
@@ -182,7 +182,7 @@ def _profiles(raw: Json, field: str) -> Check[None]:
 
 
 def _foreign(standing: Container, image: str) -> Problem:
-    name = f"the name {contract.SIDECAR!r} is reserved for the sidecar of image {shown(image)}"
+    name = f"the name {contract.SIDECAR!r} is reserved for the sidecar of image {quoted(image)}"
     hint = f"rename the container if it is yours; if another webhook changed it, exclude container {contract.SIDECAR!r}"
     field = "name" if standing.section != "initContainers" else "image"
     return Problem(f"{standing.field}.{field}", f"{name}; {hint} there", Reason.RESERVED_NAME)
@@ -196,7 +196,7 @@ def _changed(field: str, message: str) -> Problem:
 def _quoted(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return shown(value if isinstance(value, str) else ascii(value))
+    return quoted(value if isinstance(value, str) else ascii(value))
 
 
 def _escaped(key: str) -> str:

@@ -12,7 +12,7 @@ from gpushare.errors import Problem
 from gpushare.fields import check_number, mapping
 from gpushare.host_access import HostAccess
 from gpushare.namespace_policy import NamespacePolicy
-from gpushare.quantity import exact_value, shown
+from gpushare.quantity import exact_value, quoted
 from gpushare.shared_memory import brings_memory
 from webhook.mutation.podview import Container, Json, PodView
 from webhook.mutation.settings import Settings
@@ -86,7 +86,7 @@ def _root_of(container: Container, inner: Json, outer: Json, *, sharing: bool) -
 def _node_name(pod: PodView) -> Check[None]:
     if node := pod.spec.get("nodeName"):
         message = (
-            f"{shown(str(node))} goes around the scheduler, which chooses the GPU; remove it, "
+            f"{quoted(str(node))} goes around the scheduler, which chooses the GPU; remove it, "
             "and use nodeSelector or nodeAffinity"
         )
         yield Problem("spec.nodeName", message)
@@ -94,7 +94,7 @@ def _node_name(pod: PodView) -> Check[None]:
 
 def _windows(pod: PodView) -> Check[None]:
     if mapping(pod.spec.get("os"), "spec.os").get("name") == "windows":
-        yield Problem("spec.os.name", "'windows' has no MPS, on which a share rests; remove the annotations")
+        yield Problem("spec.os.name", "GPU sharing is not supported on Windows; remove the gpu-share.io annotations")
 
 
 def _root(pod: PodView, sharing: Collection[str], settings: Settings) -> Check[None]:
@@ -135,7 +135,7 @@ def _whole_amounts(container: Container, resources: Json, part: str, field: str)
         if key not in _WHOLE and not str(key).startswith(_WHOLE_PREFIXES):
             continue
         if not _is_zero(value):
-            message = f"{shown(str(value))} asks for a whole GPU beside a share; remove it, or the annotations"
+            message = f"{quoted(str(value))} asks for a whole GPU beside a share; remove it, or the annotations"
             yield Problem(f"{field}[{key:.80}]", message)
         elif part == "limits" or key not in mapping(resources.get("limits"), field):
             yield f"{key:.40}: 0 of container {container.name:.40} has no meaning beside a share"

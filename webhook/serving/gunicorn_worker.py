@@ -31,7 +31,7 @@ LINGER_SECONDS: Final = 1.0
 MAX_CONNECTIONS: Final = 1000
 FREE_BYTES: Final = 64 * 1024
 """What each connection may hold without being counted: reviews of ordinary pods never compete for memory."""
-MAX_HELD: Final = 64 * 1024 * 1024
+MAX_BUFFERED: Final = 64 * 1024 * 1024
 """Counted bytes that unfinished requests may hold, all connections together: nine of the largest."""
 READ: Final = 256 * 1024
 MAX_DRAIN: Final = 8 * 1024 * 1024
@@ -53,13 +53,13 @@ class BufferBudget:
     """Bytes held for unfinished requests, over all connections."""
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._held, self._lock = limit, 0, threading.Lock()
+        self._limit, self._bytes, self._lock = limit, 0, threading.Lock()
 
     def change(self, by: int) -> bool:
-        """Add to what is held. Returns whether that is within the limit."""
+        """Add to the bytes in use. Returns whether they are within the limit."""
         with self._lock:
-            self._held += by
-            return self._held <= self._limit
+            self._bytes += by
+            return self._bytes <= self._limit
 
 
 class BufferedTlsSocket(ssl.SSLSocket):
@@ -94,7 +94,7 @@ class BufferedTlsSocket(ssl.SSLSocket):
         self._holding, self._head = True, b""
 
     def release_head(self) -> None:
-        """Send what is still held back."""
+        """Send what is still buffered."""
         head, self._holding, self._head = self._head, False, b""
         if head:
             self._send_whole(head)
@@ -247,7 +247,7 @@ class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn ships no types
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._budget = BufferBudget(MAX_HELD)
+        self._budget = BufferBudget(MAX_BUFFERED)
 
     def accept(self, listener: socket.socket) -> None:
         """Take a connection in; the longest idle one makes room for it."""

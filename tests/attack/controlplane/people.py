@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from tests.integration.controlplane.bed import SYSTEM, Bed, may
 from tests.integration.controlplane.objects import Object
 from tests.integration.controlplane.policies.world import Acting
@@ -48,15 +48,15 @@ class People:
         acting = self.acting(user)
         self.bed.until(f"{user} may create pods", lambda: may(acting, "create", "", "pods", namespace))
 
-    def acting(self, user: str, **extra: str) -> Cluster:
+    def acting(self, user: str, **extra: str) -> KubeClient:
         return Acting.as_user(self.bed.plane, user, extra)
 
     @property
-    def webhook(self) -> Cluster:
+    def webhook(self) -> KubeClient:
         return self.acting(f"system:serviceaccount:{SYSTEM}:gpu-share-webhook")
 
     @property
-    def enforcer(self) -> Cluster:
+    def enforcer(self) -> KubeClient:
         return self.acting(
             f"system:serviceaccount:{SYSTEM}:gpu-share-enforcer", **{"authentication.kubernetes.io/node-name": NODE}
         )
@@ -74,7 +74,7 @@ def pods(namespace: str, name: str = "") -> str:
     return path(CORE_V1, "pods", name, namespace)
 
 
-def refusal(cluster: Cluster, where: str, body: Object, **query: str) -> str:
+def refusal(cluster: KubeClient, where: str, body: Object, **query: str) -> str:
     """Create an object; return why not, empty where it was created."""
     try:
         cluster.create(where, body, **query)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from tests.attack.controlplane.people import NODE, People, claims, pods
 from tests.integration.controlplane.bed import SYSTEM, Replica
 from tests.integration.controlplane.objects import Object
@@ -32,10 +32,10 @@ ROOT: Final = Path(__file__).parents[3]
 ENFORCER: Final = """
 import sys, threading, time
 from enforcer.quota.informer import WITH_KUBELET, QuotaInformer, follow_quotas
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 seen, node = [], sys.argv[2]
 books = QuotaInformer(node, lambda found: tuple(seen.append(len(found["pods"])) or ()), WITH_KUBELET)
-follow_quotas(Cluster.connect(sys.argv[1]), books, node, lambda _: None, threading.Event())
+follow_quotas(KubeClient.connect(sys.argv[1]), books, node, lambda _: None, threading.Event())
 while not seen:
     time.sleep(0.1)
 print(seen[-1])
@@ -43,9 +43,9 @@ print(seen[-1])
 """What the enforcer follows, without GPUs and kubelet."""
 COMMAND: Final = """
 import sys
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare_cli import uninstall
-api = Cluster.connect(sys.argv[1])
+api = KubeClient.connect(sys.argv[1])
 print(len(uninstall.claims(api)), len(uninstall.templates(api)))
 """
 
@@ -70,7 +70,7 @@ def crowded(people: People) -> Iterator[People]:
         people.bed.delete_all(where)
 
 
-def many(who: Cluster, where: str, bodies: list[Object]) -> None:
+def many(who: KubeClient, where: str, bodies: list[Object]) -> None:
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda body: who.create(where, body), bodies))
 

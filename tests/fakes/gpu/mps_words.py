@@ -21,7 +21,7 @@ def integer(text: str) -> int | None:
 
 
 def device_and_limit(text: str) -> tuple[int, int]:
-    """A device and MiB from ``%d %s``. What is no number means device 0, and no limit."""
+    """A device and MiB from ``%d %s``. What is not a number means device 0, and no limit."""
     match = _INTEGER.match(text)
     device = integer(text)
     rest = text[match.end() :].split() if match else []

@@ -134,7 +134,7 @@ def profiles(text: str) -> tuple[str, ...]:
     found = tuple(filter(None, text.split(",")))
     wrong = next((each for each in found if not PROFILE.fullmatch(each)), None)
     if wrong is not None or len(found) > MAX_INSTANCES:
-        said = f"{wrong!r} is no profile" if wrong else f"more than {MAX_INSTANCES}"
+        said = f"{wrong!r} is not a profile" if wrong else f"more than {MAX_INSTANCES}"
         raise argparse.ArgumentTypeError(f"{said}; write such as 1g.4gb,1g.4gb")
     return found
 
@@ -264,7 +264,7 @@ def _run(options: argparse.Namespace) -> int:
     if not 1 <= options.gpus <= MAX_GPUS:
         raise WrongUseError(f"--gpus {options.gpus}: a simulated node has 1 to {MAX_GPUS}")
     if not re.fullmatch(r"[0-9]{3}(\.[0-9]{1,3}){1,2}", options.driver):
-        raise WrongUseError(f"--driver {options.driver!r} is no version; write such as {DRIVER}")
+        raise WrongUseError(f"--driver {options.driver!r} is not a version; write such as {DRIVER}")
     if options.ready is not None:
         options.ready.unlink(missing_ok=True)
     root = _usable(options.root)
@@ -310,7 +310,7 @@ def _named(sim: Sim, name: str) -> str:
     if number.isdigit() and int(number) < len(gpus):
         return gpus[int(number)]
     if name not in gpus:
-        raise WrongUseError(f"{name!r} is no GPU of this machine; it has {', '.join(gpus)}, or gpu0 and so on")
+        raise WrongUseError(f"{name!r} is not a GPU of this machine; it has {', '.join(gpus)}, or gpu0 and so on")
     return name
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from enforcer.nvml.types import Gpu
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from tests.fakes.gpu.state import Machine, MachineGpu
 
 
@@ -19,7 +19,7 @@ def gpus_of(machine: Machine, node: str = "") -> tuple[Gpu, ...]:
 
 
 def publish_nodes(
-    cluster: Cluster, nodes: Iterable[str], machine: Machine | str, policy: InventoryPolicy | None = None
+    cluster: KubeClient, nodes: Iterable[str], machine: Machine | str, policy: InventoryPolicy | None = None
 ) -> dict[str, tuple[Gpu, ...]]:
     """Publish the same machine for every node; returns the GPUs of each. The nodes themselves must exist already."""
     shape = Machine.named(machine) if isinstance(machine, str) else machine
@@ -56,4 +56,4 @@ def _uuid(node: str, uuid: str) -> str:
 
 
 if __name__ == "__main__":
-    publish_nodes(Cluster.connect(sys.argv[1]), sys.argv[3:], sys.argv[2])
+    publish_nodes(KubeClient.connect(sys.argv[1]), sys.argv[3:], sys.argv[2])

@@ -49,7 +49,7 @@ def amount(text: str) -> int:
     """``3Gi`` as MiB."""
     found = re.fullmatch(r"([0-9]+)(Mi|Gi|Ti)", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no amount; write such as 512Mi or 3Gi")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a amount; write such as 512Mi or 3Gi")
     return int(found[1]) * UNITS[found[2]]
 
 
@@ -57,7 +57,7 @@ def duration(text: str) -> float:
     """``60s`` as seconds."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write such as 500ms, 60s or 2m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write such as 500ms, 60s or 2m")
     return float(found[1]) * SECONDS[found[2]]
 
 

@@ -149,7 +149,7 @@ class Sim:
     def register(self, pid: int, gpu: str, mib: int | None, kind: str = "compute") -> None:
         """Say that ``pid`` now holds ``mib`` of that kind on that GPU, whatever it held before. Nothing is checked."""
         if kind not in KINDS:
-            raise ValueError(f"kind {kind!r} is none of {', '.join(KINDS)}")
+            raise ValueError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
         with self._locked():
             rest = [h for h in self._read(pid) if (h.gpu, h.kind) != (gpu, kind)]
             self._put(pid, [*rest, Holding(gpu=gpu, memory_mib=mib, kind=kind)])

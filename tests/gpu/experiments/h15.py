@@ -110,7 +110,7 @@ def _plain(scene: Scene) -> Sight:
 
 def _pinned(scene: Scene) -> Sight:
     daemon = scene.daemon(limit_mib=LIMIT_MIB)
-    # Somebody keeps the server, whose own memory is no client's context.
+    # Somebody keeps the server, whose own memory is not a client's context.
     scene.tenant(scene.environment(daemon))
     return _sight(scene, scene.environment(daemon))
 

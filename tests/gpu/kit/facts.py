@@ -28,7 +28,7 @@ SHM: Final = Path("/dev/shm")
 
 
 class NoGpuError(RuntimeError):
-    """There is no GPU to measure; the sentence says why."""
+    """There is not a GPU to measure; the sentence says why."""
 
 
 def look(setup: Setup) -> tuple[str, Facts]:

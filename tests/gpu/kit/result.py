@@ -57,17 +57,17 @@ class Result:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Raises ``ValueError`` where it is no result."""
+        """Raises ``ValueError`` where it is not a result."""
         return cls.from_dict(json.loads(text))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Raises ``ValueError`` where it is no result."""
+        """Raises ``ValueError`` where it is not a result."""
         try:
             known = {**values, "verdict": Verdict(values["verdict"]), "trouble": Trouble(values.get("trouble", ""))}
             return cls(**known)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"this is no result of an experiment: {error}") from error
+            raise ValueError(f"this is not a result of an experiment: {error}") from error
 
 
 def holds(reason: str, **figures: Any) -> Result:

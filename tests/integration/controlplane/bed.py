@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from gpushare.contract import CLAIM, DRIVER, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from tests.integration.controlplane import manifests, objects, programs
 from tests.integration.controlplane.objects import Object
 from tests.support.patience import holds_within, patient
@@ -55,7 +55,7 @@ class Bed:
     """A control plane with the product installed. ``cluster`` is an administrator's connection, ``url`` /mutate's."""
 
     plane: ControlPlane
-    cluster: Cluster
+    cluster: KubeClient
     url: str = ""
     replicas: list[Replica] = field(default_factory=list)
     tls: Path = Path()
@@ -257,7 +257,7 @@ class Bed:
         return "(the API server does not answer)"
 
 
-def may(who: Cluster, verb: str, group: str, resource: str, namespace: str) -> bool:
+def may(who: KubeClient, verb: str, group: str, resource: str, namespace: str) -> bool:
     """Ask the API server whether ``who`` may do that; a grant takes a moment to be known."""
     attributes = {"group": group, "resource": resource, "verb": verb, "namespace": namespace}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}

@@ -1,6 +1,6 @@
 """The manifests as shipped in deploy/manifests/install.yaml, made fit for a control plane without nodes.
 
-How to use it (``cluster`` is a ``gpushare.kube_client.Cluster`` of an administrator)::
+How to use it (``cluster`` is a ``gpushare.kube_client.KubeClient`` of an administrator)::
 
     from tests.integration.controlplane import manifests
 
@@ -25,7 +25,7 @@ from typing import Any, Final
 import yaml
 
 from gpushare.errors import ClusterError
-from gpushare.kube_client import Cluster, path
+from gpushare.kube_client import KubeClient, path
 from tests.support.patience import patient
 
 Object = dict[str, Any]
@@ -86,13 +86,13 @@ def where(item: Mapping[str, Any]) -> str:
     return path(base, PLURALS.get(kind, f"{kind.lower()}s"), metadata["name"], namespace)
 
 
-def apply(cluster: Cluster, objects: Iterable[Object], **query: str) -> list[Object]:
+def apply(cluster: KubeClient, objects: Iterable[Object], **query: str) -> list[Object]:
     """Server-side apply, in order; ``dryRun="All"`` and the like go into the query. Returns what the server made."""
     query = {"fieldManager": FIELD_MANAGER, "force": "true", **query}
     return [cluster.patch(where(o), o, APPLY, **query) for o in objects]
 
 
-def delete(cluster: Cluster, objects: Iterable[Object]) -> None:
+def delete(cluster: KubeClient, objects: Iterable[Object]) -> None:
     """Delete in reverse order; what is gone already is fine."""
     for item in reversed(list(objects)):
         try:
@@ -102,7 +102,7 @@ def delete(cluster: Cluster, objects: Iterable[Object]) -> None:
                 raise
 
 
-def wait_for_policies(cluster: Cluster, namespace: str, *, seconds: float = 30.0) -> None:
+def wait_for_policies(cluster: KubeClient, namespace: str, *, seconds: float = 30.0) -> None:
     """Return once the API server acts on every policy written so far: another one, written now, refuses a dry run.
 
     It looks about once a second which there are, in the order in which they were written: the first of ours can be in
@@ -128,7 +128,7 @@ def wait_for_policies(cluster: Cluster, namespace: str, *, seconds: float = 30.0
         delete(cluster, last)
 
 
-def _wait_for_refusal(cluster: Cluster, where: str, pod: Object, by: str, seconds: float) -> None:
+def _wait_for_refusal(cluster: KubeClient, where: str, pod: Object, by: str, seconds: float) -> None:
     deadline = time.monotonic() + patient(seconds)
     while time.monotonic() < deadline:
         try:

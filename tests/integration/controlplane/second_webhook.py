@@ -28,7 +28,7 @@ from typing import Any, Final
 import jsonpatch
 
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, KubeClient, path
 from tests.support.patience import holds_within
 from tests.support.pki import Authority, write
 
@@ -71,7 +71,7 @@ class SecondWebhook:
 
 @contextmanager
 def second_webhook(
-    cluster: Cluster, name: str, change: Change, *, namespaces: Sequence[str], reinvocation: str = NEVER
+    cluster: KubeClient, name: str, change: Change, *, namespaces: Sequence[str], reinvocation: str = NEVER
 ) -> Iterator[SecondWebhook]:
     """Serve ``change`` as a webhook until the block ends; returns once the API server calls it.
 
@@ -103,7 +103,7 @@ def second_webhook(
         thread.join()
 
 
-def _wait(cluster: Cluster, webhook: SecondWebhook, namespace: str) -> None:
+def _wait(cluster: KubeClient, webhook: SecondWebhook, namespace: str) -> None:
     """Dry-run plain pods, which our webhook is not called for, until one reaches the second webhook."""
     pod = {
         "metadata": {"generateName": "probe-of-second-webhook-"},

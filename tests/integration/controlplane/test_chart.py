@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.contract import NAMESPACE_LABEL
 from gpushare.errors import ClusterError
-from gpushare.kube_client import ADMISSION_V1, CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from tests.integration.controlplane import manifests, objects, programs
 from tests.integration.controlplane.conftest import BUILD
 from tests.integration.controlplane.objects import Object
@@ -52,7 +52,7 @@ class Place:
     """A control plane to install the chart on, and an opted-in namespace."""
 
     plane: ControlPlane
-    cluster: Cluster
+    cluster: KubeClient
     team: str = "team"
 
     def helm(self, verb: str, *arguments: str) -> str:

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from gpushare.kube_client import APPS_V1, CORE_V1, Cluster, path
+from gpushare.kube_client import APPS_V1, CORE_V1, KubeClient, path
 from tests.integration.controlplane import programs
 from tests.integration.controlplane.bed import Bed, may
 from tests.testbed.cluster.controlplane import RBAC_V1
@@ -29,7 +29,7 @@ def test_an_operator_may_ask_all_but_a_dry_run_and_silent_nodes_are_named(bed: B
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gpu-share-operator"}
     body = {"metadata": {"name": "operator"}, "roleRef": role, "subjects": [subject]}
     bed.cluster.create(path(RBAC_V1, "clusterrolebindings"), body)
-    who = Cluster.connect(str(kubeconfig))
+    who = KubeClient.connect(str(kubeconfig))
     bed.until("the operator may look at workloads", lambda: may(who, "list", "apps", "daemonsets", ""))
     bed.node("silent", slices=False)
     bed.node("telling", 16384)

@@ -21,7 +21,7 @@ from enforcer.status.events import event_of
 from enforcer.status.messages import UserMessage
 from gpushare.contract import COMPUTE, SIDECAR
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 from gpushare_cli.api_errors import AGAIN, sentence
 from gpushare_cli.audit import anchors
@@ -49,7 +49,7 @@ def viewer(bed: Bed, namespace: str, role: str = "view") -> Path:
     bound = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
     body = {"metadata": {"name": f"{role}er"}, "roleRef": bound, "subjects": [subject]}
     bed.cluster.create(path(RBAC_V1, "rolebindings", namespace=namespace), body)
-    who = Cluster.connect(str(kubeconfig))
+    who = KubeClient.connect(str(kubeconfig))
     bed.until("they may read claims", lambda: may(who, "get", "resource.k8s.io", CLAIMS, namespace))
     return kubeconfig
 
@@ -57,7 +57,7 @@ def viewer(bed: Bed, namespace: str, role: str = "view") -> Path:
 def explain(kubeconfig: Path, namespace: str, name: str) -> tuple[int, str]:
     code, said = product(kubeconfig, "explain", f"{namespace}/{name}")
     if RECORD and "CONTAINER" in said:
-        found = recorded(Cluster.connect(str(kubeconfig)), namespace, name)
+        found = recorded(KubeClient.connect(str(kubeconfig)), namespace, name)
         content = {"pod": bare(found.pod), "claims": {n: bare(c) for n, c in (found.claims or {}).items()}}
         events = [bare(event) for event in found.events or ()]
         (Path(RECORD) / f"{name}.json").write_text(json.dumps({**content, "events": events}, indent=1) + "\n")
@@ -174,7 +174,7 @@ def test_a_right_that_is_missing_is_named_with_its_role_and_a_conflict_says_to_r
 
 def test_events_are_their_namespaces_to_write_so_they_are_no_anchors(bed: Bed) -> None:
     namespace = bed.namespace("explained")
-    tenant = Cluster.connect(str(viewer(bed, namespace, "edit")))
+    tenant = KubeClient.connect(str(viewer(bed, namespace, "edit")))
     head = ChainHead(999, "sha256:" + "0" * 64)
     quota = Quota(
         claim_uid="c", namespace=namespace, pod="x", pod_uid="u", container="main", container_id=None, gpu=GPU,

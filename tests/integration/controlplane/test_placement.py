@@ -4,7 +4,7 @@ import pytest
 
 from gpushare.contract import COMPUTE, DRIVER, MAX_CLIENTS, SAME_GPU, SIDECAR
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from tests.integration.controlplane import manifests, objects
 from tests.integration.controlplane.bed import CLAIMS, PODS, SLICES, TEMPLATES, Bed, may, template_name
 from tests.integration.controlplane.checker import audit
@@ -235,7 +235,7 @@ def test_a_replica_killed_between_answer_and_template_is_made_up_for_by_another(
     kept = [rule for rule in rules if "resourceclaimtemplates" not in rule["resources"]]
     reading = {"apiGroups": ["resource.k8s.io"], "resources": [TEMPLATES], "verbs": ["get", "list", "watch"]}
     bed.cluster.patch(role, {"rules": [*kept, reading]})
-    webhook = Cluster.connect(str(bed.plane.kubeconfig("gpu-share-system.gpu-share-webhook")))
+    webhook = KubeClient.connect(str(bed.plane.kubeconfig("gpu-share-system.gpu-share-webhook")))
     bed.until("the right is gone", lambda: not _may_create_templates(webhook, namespace))
     try:
         made = bed.create(namespace, objects.pod("a", "1Gi", node="orphaned"))
@@ -252,7 +252,7 @@ def test_a_replica_killed_between_answer_and_template_is_made_up_for_by_another(
     bed.start_webhooks()
 
 
-def _may_create_templates(webhook: Cluster, namespace: str) -> bool:
+def _may_create_templates(webhook: KubeClient, namespace: str) -> bool:
     return may(webhook, "create", "resource.k8s.io", TEMPLATES, namespace)
 
 

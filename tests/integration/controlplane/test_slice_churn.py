@@ -14,7 +14,7 @@ from enforcer.resourceslices.controller import SliceController
 from enforcer.resourceslices.devices import InventoryPolicy, Order, capacity_mib, device_name
 from enforcer.resourceslices.publisher import SlicePublisher
 from gpushare.contract import MAX_CLIENTS, NODE_LABEL
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
 from tests.integration.controlplane.objects import Object, node
@@ -34,7 +34,7 @@ TURNS, BURST = 60, 5
 class Churn:
     """A node of eight GPUs; claims go to the first GPU that fits by the order that stands on the API server."""
 
-    cluster: Cluster
+    cluster: KubeClient
     where: str
     order: Order
     chance: random.Random = field(default_factory=lambda: random.Random(8))

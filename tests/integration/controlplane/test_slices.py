@@ -11,7 +11,7 @@ from enforcer.resourceslices.controller import SliceController
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, device_name, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
 from gpushare.contract import EXCLUDED_GPUS, NODE_LABEL
-from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import MACHINES, Machine
@@ -67,7 +67,7 @@ def test_a_taint_comes_goes_and_is_read_back_and_each_is_written_once(plane: Con
     cards = gpus_of(Machine.named("pair-16g"), where)
     policy = InventoryPolicy(health_taint=effect)
     for ill in ({}, {cards[0].uuid: Reason.GPU_LOST}, {cards[1].uuid: Reason.MPS_UNREACHABLE}, {}):
-        wanted = resource_slices(where, build_devices(cards, policy, standing=GpuConditions(ill=ill)).devices)
+        wanted = resource_slices(where, build_devices(cards, policy, standing=GpuConditions(unhealthy=ill)).devices)
         assert publisher.publish(wanted)
         assert not publisher.publish(wanted)
         assert publisher.ill() == ill
@@ -127,14 +127,14 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     SlicePublisher(cluster, where).withdraw()
 
 
-def _devices(cluster: Cluster, where: str) -> list[str]:
+def _devices(cluster: KubeClient, where: str) -> list[str]:
     items, _ = cluster.list(
         path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.nodeName={where},spec.driver=gpu-share.io"
     )
     return [device["name"] for item in items for device in item["spec"]["devices"]]
 
 
-def _reasons(cluster: Cluster, where: str) -> list[str]:
+def _reasons(cluster: KubeClient, where: str) -> list[str]:
     items, _ = cluster.list(path(EVENTS_V1, "events", namespace="default"))
     mine = [item for item in items if item["regarding"] == {**item["regarding"], "kind": "Node", "name": where}]
     return [item["reason"] for item in sorted(mine, key=lambda item: str(item["eventTime"]))]

@@ -64,7 +64,7 @@ def test_a_kill_is_told_to_the_pod_it_happened_to_and_to_no_other(tmp_path: Path
     node.start("--run", str(run))
     wait_for(lambda: "is ready" in greedy.said() and "is ready" in modest.said(), 20)
     assert greedy.probe() == 0
-    assert modest.status()["gpus"][0]["heldByOthersMiB"] == 2000
+    assert modest.status()["gpus"][0]["usedByOthersMiB"] == 2000
     node.sim.register(tenant.pid, node.gpu, 9000)
     wait_for(lambda: not alive(tenant), 20)
     wait_for(lambda: " Killed: " in greedy.said(), 10)

@@ -296,7 +296,7 @@ def test_a_request_in_hand_is_answered_before_it_ends(webhook: Webhook) -> None:
 
 
 def test_wrong_options_are_named_and_end_with_2(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="is no address"), serving(tmp_path, options=["--bind", "nowhere"]):
+    with pytest.raises(AssertionError, match="is not an address"), serving(tmp_path, options=["--bind", "nowhere"]):
         pass
 
 

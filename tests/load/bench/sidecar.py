@@ -140,7 +140,7 @@ def write(folder: Path, number: int) -> None:
         for index, gpu in enumerate(gpus)
     ]
     told = [{"time": f"2026-11-20T22:16:{n:02}Z", "text": "OverQuota: " + "x" * 200} for n in range(20)]
-    about = [{"uuid": gpu, "model": "NVIDIA", "memoryMiB": 81008, "heldByOthersMiB": number} for gpu in gpus]
+    about = [{"uuid": gpu, "model": "NVIDIA", "memoryMiB": 81008, "usedByOthersMiB": number} for gpu in gpus]
     content = {"version": 1, "ready": True, "gpus": about, "containers": uses, "messages": told}
     (folder / "new").write_text(json.dumps(content))
     (folder / "new").rename(folder / "status.json")

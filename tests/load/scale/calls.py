@@ -6,14 +6,14 @@ from typing import Final
 
 import urllib3
 
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE"})
 LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 TIMEOUT: Final = 60.0
 
 
-def writes(cluster: Cluster) -> Counter[str]:
+def writes(cluster: KubeClient) -> Counter[str]:
     """Writes that were asked for until now by resource, refused ones too, such as ``pods/status``; leases left out."""
     answer = cluster._send("GET", "/metrics", None, {}, urllib3.Timeout(total=TIMEOUT))
     return counted(answer.data.decode())

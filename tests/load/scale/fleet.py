@@ -14,7 +14,7 @@ from typing import Final
 
 from gpushare.contract import CAPACITY_COMPUTE, CAPACITY_MEMORY, COMPUTE, DEVICE_CLASS, DRIVER
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from tests.fakes.gpu.publish import publish_nodes
 from tests.integration.controlplane import objects
 from tests.integration.controlplane.bed import CLAIMS, PODS, SLICES, TEMPLATES, Bed, template_name
@@ -52,7 +52,7 @@ def fleet(bed: Bed, name: str, count: int, machine: str) -> Iterator[None]:
             bed.remove(path(RESOURCE_V1, SLICES, item["metadata"]["name"]))
 
 
-def offered(cluster: Cluster, of: str) -> list[Object]:
+def offered(cluster: KubeClient, of: str) -> list[Object]:
     """The slices of a fleet."""
     return [
         each for each in cluster.list(path(RESOURCE_V1, SLICES))[0] if each["spec"]["nodeName"].startswith(f"{of}-")

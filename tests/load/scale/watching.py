@@ -9,7 +9,7 @@ from typing import Any
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError
 from gpushare.informer import Informer
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from tests.integration.controlplane.bed import CLAIMS, PODS, TEMPLATES
 from tests.load.scale.fleet import offered
 from tests.load.scale.ledger import Ledger
@@ -29,7 +29,7 @@ class Feed:
         tell: called with the event's type, the object, and the moment it came.
     """
 
-    def __init__(self, cluster: Cluster, where: str, tell: Tell) -> None:
+    def __init__(self, cluster: KubeClient, where: str, tell: Tell) -> None:
         self._tell, self._stopped, self._known = tell, threading.Event(), dict[str, Object]()
         self.listed = threading.Event()
         follower = Informer(cluster, where, self._on_list, self._on_event, self._on_error)
@@ -65,7 +65,7 @@ class Feed:
 
 
 @contextmanager
-def watched(cluster: Cluster, of: str) -> Iterator[Ledger]:
+def watched(cluster: KubeClient, of: str) -> Iterator[Ledger]:
     """A ledger of a fleet's slices as they are now, that follows pods and claims."""
     ledger = Ledger.of(offered(cluster, of), DRIVER)
     claims = Feed(cluster, path(RESOURCE_V1, CLAIMS), ledger.claim_event)
@@ -80,7 +80,7 @@ def watched(cluster: Cluster, of: str) -> Iterator[Ledger]:
 
 
 @contextmanager
-def template_names(cluster: Cluster) -> Iterator[set[str]]:
+def template_names(cluster: KubeClient) -> Iterator[set[str]]:
     """Names of all claim templates seen while this lasts."""
     seen: set[str] = set()
     feed = Feed(cluster, path(RESOURCE_V1, TEMPLATES), lambda _, item, __: seen.add(item["metadata"]["name"]))

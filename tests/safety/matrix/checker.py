@@ -137,7 +137,7 @@ def _answered(seen: Evidence) -> Iterator[str]:
     try:
         records = _records(seen.files)
     except (ValueError, KeyError) as error:
-        yield f"I4: the log has a line that is no record: {error}"
+        yield f"I4: the log has a line that is not a record: {error}"
         return
     previous = "sha256:" + "0" * 64
     for number, (record, line) in enumerate(records, 1):

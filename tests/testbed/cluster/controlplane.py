@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 import yaml
 
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, KubeClient, path
 from tests.support.patience import holds_within, patient
 from tests.testbed.cluster import cgroups, pki, servers
 from tests.testbed.cluster.binaries import find_all
@@ -130,9 +130,9 @@ class ControlPlane:
         """File with the credentials of one of ``IDENTITIES``, or of a service account made known before."""
         return self.root / "kubeconfigs" / f"{identity}.yaml"
 
-    def cluster(self, identity: str = ADMIN) -> Cluster:
+    def cluster(self, identity: str = ADMIN) -> KubeClient:
         """Open a connection as one of the identities."""
-        return Cluster.connect(str(self.kubeconfig(identity)))
+        return KubeClient.connect(str(self.kubeconfig(identity)))
 
     def service_account(self, namespace: str, name: str, node: dict[str, Any] | None = None) -> Path:
         """Kubeconfig with a token of that service account, made by the API server; bound to ``node`` where given.
@@ -318,7 +318,7 @@ def _end_all(processes: list[Process]) -> None:
     end((process for process in processes if process.name in SERVERS), patience=0)
 
 
-def _readyz(cluster: Cluster) -> None:
+def _readyz(cluster: KubeClient) -> None:
     """``/readyz`` answers in plain text, which the client reports as unreadable: its status tells."""
     try:
         cluster.get("/readyz", timeout=2)
@@ -327,7 +327,7 @@ def _readyz(cluster: Cluster) -> None:
             raise
 
 
-def _grant(cluster: Cluster, role: str, kind: str, name: str) -> None:
+def _grant(cluster: KubeClient, role: str, kind: str, name: str) -> None:
     group = "rbac.authorization.k8s.io"
     cluster.create(
         path(RBAC_V1, "clusterrolebindings"),

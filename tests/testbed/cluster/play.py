@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare.contract import CLAIM, DRIVER, NAMESPACE_LABEL, NODE_LABEL
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from tests.fakes.gpu.publish import publish_nodes
 from tests.integration.controlplane.bed import SYSTEM, Bed
 from tests.testbed.cluster.binaries import Group, find_all
@@ -43,7 +43,7 @@ def install_chart(plane: ControlPlane, nodes: Sequence[str]) -> None:
     cluster.create(path(CORE_V1, "namespaces"), {"metadata": {"name": NAMESPACE, "labels": {NAMESPACE_LABEL: "true"}}})
 
 
-def placements(cluster: Cluster) -> list[str]:
+def placements(cluster: KubeClient) -> list[str]:
     """One line for each sharing pod: namespace, name, node, and the GPU of each sharing container."""
     claims = {claim["metadata"]["uid"]: claim for claim in cluster.list(path(RESOURCE_V1, "resourceclaims"))[0]}
     owners = {_owner(claim): claim for claim in claims.values()}

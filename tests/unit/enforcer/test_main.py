@@ -71,8 +71,8 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
         ([*BASE, "--audit-keep-days", "-1"], "--audit-keep-days -1 cannot be kept; write 0 for no limit"),
         ([*BASE, "--audit-keep-mib", "9999999"], "or up to 1048576"),
         ([*BASE, "--max-kills-per-minute", "0"], "--max-kills-per-minute 0 ends nobody"),
-        ([*BASE, "--metrics", "here"], "is no address"),
-        ([*BASE, "--metrics", "x:99999"], "is no address"),
+        ([*BASE, "--metrics", "here"], "is not an address"),
+        ([*BASE, "--metrics", "x:99999"], "is not an address"),
         ([*BASE, "--poll-seconds", "nan"], "--poll-seconds nan is not an interval"),
         ([*BASE, "--poll-seconds", "inf"], "--poll-seconds inf is not an interval"),
         ([*BASE, "--poll-seconds", "1e-9"], "is not an interval"),
@@ -184,7 +184,7 @@ def test_a_gpu_that_changes_offers_nothing_until_its_last_tenant_has_gone() -> N
     offering.publish(VIEWS, [])
     assert api.devices() == ["status"]
     (only,) = api.slices.values()
-    assert "'mpss' is no mode" in only["metadata"]["annotations"][contract.EXCLUDED_GPUS]
+    assert "'mpss' is not a mode" in only["metadata"]["annotations"][contract.EXCLUDED_GPUS]
 
 
 def test_a_server_known_once_stays_known_while_it_holds_memory() -> None:
@@ -230,7 +230,7 @@ def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
     api = Api({contract.NODE_GPUS: "7"})
     offering = SliceController(api, "gpu-7", POLICY)  # type: ignore[arg-type]
     offering.publish(VIEWS, [])
-    assert "names no GPU" in (offering.problem or "") or "is no GPU of this node" in (offering.problem or "")
+    assert "names no GPU" in (offering.problem or "") or "is not a GPU of this node" in (offering.problem or "")
     assert api.slices == {}
     api.node["metadata"]["annotations"] = {}
     api.down = True

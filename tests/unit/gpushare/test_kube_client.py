@@ -13,7 +13,7 @@ import pytest
 from gpushare import kube_client as road
 from gpushare.errors import ClusterError
 from gpushare.informer import Informer
-from gpushare.kube_client import CORE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, KubeClient, path
 from tests.support.patience import patient
 
 BROKEN = "the connection ends in the middle"
@@ -61,7 +61,7 @@ def _server() -> Iterator[Any]:
 
 
 @pytest.fixture(name="cluster")
-def _cluster(server: Any, tmp_path: Path) -> Cluster:
+def _cluster(server: Any, tmp_path: Path) -> KubeClient:
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -72,7 +72,7 @@ def _cluster(server: Any, tmp_path: Path) -> Cluster:
     }
     file = tmp_path / "kubeconfig"
     file.write_text(json.dumps(config))
-    return Cluster.connect(str(file))
+    return KubeClient.connect(str(file))
 
 
 def _page(items: list[int], version: str = "7", more: str = "") -> tuple[int, list[Any]]:
@@ -99,13 +99,13 @@ def test_paths_quote_what_people_name() -> None:
     assert path(CORE_V1, "namespaces", "a/../b") == "/api/v1/namespaces/a%2F..%2Fb"
 
 
-def test_the_kubeconfig_token_is_sent(cluster: Cluster, server: Any) -> None:
+def test_the_kubeconfig_token_is_sent(cluster: KubeClient, server: Any) -> None:
     server.answers = [(200, [{"kind": "Pod"}])]
     assert cluster.get("/x") == {"kind": "Pod"}
     assert server.seen[0][1]["Authorization"] == "Bearer secret"
 
 
-def test_an_error_carries_the_server_s_sentence_and_status(cluster: Cluster, server: Any) -> None:
+def test_an_error_carries_the_server_s_sentence_and_status(cluster: KubeClient, server: Any) -> None:
     server.answers = [(404, [{"kind": "Status", "message": 'pods "a" not found'}])]
     with pytest.raises(ClusterError, match='GET /x: pods "a" not found') as caught:
         cluster.get("/x")
@@ -113,19 +113,19 @@ def test_an_error_carries_the_server_s_sentence_and_status(cluster: Cluster, ser
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1,2]"], ids=["empty", "html", "no-object"])
-def test_an_error_without_a_status_object_is_still_an_error(cluster: Cluster, server: Any, body: bytes) -> None:
+def test_an_error_without_a_status_object_is_still_an_error(cluster: KubeClient, server: Any, body: bytes) -> None:
     server.answers = [(500, [body] if body else [])]
     with pytest.raises(ClusterError, match="HTTP 500"):
         cluster.get("/x")
 
 
-def test_an_unreadable_answer_is_an_error(cluster: Cluster, server: Any) -> None:
+def test_an_unreadable_answer_is_an_error(cluster: KubeClient, server: Any) -> None:
     server.answers = [(200, [b"not json"])]
     with pytest.raises(ClusterError, match="cannot be read"):
         cluster.get("/x")
 
 
-def test_nobody_listening_is_an_error_without_a_status(tmp_path: Path, cluster: Cluster, server: Any) -> None:
+def test_nobody_listening_is_an_error_without_a_status(tmp_path: Path, cluster: KubeClient, server: Any) -> None:
     server.server_close()
     server.shutdown()
     with pytest.raises(ClusterError, match="does not answer") as caught:
@@ -135,7 +135,7 @@ def test_nobody_listening_is_an_error_without_a_status(tmp_path: Path, cluster: 
 
 def test_a_missing_kubeconfig_says_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="--kubeconfig"):
-        Cluster.connect(str(tmp_path / "absent"))
+        KubeClient.connect(str(tmp_path / "absent"))
 
 
 @pytest.mark.parametrize("content", [b"a: [", b"just words", b"clusters: 3", b"\xff\xfe", b"[]", b"contexts: {a: 1}"])
@@ -143,11 +143,11 @@ def test_a_file_that_is_no_kubeconfig_is_a_sentence_with_its_name(tmp_path: Path
     file = tmp_path / "config"
     file.write_bytes(content)
     with pytest.raises(ClusterError, match=r"configuration in .*/config: .*; give --kubeconfig") as error:
-        Cluster.connect(str(file))
+        KubeClient.connect(str(file))
     assert "\n" not in error.value.message
 
 
-def test_lists_are_streamed_object_by_object(cluster: Cluster, server: Any) -> None:
+def test_lists_are_streamed_object_by_object(cluster: KubeClient, server: Any) -> None:
     server.answers = [_stream([1, 2, 3], version="9")]
     listing = cluster.listing("/pods", labelSelector="a=b")
     assert server.seen == []
@@ -158,7 +158,9 @@ def test_lists_are_streamed_object_by_object(cluster: Cluster, server: Any) -> N
 
 
 @pytest.mark.parametrize("status", [400, 403, 405, 422])
-def test_where_lists_are_not_streamed_they_are_read_in_small_pages(cluster: Cluster, server: Any, status: int) -> None:
+def test_where_lists_are_not_streamed_they_are_read_in_small_pages(
+    cluster: KubeClient, server: Any, status: int
+) -> None:
     server.answers = [(status, [{"message": "no"}]), _page([1, 2], more="next"), _page([], more="on"), _page([3])]
     items, version = cluster.list("/pods", labelSelector="a=b")
     assert [item["metadata"]["name"] for item in items] == ["p1", "p2", "p3"]
@@ -169,7 +171,7 @@ def test_where_lists_are_not_streamed_they_are_read_in_small_pages(cluster: Clus
 
 
 @pytest.mark.parametrize("status", [401, 404, 429, 500])
-def test_what_another_error_says_is_said(cluster: Cluster, server: Any, status: int) -> None:
+def test_what_another_error_says_is_said(cluster: KubeClient, server: Any, status: int) -> None:
     server.answers = [(status, [{"message": "no"}])]
     with pytest.raises(ClusterError, match="no") as error:
         cluster.list("/pods")
@@ -178,20 +180,20 @@ def test_what_another_error_says_is_said(cluster: Cluster, server: Any, status: 
 
 
 @pytest.mark.parametrize("ends", [[], [_event("DELETED", 1)], [BROKEN]])
-def test_a_stream_that_ends_before_all_was_seen_is_no_list(cluster: Cluster, server: Any, ends: list[Any]) -> None:
+def test_a_stream_that_ends_before_all_was_seen_is_no_list(cluster: KubeClient, server: Any, ends: list[Any]) -> None:
     server.answers = [(200, [_event("ADDED", 1), *ends])]
     with pytest.raises(ClusterError):
         cluster.list("/pods")
 
 
 @pytest.mark.parametrize("version", ["", "7"])
-def test_an_empty_list_ends(cluster: Cluster, server: Any, version: str) -> None:
+def test_an_empty_list_ends(cluster: KubeClient, server: Any, version: str) -> None:
     server.answers = [_stream([], version=version)]
 
     assert cluster.list("/pods") == ([], version)
 
 
-def test_a_large_event_in_many_pieces_is_put_together_once(cluster: Cluster, server: Any) -> None:
+def test_a_large_event_in_many_pieces_is_put_together_once(cluster: KubeClient, server: Any) -> None:
     event = _event("ADDED", 8)
     event["object"]["spec"] = "x" * 500_000
     text = json.dumps(event).encode() + b"\n"
@@ -200,7 +202,7 @@ def test_a_large_event_in_many_pieces_is_put_together_once(cluster: Cluster, ser
     assert next(cluster.watch("/pods", "7")) == ("ADDED", event["object"])
 
 
-def test_a_follower_watches_from_the_end_of_a_list_that_nobody_read(cluster: Cluster, server: Any) -> None:
+def test_a_follower_watches_from_the_end_of_a_list_that_nobody_read(cluster: KubeClient, server: Any) -> None:
     server.answers = [_stream([1, 2], version="9"), (200, [_event("ADDED", 10)])]
     events: list[str] = []
     follower = Informer(cluster, "/pods", lambda _: None, lambda kind, _: events.append(kind), lambda _: None)
@@ -209,20 +211,22 @@ def test_a_follower_watches_from_the_end_of_a_list_that_nobody_read(cluster: Clu
     assert parse_qs(urlsplit(server.seen[1][0]).query)["resourceVersion"] == ["9"]
 
 
-def test_a_watch_yields_events_however_the_bytes_are_cut(cluster: Cluster, server: Any) -> None:
+def test_a_watch_yields_events_however_the_bytes_are_cut(cluster: KubeClient, server: Any) -> None:
     text = json.dumps(_event("ADDED", 8)).encode() + b"\n" + json.dumps(_event("DELETED", 9)).encode() + b"\n"
     server.answers = [(200, [text[:5], text[5:90], text[90:]])]
     assert [kind for kind, _ in cluster.watch("/pods", "7")] == ["ADDED", "DELETED"]
 
 
 @pytest.mark.parametrize("line", [b"garbage\n", b'{"a": 1}\n', b"[]\n"])
-def test_a_garbled_watch_is_an_error_and_not_a_crash(cluster: Cluster, server: Any, line: bytes) -> None:
+def test_a_garbled_watch_is_an_error_and_not_a_crash(cluster: KubeClient, server: Any, line: bytes) -> None:
     server.answers = [(200, [line])]
     with pytest.raises(ClusterError):
         list(cluster.watch("/pods", "7"))
 
 
-def test_a_watch_that_falls_silent_is_given_up(cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_falls_silent_is_given_up(
+    cluster: KubeClient, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(road, "WATCH_SILENCE", patient(2.0))
     forgotten = threading.Event()
     server.answers = [(200, [_event("ADDED", 8), forgotten])]
@@ -235,7 +239,7 @@ def test_a_watch_that_falls_silent_is_given_up(cluster: Cluster, server: Any, mo
         forgotten.set()
 
 
-def test_a_log_is_followed_line_by_line_until_its_container_ends(cluster: Cluster, server: Any) -> None:
+def test_a_log_is_followed_line_by_line_until_its_container_ends(cluster: KubeClient, server: Any) -> None:
     server.answers = [(200, [b"one\ntw", b"o\n", b"three\n"])]
     assert list(cluster.follow_log("p", "n", "c")) == [b"one", b"two", b"three"]
     asked = urlsplit(server.seen[0][0])
@@ -244,7 +248,7 @@ def test_a_log_is_followed_line_by_line_until_its_container_ends(cluster: Cluste
 
 
 def test_a_log_that_breaks_off_is_an_error_and_one_that_falls_silent_ends(
-    cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: KubeClient, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.answers = [(200, [b"one\n", BROKEN])]
     lines = cluster.follow_log("p", "n", "c")
@@ -258,7 +262,7 @@ def test_a_log_that_breaks_off_is_an_error_and_one_that_falls_silent_ends(
     end.set()
 
 
-def test_a_follower_lists_again_when_its_version_is_too_old(cluster: Cluster, server: Any) -> None:
+def test_a_follower_lists_again_when_its_version_is_too_old(cluster: KubeClient, server: Any) -> None:
     gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
     server.answers = [
         _stream([1]),
@@ -292,7 +296,7 @@ def test_a_follower_lists_again_when_its_version_is_too_old(cluster: Cluster, se
     ids=["array", "empty", "null", "html", "no version", "no items", "deep", "no text", "too many", "item"],
 )  # fmt: skip
 def test_an_answer_that_makes_no_sense_is_a_failure_and_not_the_end(
-    cluster: Cluster, server: Any, answer: tuple[int, list[Any]], monkeypatch: pytest.MonkeyPatch
+    cluster: KubeClient, server: Any, answer: tuple[int, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Informer, "MIN_DELAY", 0.01)
     server.answers = [answer, _stream([1]), (200, [{"type": "ADDED"}]), _stream([1]), (200, [_event("ADDED", 2)])]
@@ -309,7 +313,7 @@ def test_an_answer_that_makes_no_sense_is_a_failure_and_not_the_end(
 
 
 def test_an_answer_that_comes_in_drops_is_not_waited_for_for_ever(
-    cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: KubeClient, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(road, "BODY_SECONDS", 0.0)
     server.answers = [(200, [b" " * 1000, {"items": []}])]
@@ -317,14 +321,14 @@ def test_an_answer_that_comes_in_drops_is_not_waited_for_for_ever(
         cluster.get("/pods")
 
 
-def test_an_event_without_an_end_is_not_kept(cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_without_an_end_is_not_kept(cluster: KubeClient, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(road, "MAX_LINE", 1000)
     server.answers = [(200, [b"x" * 1001, b"\n"])]
     with pytest.raises(ClusterError, match="more than 1000 bytes"):
         list(cluster.watch("/pods", "1"))
 
 
-def test_bookmarks_move_the_version_and_nothing_else(cluster: Cluster, server: Any) -> None:
+def test_bookmarks_move_the_version_and_nothing_else(cluster: KubeClient, server: Any) -> None:
     server.answers = [_stream([1]), (200, [_event("BOOKMARK", 50)]), (200, [_event("ADDED", 51)])]
     events: list[str] = []
     follower = Informer(cluster, "/pods", lambda _: None, lambda kind, _: events.append(kind), lambda _: None)
@@ -338,7 +342,7 @@ class Resuming(Informer):
     MIN_DELAY = 0.01
 
 
-def _broken(server: Any, kind: type[Informer], cluster: Cluster, *first: Any) -> tuple[list[str], list[str]]:
+def _broken(server: Any, kind: type[Informer], cluster: KubeClient, *first: Any) -> tuple[list[str], list[str]]:
     """A watch breaks off after what came first; returns what was asked for up to the next event, and what was seen."""
     server.answers = [
         _stream([1]),
@@ -355,20 +359,20 @@ def _broken(server: Any, kind: type[Informer], cluster: Cluster, *first: Any) ->
     return [query.get("resourceVersion", ["list"])[0] for query in asked], seen
 
 
-def test_a_watch_that_broke_off_is_taken_up_where_it_was(cluster: Cluster, server: Any) -> None:
+def test_a_watch_that_broke_off_is_taken_up_where_it_was(cluster: KubeClient, server: Any) -> None:
     assert _broken(server, Resuming, cluster, _event("ADDED", 8)) == (["list", "7", "8"], ["ADDED", "MODIFIED"])
 
 
-def test_a_bookmark_is_somewhere_too(cluster: Cluster, server: Any) -> None:
+def test_a_bookmark_is_somewhere_too(cluster: KubeClient, server: Any) -> None:
     assert _broken(server, Resuming, cluster, _event("BOOKMARK", 9)) == (["list", "7", "9"], ["MODIFIED"])
 
 
-def test_one_that_got_nowhere_begins_with_a_list(cluster: Cluster, server: Any) -> None:
+def test_one_that_got_nowhere_begins_with_a_list(cluster: KubeClient, server: Any) -> None:
     assert _broken(server, Resuming, cluster) == (["list", "7", "list", "30"], ["MODIFIED"])
 
 
 def test_where_lists_are_short_each_begins_with_one(
-    cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: KubeClient, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Informer, "MIN_DELAY", 0.01)
     asked, seen = _broken(server, Informer, cluster, _event("ADDED", 8))

@@ -41,8 +41,8 @@ REFUSED = [
     ({"gpu-share.io/debt-refill": "25h"}, "is not between 1s and 86400s"),
     ({"gpu-share.io/tolerance": "5"}, "did you mean 5Mi"),
     ({"gpu-share.io/tolerance": "0%"}, "1% to 100%"),
-    ({"gpu-share.io/frameworks": "jax, none"}, "'none' is none of jax, torch; or write 'none' alone"),
-    ({"gpu-share.io/frameworks": "JAX"}, "'JAX' is none of jax, torch"),
+    ({"gpu-share.io/frameworks": "jax, none"}, "'none' is not one of jax, torch; or write 'none' alone"),
+    ({"gpu-share.io/frameworks": "JAX"}, "'JAX' is not one of jax, torch"),
     ({"gpu-share.io/frameworks": ""}, "is not a list of words"),
 ]  # fmt: skip
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gpushare.errors import ClusterError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 OUT, COMPLAINT, END = 1, 2, 3
@@ -70,7 +70,7 @@ class Server:
 
 
 @contextmanager
-def asking(folder: Path, talk: Talk, refusal: tuple[int, bytes] | None = None) -> Iterator[tuple[Server, Cluster]]:
+def asking(folder: Path, talk: Talk, refusal: tuple[int, bytes] | None = None) -> Iterator[tuple[Server, KubeClient]]:
     server = Server(talk, refusal)
     config = {
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}],
@@ -79,11 +79,11 @@ def asking(folder: Path, talk: Talk, refusal: tuple[int, bytes] | None = None) -
         "current-context": "x",
     }
     (folder / "config").write_text(yaml.safe_dump(config))
-    yield server, Cluster.connect(str(folder / "config"))
+    yield server, KubeClient.connect(str(folder / "config"))
     server.thread.join(30)
 
 
-def run(cluster: Cluster, silence: float = 30.0) -> Iterator[bytes]:
+def run(cluster: KubeClient, silence: float = 30.0) -> Iterator[bytes]:
     return cluster.run("enforcer-x", "sys", "enforcer", ["gpu-share", "a b"], silence=silence)
 
 

@@ -56,7 +56,7 @@ def test_verdict_is_the_one_written_down(row: dict[str, Any]) -> None:
     "value", [None, True, 0, 25, 4096, 0.5, float("nan"), [], {}, ["4Gi"], b"4Gi", b"25"], ids=repr
 )
 def test_what_is_no_string_is_refused(read: Any, value: object) -> None:
-    with pytest.raises(QuantityError, match="is no string"):
+    with pytest.raises(QuantityError, match="is not a string"):
         read(value)
 
 

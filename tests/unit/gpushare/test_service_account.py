@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ClusterError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.service_account import KEEPALIVE, READ_AGAIN, ServiceAccount
 from tests.support import pki
 from tests.unit.gpushare.test_pod_exec import END, FINE, OUT, Server, close, run, say
@@ -59,9 +59,9 @@ class Mounted:
         context.load_cert_chain(folder / "served" / "tls.crt", folder / "served" / "tls.key")
         self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> KubeClient:
         host = f"https://127.0.0.1:{self.server.server_port}"
-        return Cluster(ServiceAccount(host, self.folder, lambda: self.now))
+        return KubeClient(ServiceAccount(host, self.folder, lambda: self.now))
 
     def says(self, token: str) -> None:
         (self.folder / "token").write_text(token)
@@ -164,7 +164,7 @@ def test_a_command_in_a_pod_is_run_as_the_service_account(tmp_path: Path) -> Non
 
     mount(tmp_path)
     server = Server(talk)
-    assert b"".join(run(Cluster(ServiceAccount(f"http://127.0.0.1:{server.port}", tmp_path)))) == b"some"
+    assert b"".join(run(KubeClient(ServiceAccount(f"http://127.0.0.1:{server.port}", tmp_path)))) == b"some"
     server.thread.join(30)
     assert "authorization: bearer first" in server.request.lower()
 

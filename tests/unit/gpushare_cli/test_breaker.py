@@ -43,7 +43,7 @@ def test_whatever_the_file_says_it_is_open_and_the_terminal_is_not_steered(
 def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for other in (tmp_path / "none", tmp_path):
         assert main(["breaker", "--state", str(other)]) == 2
-        assert f"{other} is no state directory; run this on a node" in capsys.readouterr().err
+        assert f"{other} is not a state directory; run this on a node" in capsys.readouterr().err
     (tmp_path / NAME).mkdir()
     assert main(["breaker", "--state", str(tmp_path), "--reset"]) == 1
     assert f"{NAME}: Is a directory" in capsys.readouterr().err

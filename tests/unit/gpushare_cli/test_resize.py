@@ -11,7 +11,7 @@ from enforcer.dra.claim_status import status_of
 from enforcer.dra.resize import CurrentUsage, ResizeBounds, apply_resize
 from gpushare.contract import RESIZE_OF
 from gpushare.errors import ClusterError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.resize_annotation import parse_request
 from gpushare_cli import resize
 from gpushare_cli.explain.cluster_state import explain
@@ -58,7 +58,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(resize, "LOOK_SECONDS", 0.0)
 
     def use(api: Answering) -> Answering:
-        monkeypatch.setattr(Cluster, "connect", lambda *_: api)
+        monkeypatch.setattr(KubeClient, "connect", lambda *_: api)
         monkeypatch.setattr(resize, "namespace_of", lambda *_: "explained-1")
         return api
 

@@ -14,7 +14,7 @@ GOOD: dict[str, Any] = {
     "time": "2026-11-20T22:16:05.250Z",
     "ready": True,
     "waiting": "",
-    "gpus": [{"uuid": GPU, "model": "NVIDIA H100", "memoryMiB": 81008, "heldByOthersMiB": 20480}],
+    "gpus": [{"uuid": GPU, "model": "NVIDIA H100", "memoryMiB": 81008, "usedByOthersMiB": 20480}],
     "containers": [CONTAINER],
     "messages": [{"time": "2026-11-20T22:16:05Z", "text": "over quota"}],
 }
@@ -65,7 +65,7 @@ def test_only_true_is_ready(ready: object) -> None:
 @pytest.mark.parametrize("amount", [-1, True, 1.5, "1", 2**43 + 1, None, [], {}])
 def test_amounts_that_cannot_be_are_not_known(amount: object) -> None:
     raw = {"containers": [{**CONTAINER, "usedMiB": amount}, {**CONTAINER, "quotaMiB": amount}]}
-    gpus = [{**GOOD["gpus"][0], "heldByOthersMiB": amount}, {**GOOD["gpus"][0], "memoryMiB": amount}]
+    gpus = [{**GOOD["gpus"][0], "usedByOthersMiB": amount}, {**GOOD["gpus"][0], "memoryMiB": amount}]
     found = parse(json.dumps({**raw, "gpus": gpus}).encode())
     assert found is not None
     assert [use.used_mib for use in found.uses] == [None]

@@ -65,7 +65,7 @@ def test_it_gives_up_before_the_kubelet_does(tmp_path: Path) -> None:
 def test_without_a_status_file_it_fails_and_says_so(tmp_path: Path) -> None:
     passed, said = probe(tmp_path / status.FILE)
     assert not passed
-    assert said == "the share of the GPU is not ready: the enforcer has not said anything yet\n"
+    assert said == "the share of the GPU is not ready: the enforcer has not written a status yet\n"
 
 
 def test_while_the_share_is_not_ready_it_fails_and_says_why(tmp_path: Path) -> None:

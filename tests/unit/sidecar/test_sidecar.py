@@ -114,7 +114,7 @@ def test_metrics_tell_use_and_quota_in_bytes(sidecar: Sidecar, tmp_path: Path) -
     assert sidecar.metric("gpu_share_status_readable") == 0
     assert sidecar.metric("gpu_share_ready") == 0
     use = {"container": "m", "gpu": "GPU-1", "usedMiB": 3, "quotaMiB": 4, "state": "Warned"}
-    gpu = {"uuid": "GPU-1", "memoryMiB": 100, "heldByOthersMiB": 50}
+    gpu = {"uuid": "GPU-1", "memoryMiB": 100, "usedByOthersMiB": 50}
     write(tmp_path, {"time": "2026-11-20T22:16:05Z", "ready": True, "containers": [use], "gpus": [gpu]})
     sidecar.until("gpu_share_ready", 1)
     assert sidecar.metric('gpu_share_memory_used_bytes{container="m",gpu="GPU-1"}') == 3 * 2**20
@@ -163,7 +163,7 @@ def test_an_enforcer_that_falls_silent_is_said_to_be_and_so_is_its_return(tmp_pa
     for later in (0, SILENT_SECONDS - 1, 2, 2):
         now[0] += later
         watcher.look()
-    assert said == ["the enforcer has said nothing for 60 s: this pod runs on, unwatched"]
+    assert said == ["the enforcer has written nothing for 60 s: this pod runs on, unwatched"]
     write(tmp_path, {"time": "2026-11-20T22:17:06Z"})
     watcher.look()
     assert said[1:] == ["the enforcer is back"]
@@ -253,7 +253,7 @@ def test_it_waits_a_moment_for_the_outcome_of_a_kill_that_is_under_way(waiting: 
         {"containers": [{"container": "m", "gpu": "GPU-1", "usedMiB": 96, "quotaMiB": 100, "state": "Within"}]},
         {
             "containers": [{"container": "m", "gpu": "GPU-1", "usedMiB": 6, "quotaMiB": 100, "state": "Within"}],
-            "gpus": [{"uuid": "GPU-1", "memoryMiB": 1000, "heldByOthersMiB": 950}],
+            "gpus": [{"uuid": "GPU-1", "memoryMiB": 1000, "usedByOthersMiB": 950}],
         },
     ],
     ids=["quota", "GPU"],

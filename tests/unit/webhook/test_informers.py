@@ -13,7 +13,7 @@ from webhook.caches import KnownClaims, NamespacePolicyCache
 from webhook.metrics import Metrics
 
 if TYPE_CHECKING:
-    from gpushare.kube_client import Cluster
+    from gpushare.kube_client import KubeClient
 
 
 class Seen:
@@ -22,7 +22,7 @@ class Seen:
     def __init__(self) -> None:
         self.namespaces, self.claims, self.server = NamespacePolicyCache(), KnownClaims(), Server()
         self.controller = make(self.server, Clock(), Metrics(), listed=False, opted_in=self.namespaces.__contains__)
-        made = informers.followers(cast("Cluster", None), self.namespaces, self.claims, self.controller, Metrics())
+        made = informers.followers(cast("KubeClient", None), self.namespaces, self.claims, self.controller, Metrics())
         self.by_kind = {each._where.rpartition("/")[2]: each for each in made}
 
     def __getitem__(self, kind: str) -> Informer:

@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.contract import DRIVER
-from gpushare.kube_client import RESOURCE_V1, Cluster, path
+from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from tests.integration.controlplane import objects
 from tests.integration.controlplane.objects import Object
 from tests.integration.controlplane.policies.world import Acting, World, refusal, template, until
@@ -15,7 +15,7 @@ STAYS = "stays while the claim is allocated"
 
 
 @pytest.fixture(scope="module")
-def bringer(world: World) -> Cluster:
+def bringer(world: World) -> KubeClient:
     """Somebody who may bring claims, and nothing else."""
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "bringer"}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gpu-share-edit"}
@@ -60,7 +60,7 @@ def holder(world: World, name: str) -> Object:
     return {"resource": "pods", "name": name, "uid": world.cluster.create(world.pods(), pod)["metadata"]["uid"]}
 
 
-def test_who_may_bring_claims_may_not_unprotect_one_that_is_allocated(world: World, bringer: Cluster) -> None:
+def test_who_may_bring_claims_may_not_unprotect_one_that_is_allocated(world: World, bringer: KubeClient) -> None:
     where = claimed(world, "held")
     for left in ([], ["example.org/other"]):
         assert STAYS in refusal(lambda names=left: bringer.patch(where, finalizers(*names)))
@@ -77,7 +77,7 @@ def test_who_writes_allocations_may(world: World) -> None:
     assert "finalizers" not in world.cluster.get(where)["metadata"]
 
 
-def test_claims_of_others_and_such_as_hold_nothing_are_left_alone(world: World, bringer: Cluster) -> None:
+def test_claims_of_others_and_such_as_hold_nothing_are_left_alone(world: World, bringer: KubeClient) -> None:
     bringer.patch(claimed(world, "theirs", "example.org"), finalizers())
     where = claimed(world, "free")
     world.cluster.patch(f"{where}/status", {"status": {"allocation": None, "reservedFor": None}})

@@ -167,7 +167,7 @@ UNDONE: dict[str, tuple[Callable[[Object], None], str]] = {
     "a limit from elsewhere": (from_elsewhere("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), LIMITS),
     "another daemon": (setting("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), LIMITS),
     "another log": (setting("CUDA_MPS_LOG_DIRECTORY", "/tmp"), LIMITS),
-    "memory that is no number": (setting("GPU_SHARE_MEMORY_MIB", "4Gi"), LIMITS),
+    "memory that is not a number": (setting("GPU_SHARE_MEMORY_MIB", "4Gi"), LIMITS),
     "more GPUs than limits": (adding("GPU_SHARE_GPUS", "2"), LIMITS),
     "a template that is not ours": (another_template, REWRITE),
     "no claim": (on_spec(resourceClaims=[], initContainers=[], containers=[{"name": "main", "image": "a"}]), REWRITE),

@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.contract import MEMORY, RESIZE_OF
-from gpushare.kube_client import MERGE_PATCH, Cluster, path
+from gpushare.kube_client import MERGE_PATCH, KubeClient, path
 from tests.integration.controlplane.objects import Object
 from tests.integration.controlplane.policies.world import UNRESIZABLE, Acting, World, refusal, rewritten, share, until
 from tests.testbed.cluster.controlplane import RBAC_V1
@@ -23,7 +23,7 @@ def managed(world: World) -> str:
 
 
 @pytest.fixture(scope="module")
-def trusted(world: World, managed: str) -> Cluster:
+def trusted(world: World, managed: str) -> KubeClient:
     """Somebody who has the role in this namespace, and nothing else."""
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "trusted"}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gpu-share-resize"}
@@ -34,7 +34,7 @@ def trusted(world: World, managed: str) -> Cluster:
     return found
 
 
-def test_who_has_the_role_may_ask_change_and_take_back(world: World, managed: str, trusted: Cluster) -> None:
+def test_who_has_the_role_may_ask_change_and_take_back(world: World, managed: str, trusted: KubeClient) -> None:
     for value in ("3Gi", "3072Mi;force", "3Gi;id=5f3a", None):
         trusted.patch(world.pods(managed), wish(value))
         found = world.cluster.get(world.pods(managed))["metadata"]["annotations"]
@@ -42,7 +42,7 @@ def test_who_has_the_role_may_ask_change_and_take_back(world: World, managed: st
     assert found[MEMORY] == "4Gi"
 
 
-def test_a_tenant_who_may_edit_pods_may_not(world: World, managed: str, trusted: Cluster) -> None:
+def test_a_tenant_who_may_edit_pods_may_not(world: World, managed: str, trusted: KubeClient) -> None:
     assert NOT_YOU in refusal(lambda: world.tenant.patch(world.pods(managed), wish("3Gi")))
     trusted.patch(world.pods(managed), wish("3Gi"))
     for value in ("2Gi", None):
@@ -64,16 +64,16 @@ def test_a_subresource_is_no_way_around(world: World, managed: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["3", "lots", "3Gi force", "3Gi;id=X", "3GB", "3Gi" + ";force" * 14])
-def test_what_is_no_amount_is_refused(world: World, managed: str, trusted: Cluster, value: str) -> None:
+def test_what_is_no_amount_is_refused(world: World, managed: str, trusted: KubeClient, value: str) -> None:
     assert "is an amount of memory such as 3Gi" in refusal(lambda: trusted.patch(world.pods(managed), wish(value)))
 
 
-def test_a_container_that_is_not_there_is_refused(world: World, managed: str, trusted: Cluster) -> None:
+def test_a_container_that_is_not_there_is_refused(world: World, managed: str, trusted: KubeClient) -> None:
     said = refusal(lambda: trusted.patch(world.pods(managed), wish("3Gi", f"{RESIZE_OF}mian")))
     assert "one of the pod's containers" in said
 
 
-def test_other_annotations_stay_frozen_for_who_has_the_role(world: World, managed: str, trusted: Cluster) -> None:
+def test_other_annotations_stay_frozen_for_who_has_the_role(world: World, managed: str, trusted: KubeClient) -> None:
     for key in (MEMORY, f"memory.{WISH.partition('.')[2]}", f"RESIZE.{WISH.partition('.')[2]}"):
         assert "cannot be changed later" in refusal(lambda k=key: trusted.patch(world.pods(managed), wish("1Gi", k)))
 
@@ -87,7 +87,7 @@ def test_no_pod_begins_with_a_wish_in_any_namespace(world: World) -> None:
         assert "changes the quota of a container that runs" in said
 
 
-def test_a_namespace_that_did_not_opt_in_is_held_to_it_too(world: World, trusted: Cluster) -> None:
+def test_a_namespace_that_did_not_opt_in_is_held_to_it_too(world: World, trusted: KubeClient) -> None:
     plain = world.make_namespace()
     name = world.cluster.create(world.pods(namespace=plain), share())["metadata"]["name"]
     assert NOT_YOU in refusal(lambda: world.tenant.patch(world.pods(name, plain), wish("3Gi")))

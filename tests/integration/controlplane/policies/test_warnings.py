@@ -11,7 +11,7 @@ import yaml
 
 from gpushare.contract import COMPUTE, GPUS, MAX_COMPUTE, MAX_MEMORY, MEMORY, MEMORY_OF, MIG_PROFILE, NAMESPACE_LABEL
 from gpushare.errors import PolicyDenied
-from gpushare.kube_client import MERGE_PATCH, Cluster, path
+from gpushare.kube_client import MERGE_PATCH, KubeClient, path
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from tests.integration.controlplane import objects
@@ -38,7 +38,7 @@ MOST: Final = {MAX_MEMORY: "20Gi", MAX_COMPUTE: "50%"}
 GOOD: Final = 200
 
 
-class Listening(Cluster):
+class Listening(KubeClient):
     """An administrator's connection that keeps the warnings of the last answer."""
 
     heard: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from gpushare.contract import MEMORY, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.namespace_policy import NamespacePolicy
 from tests.integration.controlplane import manifests, objects
 from tests.integration.controlplane.bed import may
@@ -26,7 +26,7 @@ UNRESIZABLE: Final = "only cpu and memory resources are mutable"
 _numbers: Final = count()
 
 
-class Acting(Cluster):
+class Acting(KubeClient):
     """An administrator's connection that acts as somebody else, also as one whose token carries extra facts."""
 
     @classmethod
@@ -49,7 +49,7 @@ class World:
     """The control plane, and an opted-in namespace in which the tenant has the role ``edit``."""
 
     plane: ControlPlane
-    cluster: Cluster
+    cluster: KubeClient
     namespace: str
 
     @classmethod
@@ -74,7 +74,7 @@ class World:
         return name
 
     @property
-    def tenant(self) -> Cluster:
+    def tenant(self) -> KubeClient:
         return self.plane.cluster(TENANT)
 
     def pods(self, name: str = "", namespace: str = "") -> str:
@@ -83,7 +83,7 @@ class World:
     def templates(self, name: str = "", namespace: str = "") -> str:
         return path(RESOURCE_V1, "resourceclaimtemplates", name, namespace or self.namespace)
 
-    def refused(self, pod: Object, cluster: Cluster | None = None, **query: str) -> str:
+    def refused(self, pod: Object, cluster: KubeClient | None = None, **query: str) -> str:
         """Try to create a pod in a dry run; return why it was refused, or an empty text."""
         return refusal(lambda: (cluster or self.cluster).create(self.pods(), pod, dryRun="All", **query))
 

@@ -233,8 +233,8 @@ def test_a_driver_without_the_program_is_a_sentence(root: Path) -> None:
     ("request_", "says"),
     [
         ({"gpu": "all", "folder": NAME}, "gpu 'all' is no UUID"),
-        ({"gpu": UUID, "folder": "../../etc"}, "folder '../../etc' is no directory"),
-        ({"gpu": UUID, "folder": 0}, "folder 0 is no directory"),
+        ({"gpu": UUID, "folder": "../../etc"}, "folder '../../etc' is not a directory"),
+        ({"gpu": UUID, "folder": 0}, "folder 0 is not a directory"),
         ({"gpu": None, "folder": NAME}, "gpu None is no UUID"),
     ],
 )

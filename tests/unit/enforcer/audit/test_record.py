@@ -173,7 +173,7 @@ def test_an_anchor_at_the_very_end_holds_and_one_after_it_does_not() -> None:
     "text", ["", "9", "9:", "9:sha256:abc", "x:" + GENESIS.hash, "\u0669:" + GENESIS.hash, "-1:" + GENESIS.hash]
 )
 def test_an_anchor_written_otherwise_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="no anchor"):
+    with pytest.raises(ConfigError, match="not an anchor"):
         ChainHead.parse(text)
 
 
@@ -183,7 +183,7 @@ def test_an_anchor_is_read_as_it_is_shown() -> None:
 
 
 def test_one_that_is_refused_is_shown_as_far_as_it_is_worth() -> None:
-    reported = "is no anchor; write <number>:sha256:<64 hex digits>"
+    reported = "is not an anchor; write <number>:sha256:<64 hex digits>"
     with pytest.raises(ConfigError) as raised:
         ChainHead.parse("9" * 16 + f":{GENESIS.hash}")
     assert raised.value.message == f"'{'9' * 16}:{GENESIS.hash}' {reported}"

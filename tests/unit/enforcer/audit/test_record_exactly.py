@@ -22,8 +22,8 @@ from enforcer.audit.record import (
 )
 from gpushare.errors import RecordError
 
-NO_NUMBER = "the line has no number or no predecessor: it is no record"
-NO_KIND = "record 7 has no kind or no time: it is no record"
+NO_NUMBER = "the line has no number or no predecessor: it is not a record"
+NO_KIND = "record 7 has no kind or no time: it is not a record"
 
 
 def _line(record: dict[str, Any]) -> bytes:

@@ -74,7 +74,7 @@ def test_what_stands_after_the_last_whole_line_is_cut_off(folder: LogFolder, cou
 
 def test_a_longer_rest_is_no_torn_line(folder: LogFolder) -> None:
     data = b"".join(_lines(1)) + b"x" * (MAX_BYTES + 1)
-    text = rf"^{NAME} ends in 4097 bytes that are no line; move the folder away to begin a new log$"
+    text = rf"^{NAME} ends in 4097 bytes that are not a line; move the folder away to begin a new log$"
     with pytest.raises(RecordError, match=text):
         _mended(folder, data)
     assert (folder.path / NAME).read_bytes() == data

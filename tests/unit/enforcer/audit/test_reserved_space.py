@@ -123,7 +123,7 @@ def test_what_has_the_name_stays_and_is_reported_to_be_in_the_way(folder: LogFol
     (folder.path / NAME).unlink()
     os.mkfifo(folder.path / NAME)
     room.fill()
-    assert room.problem == f"{begin}{NAME} in {folder.path} is no plain file of ours; move it away"
+    assert room.problem == f"{begin}{NAME} in {folder.path} is not a regular file of ours; move it away"
     (folder.path / NAME).unlink()
     room.fill()
     assert room.problem is None

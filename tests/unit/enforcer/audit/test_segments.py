@@ -105,9 +105,9 @@ def _device(path: Path) -> None:
 def test_what_might_have_no_end_is_not_read(tmp_path: Path, make: object) -> None:
     assert callable(make)
     make(tmp_path / "log")
-    with pytest.raises(OSError, match="it is no plain file") as raised:
+    with pytest.raises(OSError, match="it is not a regular file") as raised:
         next(lines_of(tmp_path / "log"))
-    assert (raised.value.errno, raised.value.strerror) == (errno.EINVAL, "it is no plain file")
+    assert (raised.value.errno, raised.value.strerror) == (errno.EINVAL, "it is not a regular file")
     assert raised.value.filename == str(tmp_path / "log")
 
 
@@ -230,7 +230,7 @@ def test_a_file_that_is_not_plain_and_ours_is_let_go_of_and_named(folder: LogFol
     (tmp_path / "other name").hardlink_to(folder.path / "twice")
     descriptors = open_below(folder.path.parent)
     for name in ("fifo", "twice"):
-        text = re.escape(f"{name} in {folder.path} is no plain file of ours; move it away")
+        text = re.escape(f"{name} in {folder.path} is not a regular file of ours; move it away")
         with pytest.raises(RecordError, match=f"^{text}$"):
             folder.file(name)
     (folder.path / "link").symlink_to(tmp_path / "other name")
@@ -242,7 +242,7 @@ def test_a_file_that_is_not_plain_and_ours_is_let_go_of_and_named(folder: LogFol
 def test_a_file_of_somebody_elses_is_refused(folder: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder.path / "theirs").touch()
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    with pytest.raises(RecordError, match="no plain file of ours"):
+    with pytest.raises(RecordError, match="not a regular file of ours"):
         folder.file("theirs")
 
 

@@ -178,7 +178,7 @@ def test_whatever_is_asked_and_wherever_it_dies_files_and_checkpoint_agree(
             if power.fails_after(ENOUGH if steps is None else steps, turn):
                 world.restart()
         except PrepareError as error:
-            assert "does not fit on its GPU yet" in error.message
+            assert "GPU memory is not free yet" in error.message
         check(world)
     for ref in refs:
         world.driver.unprepare(ref)

@@ -91,7 +91,7 @@ def test_a_claim_of_another_uid_is_refused(world: World) -> None:
 
 
 def test_a_uid_that_is_a_path_is_refused(world: World) -> None:
-    assert "is none" in refused(world, ClaimRef(NAMESPACE, "x", "../x")).message
+    assert "invalid claim UID" in refused(world, ClaimRef(NAMESPACE, "x", "../x")).message
 
 
 def test_a_claim_given_to_another_pod_since_is_prepared_anew(world: World) -> None:
@@ -129,7 +129,7 @@ def test_a_force_deleted_pods_memory_is_not_promised_twice(world: World) -> None
     world.forget(old, "old")
     error = refused(world, new)
     assert error.reason is Reason.GPU_MEMORY_IN_USE
-    assert "12Gi of 14848Mi are held by others" in error.message
+    assert "12Gi of 14848Mi are in use by other" in error.message
     assert "old" not in error.message
     world.driver.unprepare(old)
     assert world.driver.prepare(new)
@@ -194,7 +194,7 @@ def test_processes_that_outlive_their_claim_are_still_counted(world: World) -> N
     world.reader.used[GPU][77] = 9000
     world.pods.pids[77] = made_uid("old")
     world.driver.unprepare(old)
-    assert "9000Mi of 14848Mi are held by others" in refused(world, new).message
+    assert "9000Mi of 14848Mi are in use by other" in refused(world, new).message
     world.restart()
     assert refused(world, new).reason is Reason.GPU_MEMORY_IN_USE
     world.reader.used[GPU].clear()

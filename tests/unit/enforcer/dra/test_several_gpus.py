@@ -138,7 +138,7 @@ def test_a_gpu_that_is_shared_through_mps_by_then_is_refused_with_the_reason(
 
 def test_there_has_to_be_room_on_both(world: World) -> None:
     world.driver.prepare(world.tenant("there", "13Gi", OTHER_DEVICE))
-    with pytest.raises(PrepareError, match="does not fit on its GPU yet") as error:
+    with pytest.raises(PrepareError, match="GPU memory is not free yet") as error:
         world.driver.prepare(wide(world), lambda: False)
     assert error.value.reason is Reason.GPU_MEMORY_IN_USE
 
@@ -148,7 +148,7 @@ def test_what_the_scheduler_promised_twice_only_the_first_gets(world: World) -> 
     first, second = world.tenant("first", "12Gi"), world.tenant("second", "8Gi")
     world.driver.prepare(first)
     with pytest.raises(
-        PrepareError, match=r"it is tried again\. If that lasts, delete the pod: .* placed anew$"
+        PrepareError, match=r"Retrying\. If this persists, delete the pod so that it is rescheduled$"
     ) as error:
         world.driver.prepare(second, lambda: False)
     assert error.value.reason is Reason.GPU_MEMORY_IN_USE
@@ -207,11 +207,11 @@ def test_a_claim_by_hand_limits_to_the_least_it_consumed_of_one() -> None:
 def test_instances_and_the_status_device_are_not_held_together() -> None:
     made = by_hand("job", {"gpu": "mine"}, using("main", "cards"))
     held = allocated("mine", made, gpu("cards", 3000), gpu("cards", 3000, device="status"))
-    with pytest.raises(PrepareError, match="no whole GPUs; ask for one device in each request"):
+    with pytest.raises(PrepareError, match="not whole GPUs; ask for one device in each request"):
         prepared(made, held)
     instance = DEVICES[OTHER_DEVICE]._replace(parent=GPU, profile="1g.10gb")
     held = allocated("mine", made, gpu("cards", 3000), gpu("cards", 3000, device=OTHER_DEVICE))
-    with pytest.raises(PrepareError, match="no whole GPUs"):
+    with pytest.raises(PrepareError, match="not whole GPUs"):
         compute_limits(NODE, PrepareRequest(held, made, namespace()), {**DEVICES, OTHER_DEVICE: instance})
 
 

@@ -118,8 +118,8 @@ def test_on_a_full_gpu_it_failed_for_what_others_held() -> None:
     assert verdict[0] is Reason.GPU_FULL
     words = told(failure(exit_code=134), *verdict)
     assert words.note == (
-        f"container model failed with exit code 134, likely because {GPU} was full: 14500 MiB were held by others, it "
-        "held 1000 MiB of its 4096 MiB"
+        f"container model failed with exit code 134, likely because {GPU} was full: 14500 MiB were in use by others, "
+        "it held 1000 MiB of its 4096 MiB"
     )
 
 

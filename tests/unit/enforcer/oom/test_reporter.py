@@ -44,7 +44,7 @@ def test_its_owner_is_told_once_and_operators_learn_who_held_what(world: World) 
         world.inquest.listed([status(ended())])
     (told,) = world.sink.notices
     assert told.reason is Reason.GPU_FULL
-    assert "14500 MiB were held by others" in told.note
+    assert "14500 MiB were in use by others" in told.note
     assert "other-0" not in told.note
     (line,) = logs
     assert line["holders"] == ["process 3: 12500 MiB", "asr/other-0/model: 2000 MiB", "asr/tts-0/model: 1000 MiB"]
@@ -104,4 +104,4 @@ def test_the_sidecar_says_it_and_explain_on_the_node_says_who(world: World, tmp_
     assert "asr/other-0/model: 2000 MiB" in mine.failed[0]
     raw["failures"] = [7, {"podUid": 3}, {**raw["failures"][0], "holders": "x"}]
     mine = next(use for gpu in node_status.read(raw, {}).gpus for use in gpu.uses if use.pod == "tts-0")
-    assert "held then: not known" in mine.failed[0]
+    assert "memory in use then: not known" in mine.failed[0]

@@ -33,7 +33,7 @@ def test_the_label_wins_over_the_operators_default(default: Mode) -> None:
 @pytest.mark.parametrize("value", ["", "MPS", "mps ", "timeslicing", "time_slicing", "true", "x" * 1000])
 def test_a_label_that_is_mistyped_is_an_error_that_says_what_there_is(value: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"gpu-share.io/mode: '.*is no mode; write one of mps, time-slicing, mig"
+        ConfigError, match=r"gpu-share.io/mode: '.*is not a mode; write one of mps, time-slicing, mig"
     ) as error:
         parse_mode(labelled(value), Mode.MPS)
     assert len(error.value.message) < 300

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from enforcer.resourceslices.devices import InventoryPolicy, Order, build_devices, resource_slices
 from enforcer.resourceslices.publisher import VAIN, SlicePublisher, matches
 from gpushare.errors import ClusterError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from tests.fakes.gpu.publish import gpus_of, publish_nodes
 from tests.fakes.gpu.state import Machine
 
@@ -207,7 +207,7 @@ def test_everything_matches_itself(value: Any) -> None:
 
 
 def test_the_publisher_takes_a_cluster() -> None:
-    assert {"list", "create", "replace", "delete"} <= set(dir(Cluster))
+    assert {"list", "create", "replace", "delete"} <= set(dir(KubeClient))
 
 
 def test_an_empty_list_of_taints_is_none_and_a_taint_too_many_is_a_difference() -> None:

@@ -65,7 +65,7 @@ def test_quotas_that_are_no_plain_file_are_none_and_that_is_told(tmp_path: Path)
     quotas = checkpoint.Checkpoint(tmp_path)
     os.mkfifo(quotas.path)
     assert quotas.read() == ()
-    assert "no plain file" in (quotas.problem or "")
+    assert "not a regular file" in (quotas.problem or "")
     quotas.write([])
     assert quotas.path.is_file()
 
@@ -81,4 +81,4 @@ def test_neither_a_claim_nor_a_note_nor_a_pods_file_keeps_anybody_waiting(tmp_pa
     os.mkfifo(tmp_path / "claims" / "claim-1.json")
     claims = ClaimStore(tmp_path)
     claims.load()
-    assert ["no plain file" in each for each in claims.problems()] == [True]
+    assert ["not a regular file" in each for each in claims.problems()] == [True]

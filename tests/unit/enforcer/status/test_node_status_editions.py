@@ -27,7 +27,7 @@ CONTENT: dict[str, Any] = {
     "rules": DetectorConfig(kills=4),
     "head": ChainHead(1, "sha256:1"),
     "problems": ["another problem"],
-    "standing": GpuConditions(ill={GPU: Reason.GPU_LOST}),
+    "standing": GpuConditions(unhealthy={GPU: Reason.GPU_LOST}),
     "failures": ({"pod": "tts-0"},),
     "proven": {(CONTAINER, GPU): LimitStatus(state=Reason.UNKNOWN, backend="mps-v2", sentence="said")},
     "growth": {GPU: Growth(from_mib=0, mib=3000, samples=5, ran=(), only=None)},

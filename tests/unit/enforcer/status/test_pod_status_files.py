@@ -279,7 +279,7 @@ def test_a_pod_waits_for_the_daemon_and_for_sight_of_its_gpu(files: Files) -> No
     assert (found["ready"], found["waiting"]) == (False, f"{GPU} cannot be read at the moment")
     assert found["containers"][0]["usedMiB"] is None
     assert found["containers"][0]["state"] == "Unknown"
-    assert found["gpus"][0]["heldByOthersMiB"] is None
+    assert found["gpus"][0]["usedByOthersMiB"] is None
     files.files.write(snapshot())
     assert files.read()["ready"] is False
 
@@ -291,7 +291,7 @@ def test_a_pod_on_two_gpus_is_reported_of_both(files: Files) -> None:
     files.files.write(snapshot(seen(holder(101, 1000)), other, quotas=quotas))
     found = files.read()
     assert [(use["container"], use["usedMiB"]) for use in found["containers"]] == [("model", 1000), ("second", 5)]
-    assert [(gpu["uuid"], gpu["heldByOthersMiB"]) for gpu in found["gpus"]] == [(GPU, 0), (OTHER_GPU, 7)]
+    assert [(gpu["uuid"], gpu["usedByOthersMiB"]) for gpu in found["gpus"]] == [(GPU, 0), (OTHER_GPU, 7)]
 
 
 def test_a_container_that_has_not_started_holds_nothing_and_does_not_hold_up_the_pod(files: Files) -> None:

@@ -196,7 +196,7 @@ def test_of_others_there_is_what_they_hold_together(tenants: list[Tenant]) -> No
             own = sum(holder.used_mib for each in mine for holder in each.holders(gpu["uuid"]))
             sample = views[gpu["uuid"]].sample
             assert sample is not None
-            assert gpu["heldByOthersMiB"] == sample.used_mib - own
+            assert gpu["usedByOthersMiB"] == sample.used_mib - own
 
 
 def test_the_test_would_see_a_name() -> None:

@@ -89,7 +89,7 @@ def test_show_says_when_lines_are_no_records(state: Path, capsys: pytest.Capture
     code, out, err = run(capsys, "show", "--state", state)
     assert code == 1
     assert len(out.splitlines()) == 7
-    assert "1 lines are no records" in err
+    assert "1 lines are not records" in err
 
 
 def test_a_single_segment_can_be_shown(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +169,7 @@ def test_what_is_no_plain_file_is_not_waited_for(state: Path, capsys: pytest.Cap
         for words in ("show", "verify"):
             code, _, err = run(capsys, words, "--state", state)
             assert code == 1
-            assert "no plain file" in err
+            assert "not a regular file" in err
         trap.unlink()
 
 

@@ -117,14 +117,14 @@ def test_since_is_an_age_or_a_time(text: str, back: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "2w", "-1h", "yesterday", "999999d", "\u0662h", "1e3s", "x" * 9999])
 def test_another_since_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no time; write an age such as 90s, 30m, 2h or 7d") as caught:
+    with pytest.raises(ConfigError, match="is not a time; write an age such as 90s, 30m, 2h or 7d") as caught:
         filters.since(text, NOW)
     assert len(caught.value.message) < 400
 
 
 def test_a_result_is_taken_in_any_case_and_the_nearest_is_named() -> None:
     assert filters.result("kILLed") == "Killed"
-    with pytest.raises(ConfigError, match="'Kiled' is no result; did you mean Killed"):
+    with pytest.raises(ConfigError, match="'Kiled' is not a result; did you mean Killed"):
         filters.result("Kiled")
 
 
@@ -200,7 +200,7 @@ def test_bad_lines_are_counted_and_never_in_the_way(tmp_path: Path, capsysbinary
         assert main(["audit", *words, "--state", str(tmp_path)]) == 1
         out, err = capsysbinary.readouterr()
         assert out.count(b"2026-11-20T22:") == 6, words
-        assert b"lines are no records; run 'gpu-share audit verify'" in err
+        assert b"lines are not records; run 'gpu-share audit verify'" in err
         assert b"\x1b" not in out
     assert main(["audit", "export", "--format", "raw", "--state", str(tmp_path)]) == 0
     stored = b"".join(file.read_bytes() for file in segments(tmp_path / "audit"))
@@ -227,4 +227,4 @@ def test_a_raw_export_leaves_nothing_out_and_a_long_line_counts_once(
     assert capsysbinary.readouterr().out == b"".join(file.read_bytes() for file in segments(tmp_path / "audit"))
     monkeypatch.undo()
     assert main(["audit", "show", "--state", str(tmp_path)]) == 1
-    assert b"2 lines are no records" in capsysbinary.readouterr().err
+    assert b"2 lines are not records" in capsysbinary.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 from enforcer.audit.log import AuditLog, lines_of, segments
 from enforcer.audit.record import GENESIS, ChainHead, Kind, append_hash, read
 from gpushare.errors import ClusterError, ConfigError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare_cli.audit import follow
 from gpushare_cli.audit.tail import Tail
 from tests.support.patience import holds_within
@@ -69,7 +69,7 @@ def test_following_gets_by_what_is_no_log(tmp_path: Path) -> None:
     assert sum(map(len, tail.read())) >= 50_000
     assert list(tail.read()) == []
     (tmp_path / "audit" / "kills-000000000002.jsonl").symlink_to("/dev/zero")
-    with pytest.raises(ConfigError, match="no plain file"):
+    with pytest.raises(ConfigError, match="not a regular file"):
         list(tail.read())
 
 
@@ -169,7 +169,7 @@ class Watched(Nodes):
         self.steps: list[tuple[str, Callable[[], object]]] = []
         """What the reader waits for, in turn, and what happens then."""
         self.ends: Callable[[], None] = interrupted
-        monkeypatch.setattr(Cluster, "connect", lambda *_: self)
+        monkeypatch.setattr(KubeClient, "connect", lambda *_: self)
         monkeypatch.setattr(follow, "FOLLOW_SECONDS", 0.01)
         monkeypatch.setattr(follow, "RETRY_SECONDS", 0.01)
         monkeypatch.setattr(follow, "REFRESH_SECONDS", 0.01)

@@ -14,7 +14,7 @@ import pytest
 from enforcer.audit.log import AuditLog, lines_of, segments
 from enforcer.audit.record import GENESIS, ChainHead, Kind, append_hash, read
 from enforcer.audit.retention import Retention
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare_cli.audit import remote
 from gpushare_cli.terminal import counted
 from tests.unit.gpushare_cli.audit_logs import Nodes, run, write
@@ -23,7 +23,7 @@ from tests.unit.gpushare_cli.audit_logs import Nodes, run, write
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
     nodes = Nodes()
-    monkeypatch.setattr(Cluster, "connect", lambda *_: nodes)
+    monkeypatch.setattr(KubeClient, "connect", lambda *_: nodes)
     monkeypatch.delenv("NODE_NAME", raising=False)
     return nodes
 

@@ -19,7 +19,7 @@ from enforcer.quota.sharing_mode import SharingModes
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.contention import UNSURE
 from gpushare.errors import ClusterError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare_cli import node_status
 from gpushare_cli.check import cluster, command
 from gpushare_cli.check import node as checks_node
@@ -31,7 +31,7 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 class Api:
-    """Answers like ``Cluster``, from a table of paths; a number is an HTTP error."""
+    """Answers like ``KubeClient``, from a table of paths; a number is an HTTP error."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = answers
@@ -85,7 +85,7 @@ def test_a_server_that_behaves_like_an_older_version_is_one() -> None:
 
 
 def test_an_api_server_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cluster, "connect", lambda *_: Api({"version": 503}))
+    monkeypatch.setattr(KubeClient, "connect", lambda *_: Api({"version": 503}))
     answers = list(command.ask(cluster.checkers(None, None, required=True)))
     assert [(each.description, each.level) for each in answers] == [("Kubernetes", "wrong")]
 
@@ -240,7 +240,7 @@ def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
 
 
 HELD = SharingModes(Mode.TIME_SLICING, {"GPU-1": Mode.MPS}).objection("GPU-1") or ""
-BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is no mode; write one of mps, time-slicing, mig, or remove it"
+BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is not a mode; write one of mps, time-slicing, mig, or remove it"
 
 
 @pytest.mark.parametrize(

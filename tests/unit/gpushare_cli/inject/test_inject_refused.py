@@ -125,7 +125,7 @@ def test_a_tag_at_anything_is_no_traceback_wherever_it_is_read(inject: Run, tmp_
 def test_what_is_no_image_is_refused_before_it_stands_in_a_pod(inject: Run, image: str) -> None:
     code, out, err = inject(text(wrapped("Pod", pod())), "--image", image)
     assert (code, out) == (2, "")
-    assert err == f"gpu-share: --image: {image!a} is no image; write for example registry.example/gpu-share:0.1.0\n"
+    assert err == f"gpu-share: --image: {image!a} is not an image; write for example registry.example/gpu-share:0.1.0\n"
 
 
 @pytest.mark.parametrize("value", ["0", "00", "999999999999999"])
@@ -143,7 +143,7 @@ def test_a_file_that_is_not_there_is_wrong_use(capsys: pytest.CaptureFixture[str
 def test_an_empty_name_of_a_file_is_shown(inject: Run, options: tuple[str, ...]) -> None:
     code, out, err = inject(text(wrapped("Pod", pod())), *options)
     assert (code, out) == (2, "")
-    assert err == "gpu-share: '' is no name of a file; write one, or - for standard input\n"
+    assert err == "gpu-share: '' is not a file name; write one, or - for standard input\n"
 
 
 def privileged(asked: dict[str, Any]) -> dict[str, Any]:
