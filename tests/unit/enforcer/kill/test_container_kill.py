@@ -8,6 +8,7 @@ from enforcer.attribution.procfs import PidHandle
 from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
 from tests.unit.enforcer.kill.test_executor import Handle, World, at_look, process
+from tests.unit.enforcer.kill.test_executor_changed import now_is
 from tests.unit.enforcer.made import quota
 
 STUBBORN = (signal.SIGKILL,)
@@ -118,3 +119,21 @@ def test_a_signal_is_waited_for_by_its_own_timeout(tmp_path: Path) -> None:
     world.timeouts = type(world.timeouts)(term=20.0, kill=50.0)
     world.run(about=quota(on_exceed=OnExceed.KILL))
     assert [(pid, round(seconds, -1)) for pid, seconds in waits] == [(501, 20.0), (501, 50.0)]
+
+
+def test_of_those_that_end_with_the_first_only_those_to_which_something_was_tried_are_on_record(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 0, holds=False), process(502, 9000), process(503, 0, holds=False))
+    world.answer, world.leaders, world.refused = True, {501}, {502}
+    result = world.run(world.processes[502], about=quota(on_exceed=OnExceed.KILL_CONTAINER))
+    assert (result.reason, world.signals()) == (Reason.TERMINATE_FAILED, [])
+    assert [(row["pid"], row["result"]) for row in world.records()[-1]["targets"]] == [
+        (501, "TerminateFailed"), (502, "TerminateFailed"),
+    ]  # fmt: skip
+
+
+def test_a_policy_that_only_warns_by_now_spares_those_not_terminated_yet(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 5000), process(502, 4900))
+    world.answer = True
+    at_look(world, 3, lambda: now_is(world, None))
+    assert world.run().reason is Reason.KILLED
+    assert world.story == ["terminate_client 501", "SIGTERM 501"]
