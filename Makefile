@@ -79,10 +79,11 @@ format: $(STAMP) ## Rewrite the sources as ruff likes them
 bench: $(STAMP) ## Time the webhook alone
 	@$(RUN)/python -m tests.load.bench
 
-golden: $(STAMP) ## Regenerate tests/golden/*/expected.json and tables of docs/frameworks.md and docs/reference.md (review the diff)
+golden: $(STAMP) ## Regenerate tests/golden/*/expected.json tables of docs/frameworks.md and docs/reference.md, and docs/troubleshooting.md (review the diff)
 	@$(RUN)/python -m tests.golden
 	@$(RUN)/python -m tests.support.frameworks
 	@$(RUN)/python -m tests.support.annotations
+	@$(RUN)/python -m tests.support.reasons
 
 protos: $(STAMP) ## Generate enforcer/dra/stubs from its .proto files
 	@$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. enforcer/dra/stubs/*.proto

@@ -89,10 +89,10 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
         configure_logging(options.log_level)
         return _run(options, reader, attributor or CgroupAttributor())
     except ConfigError as error:
-        sys.stderr.write(f"gpu-share enforcer: {error.message}\n")
+        sys.stderr.write(f"gpu-share enforcer: {error.reason}: {error.message}\n")
         return WRONG_USE
     except GpuShareError as error:
-        sys.stderr.write(f"gpu-share enforcer: {error.message}\n")
+        sys.stderr.write(f"gpu-share enforcer: {error.reason}: {error.message}\n")
         return NOT_FINE
 
 

@@ -132,6 +132,7 @@ class ConfigError(GpuShareError):
 class ClusterError(GpuShareError):
     """The API server could not be reached, or answered with an error. ``status`` is 0 when it did not answer."""
 
+    reason = Reason.API_UNREACHABLE
     PASSING = frozenset({401, 408, 409, 429})
     """Of the client's own errors those that pass: a token that is renewed, a conflict, too much to do."""
 

@@ -60,6 +60,7 @@ class Reason(StrEnum):
     ECC_UNCORRECTABLE = "EccUncorrectable"
     CRITICAL_XID = "CriticalXid"
     CONTENDED = "Contended"
+    GPU_EXCLUDED = "GpuExcluded"
     MPS_LIMIT_NOT_APPLIED = "MpsLimitNotApplied"
     MPS_FAULT = "MpsFault"
     MPS_TAMPERED = "MpsTampered"

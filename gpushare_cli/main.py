@@ -36,6 +36,7 @@ VERBS: Final = {
     "audit": "show the audit log and verify its chain",
     "breaker": "say whether a storm of kills stopped enforcement on this node, and start it again",
     "annotations": "print every annotation and label: its values, its default, and what reads it",
+    "reasons": "print what the Reasons in refusals, Events, records and logs mean, and what to do",
     "uninstall": "wait for the last share, and remove what the product made (run by the chart's hooks)",
     "completion": "print a completion script for bash, zsh or fish",
     "version": "print the version",

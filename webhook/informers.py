@@ -141,7 +141,7 @@ def followers(
 
     def failed(error: ClusterError) -> None:
         metrics.cluster_errors.inc()
-        log.warning("watch interrupted", error=error.message, status=error.status)
+        log.warning("watch interrupted", reason=error.reason, error=error.message, status=error.status)
 
     def follow(where: str, on_list: OnList, on_event: OnEvent, **query: str) -> Informer:
         return _Eager(cluster, where, on_list, on_event, failed, **query)

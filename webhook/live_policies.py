@@ -88,7 +88,13 @@ class LivePolicies:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             # Its sentence names the API server's address, which is none of a stranger's business.
-            log.warning("namespace cannot be read", namespace=name, status=error.status, error=error.message)
+            log.warning(
+                "namespace cannot be read",
+                reason=error.reason,
+                namespace=name,
+                status=error.status,
+                error=error.message,
+            )
             raise not_now(name) from error
         return parse(namespace) if opted_in(namespace) else None
 

@@ -70,7 +70,7 @@ class PluginService:
         return dra.NodeUnprepareResourceResponse(error=error)
 
     def _tried(self, operation: str, claim: dra.Claim, turn: Callable[[], None]) -> str:
-        """Do it; the sentence that says why it was not done, else nothing."""
+        """Do it. Return nothing, or why it failed (``Reason: sentence``), for the Event that the kubelet writes."""
         try:
             with self._metrics.claim_seconds.labels(operation).time():
                 turn()
@@ -80,11 +80,11 @@ class PluginService:
                 "claim not served", operation=operation, reason=str(error.reason), namespace=claim.namespace,
                 claim=claim.name, error=error.message,
             )  # fmt: skip
-            return error.message
+            return f"{error.reason}: {error.message}"
         except Exception:  # a bug in one claim must not take the others' answers with it
             self._metrics.claim_failures.labels(operation, str(Reason.INTERNAL)).inc()
             log.exception("a claim failed", operation=operation, reason=str(Reason.INTERNAL), claim=claim.name)
-            return BUG
+            return f"{Reason.INTERNAL}: {BUG}"
         return ""
 
     def handlers(self) -> Handlers:

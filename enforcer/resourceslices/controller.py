@@ -147,7 +147,7 @@ class SliceController:
     def _say(self, left_out: tuple[ExcludedGpu, ...]) -> None:
         if left_out != self._said:
             for each in left_out:
-                log.warning("GPU not offered", reason=str(Reason.CONFLICT), gpu=each.uuid, why=each.why)
+                log.warning("GPU not offered", reason=str(Reason.GPU_EXCLUDED), gpu=each.uuid, why=each.why)
         self._said = left_out
 
 

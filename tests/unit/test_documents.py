@@ -16,7 +16,7 @@ from gpushare_cli.main import PARTS, VERBS, build_parser
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCUMENTS: Final = (
     "README.md", "SECURITY.md", "CONTRIBUTING.md", "deploy/README.md", "examples/README.md", "docs/reference.md",
-    "docs/architecture.md",
+    "docs/architecture.md", "docs/troubleshooting.md",
     "docs/limits.md", "docs/placement.md", "docs/hardware.md", "docs/safety.md", "docs/recipes.md", "docs/scale.md",
 )  # fmt: skip
 PRODUCT: Final = ("gpushare", "gpushare_cli", "enforcer", "webhook", "sidecar", "certs")

@@ -1,4 +1,4 @@
-"""The reference names every annotation, label, reason and metric there is, and every way to read the audit log."""
+"""The documents name every annotation, label, Reason and metric there is, and every way to read the audit log."""
 
 import re
 from pathlib import Path
@@ -9,9 +9,10 @@ import pytest
 from enforcer.mps.event_reporter import IncidentCollector
 from enforcer.mps.incidents import IncidentLog
 from enforcer.status.metrics import Latest, Metrics
+from gpushare.reason_table import BY_REASON
 from gpushare.reasons import Reason
 from gpushare_cli.main import build_parser
-from tests.support import annotations
+from tests.support import annotations, reasons
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TEXT: Final = (ROOT / "docs" / "reference.md").read_text()
@@ -32,9 +33,15 @@ def test_every_way_to_read_the_audit_log_is_in_its_table() -> None:
         assert [word for word in words if word not in spoken and word not in TEXT] == [], name
 
 
-def test_every_reason_is_explained_and_every_metric_listed() -> None:
-    section = TEXT.partition("\n## Reasons\n")[2].partition("\n## ")[0]
-    assert [str(reason) for reason in Reason if f"`{reason}`" not in section] == []
+def test_the_page_of_reasons_is_that_of_the_code_and_each_has_its_anchor() -> None:
+    text = reasons.PAGE.read_text()
+    assert reasons.page() == text, "run make golden"
+    heads = re.findall(r"^### (.*)$", text, re.MULTILINE)
+    assert sorted(heads) == sorted(Reason)
+    assert [BY_REASON[Reason(head)].anchor for head in heads] == [head.lower() for head in heads]
+
+
+def test_every_metric_is_listed() -> None:
     metrics = TEXT.partition("\n## Metrics\n")[2].partition("\n## ")[0]
     families = [*Metrics().registry.collect(), *Latest().collect(), *IncidentCollector(IncidentLog()).collect()]
     own = {each.name + ("_total" if each.type == "counter" else "") for each in families if "gpu_share" in each.name}

@@ -257,7 +257,7 @@ class Controller:
         try:
             result = call()
         except ClusterError as error:
-            log.warning("claim template not written", error=error.message, **where)
+            log.warning("claim template not written", reason=error.reason, error=error.message, **where)
             return "error", Outcome.UNAVAILABLE if _unavailable(error) else Outcome.ANSWERED
         if result == "ok":
             reason = Reason.TEMPLATE_CREATED if action == CREATE else Reason.TEMPLATE_DELETED

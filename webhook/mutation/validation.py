@@ -94,7 +94,8 @@ def _node_name(pod: PodView) -> Check[None]:
 
 def _windows(pod: PodView) -> Check[None]:
     if mapping(pod.spec.get("os"), "spec.os").get("name") == "windows":
-        yield Problem("spec.os.name", "GPU sharing is not supported on Windows; remove the gpu-share.io annotations")
+        message = f"GPU sharing is not supported on Windows; remove the {contract.GROUP} annotations"
+        yield Problem("spec.os.name", message)
 
 
 def _root(pod: PodView, sharing: Collection[str], settings: Settings) -> Check[None]:

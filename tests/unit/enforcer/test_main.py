@@ -24,6 +24,7 @@ from enforcer.runtime.background import run_periodically
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.memory_fraction import Reserve
+from gpushare.reasons import Reason
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import Attributor, Reader, card
 
@@ -92,7 +93,9 @@ def test_in_a_pid_namespace_of_its_own_it_refuses(monkeypatch: Any, capsys: Any,
     monkeypatch.setattr(program, "in_initial_pid_namespace", lambda: False)
     options = [*BASE, "--state", str(tmp_path), "--no-cluster", "--no-mps"]
     assert main(options, reader=Reader(), attributor=Attributor()) == 2
-    assert "hostPID: true" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{Reason.NOT_INITIAL_PID_NAMESPACE}: " in said
+    assert "hostPID: true" in said
 
 
 def test_it_starts_without_nvml_says_what_is_missing_and_goes_on_when_it_is_back(

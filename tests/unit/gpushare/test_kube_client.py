@@ -14,6 +14,7 @@ from gpushare import kube_client as road
 from gpushare.errors import ClusterError
 from gpushare.informer import Informer
 from gpushare.kube_client import CORE_V1, KubeClient, path
+from gpushare.reasons import Reason
 from tests.support.patience import patient
 
 BROKEN = "the connection ends in the middle"
@@ -109,7 +110,7 @@ def test_an_error_carries_the_server_s_sentence_and_status(cluster: KubeClient, 
     server.answers = [(404, [{"kind": "Status", "message": 'pods "a" not found'}])]
     with pytest.raises(ClusterError, match='GET /x: pods "a" not found') as caught:
         cluster.get("/x")
-    assert caught.value.status == 404
+    assert (caught.value.status, caught.value.reason) == (404, Reason.API_UNREACHABLE)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1,2]"], ids=["empty", "html", "no-object"])

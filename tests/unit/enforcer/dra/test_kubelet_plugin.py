@@ -17,6 +17,7 @@ from enforcer.dra.mps_readiness import MpsReady
 from enforcer.status.metrics import Metrics
 from gpushare.contract import DRIVER, DRIVER_SOCKET, REGISTRATION_SOCKET
 from gpushare.errors import ConfigError
+from gpushare.reasons import Reason
 from tests.support.kubelet import KubeletCalls
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, OTHER_DEVICE
@@ -72,6 +73,7 @@ def test_each_claim_of_a_call_has_its_own_answer(served: Served) -> None:
     served.kubelet.register()
     answers = served.kubelet.prepare(key(good), key(bad))
     assert "not found" in answers[bad.uid].error
+    assert answers[bad.uid].error.startswith(f"{Reason.CLAIM_UNKNOWN}: "), "the kubelet puts it into the pod's Event"
     assert not answers[bad.uid].devices
     devices = {each.request_names[0]: each for each in answers[good.uid].devices}
     assert (answers[good.uid].error, set(devices)) == ("", {"model", "gpu-share"})
@@ -89,7 +91,7 @@ def test_a_bug_is_answered_and_the_next_claim_served(served: Served, monkeypatch
     served.kubelet.register()
     with monkeypatch.context() as patch:
         patch.setattr(served.world.files, "write", lambda _: 1 / 0)
-        assert served.kubelet.prepare(key(ref))[ref.uid].error == BUG
+        assert served.kubelet.prepare(key(ref))[ref.uid].error == f"{Reason.INTERNAL}: {BUG}"
     assert served.kubelet.prepare(key(ref))[ref.uid].error == ""
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.quota.types import Mode
@@ -13,6 +14,7 @@ from enforcer.resourceslices import controller as module
 from enforcer.resourceslices import controller as turns
 from enforcer.resourceslices.controller import SliceController, Turns
 from enforcer.resourceslices.devices import InventoryPolicy, Order
+from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota
 from tests.unit.enforcer.resourceslices.test_foreign_memory import view
 from tests.unit.enforcer.test_main import Api
@@ -162,3 +164,11 @@ def test_an_enforcer_that_starts_anew_keeps_the_order_that_stands() -> None:
     again.turns.offer()
     assert world.api.devices() == order
     assert GPU.lower() in order
+
+
+def test_an_excluded_gpu_is_logged_once_with_its_reason(world: World) -> None:
+    world.eyes.latest = (view(holder(101, 16000)),)
+    with structlog.testing.capture_logs() as lines:
+        world.turns.offer()
+        world.turns.offer()
+    assert [(line["gpu"], line["reason"]) for line in lines] == [(GPU, Reason.GPU_EXCLUDED)]

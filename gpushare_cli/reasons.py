@@ -1,0 +1,69 @@
+"""``gpu-share reasons``: what a Reason means, what to do, and where it appears."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, Final
+
+from gpushare.errors import ConfigError
+from gpushare.reason_row import ReasonRow
+from gpushare.reason_table import TABLE
+from gpushare_cli.exit_codes import FINE
+from gpushare_cli.terminal import table
+
+HEADERS: Final = ("REASON", "MEANING")
+SHOWN: Final = 100
+"""Characters of a wrong word that are shown and compared."""
+_BY_WORD: Final = {row.reason.lower(): row for row in TABLE}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to ``argparse``'s collection of subparsers."""
+    parser = subparsers.add_parser(
+        "reasons",
+        help="print what the Reasons in refusals, Events, records and logs mean, and what to do",
+        description="Print every Reason with its meaning; for one Reason, also what to do and where it appears.",
+    )
+    parser.add_argument("reason", nargs="?", metavar="REASON", help="a Reason in any case, for example OverQuota")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(%(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table, or one of its rows.
+
+    Raises:
+        ConfigError: there is no such Reason; the nearest is named.
+    """
+    one = None if args.reason is None else _row(args.reason)
+    if args.output == "json":
+        print(json.dumps(_object(one) if one else [_object(row) for row in TABLE], indent=2))
+    else:
+        lines = _lines(one) if one else table(HEADERS, ((row.reason, row.meaning) for row in TABLE))
+        print("\n".join(lines))
+    return FINE
+
+
+def _row(text: str) -> ReasonRow:
+    word = text[:SHOWN].lower()
+    if word not in _BY_WORD:
+        near = _BY_WORD[get_close_matches(word, _BY_WORD, 1, cutoff=0)[0]].reason
+        raise ConfigError(f"REASON {text[:SHOWN]!r} does not exist; did you mean {near}?")
+    return _BY_WORD[word]
+
+
+def _lines(row: ReasonRow) -> Iterator[str]:
+    yield f"{row.reason}: {row.meaning}"
+    if row.action:
+        yield f"What to do: {row.action}"
+    yield f"Appears in: {', '.join(row.places)}."
+
+
+def _object(row: ReasonRow) -> dict[str, Any]:
+    return {
+        "reason": row.reason,
+        "meaning": row.meaning,
+        "action": row.action,
+        "places": row.places,
+        "anchor": row.anchor,
+    }
