@@ -41,6 +41,13 @@ class ContainerKill:
         timeouts: seconds to wait, and rounds.
     """
 
+    _group: list[PinnedProcess]
+    """This round's processes to signal, or that MPS refused to terminate."""
+    _leaders: list[PinnedProcess]
+    """Of those, the ones whose pid namespace ends with them."""
+    _children: dict[Identity, KillTarget]
+    """The GPU processes that may end with a leader: MPS has to have terminated their clients before a signal."""
+
     def __init__(
         self,
         decision: KillDecision,
@@ -61,12 +68,6 @@ class ContainerKill:
         """The container's GPU processes at the first recheck after INTENT."""
         self._others = dict[Identity, KillTarget]()
         """The other processes of the container when its first process was pinned."""
-        self._group = list[PinnedProcess]()
-        """This round's processes to signal, or that MPS refused to terminate."""
-        self._leaders = list[PinnedProcess]()
-        """Of those, the ones whose pid namespace ends with them."""
-        self._children = dict[Identity, KillTarget]()
-        """The GPU processes that may end with a leader: MPS has to have terminated their clients before a signal."""
         self.respawned: tuple[ProcessUsage, ...] = ()
         """The GPU processes now, if new ones have replaced the killed and the container has a first process to kill."""
 
@@ -161,7 +162,7 @@ class ContainerKill:
         try:
             reason = self._terminate_clients(targets)
             self._leaders = [each for each in self._group if self._processes.leads_namespace(each.identity.pid)]
-            self._children = {each.identity: each for each in self._group} if self._leaders else {}
+            self._children = {each.identity: each for each in self._group}
             for number, seconds in ((signal.SIGTERM, self._timeouts.term), (signal.SIGKILL, self._timeouts.kill)):
                 self._terminate_children()
                 self._recheck_group()

@@ -78,6 +78,15 @@ def test_a_file_that_cannot_be_removed_is_tried_again_and_opens_nothing(
     assert not (tmp_path / NAME).exists()
 
 
+def test_a_file_that_is_gone_already_when_the_detector_closes_is_written_when_it_opens_again(tmp_path: Path) -> None:
+    breaker = make(tmp_path)
+    breaker.persist(STORM)
+    assert reset(tmp_path)
+    breaker.persist(DetectorState())
+    breaker.persist(STORM)
+    assert (tmp_path / NAME).exists()
+
+
 def test_it_can_open_again(tmp_path: Path) -> None:
     breaker = make(tmp_path)
     for _ in range(2):
@@ -140,6 +149,15 @@ def test_a_mark_that_an_operator_made_is_not_written_over(tmp_path: Path) -> Non
     assert (tmp_path / NAME).read_bytes() == b"for the night"
     assert reset(tmp_path)
     assert not breaker.sync_from_disk(STORM).open, "it counts as written, so taking it away closes"
+
+
+def test_a_mark_that_an_operator_makes_before_it_is_read_is_not_removed(tmp_path: Path) -> None:
+    breaker = make(tmp_path)
+    calm = breaker.sync_from_disk(DetectorState())
+    (tmp_path / NAME).write_bytes(b"for the night")
+    breaker.persist(calm)
+    assert (tmp_path / NAME).read_bytes() == b"for the night"
+    assert breaker.sync_from_disk(calm).open
 
 
 def test_a_mark_that_stands_opens_and_forgets_nothing(tmp_path: Path) -> None:
