@@ -1,12 +1,13 @@
-"""``gpu-share certs``: one run brings authority, serving pair and published bundle into order, and ends."""
+"""``gpu-share certs``: bring authority, serving pair and published bundle into order, once or again and again."""
 
 import argparse
 import ipaddress
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -43,10 +44,13 @@ def main(argv: Sequence[str]) -> int:
     _log_to_stderr()
     try:
         options = parse(argv)
-        return _watched(options) if options.watch else _run(options)
+        run = partial(_run, options, build(options))
+        return watch(run, stopped_by_signal(), options.interval) if options.watch else run()
     except ConfigError as error:
         sys.stderr.write(f"gpu-share certs: {error.message}\n")
         return WRONG_USE
+    except GpuShareError as error:
+        return _failed(error)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -97,23 +101,25 @@ def _parser() -> argparse.ArgumentParser:
     add("--settle", type=_seconds, default=300.0, metavar="S", help="how long a bundle is out before it is used (300)")
     add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
     add("--watch", action="store_true", help="stay, and look again every --interval seconds")
-    add("--interval", type=_seconds, default=60.0, metavar="S", help="with --watch (60)")
+    add("--interval", type=_seconds, default=10.0, metavar="S", help="with --watch (10)")
     return parser
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, rotator: CertificateRotator) -> int:
     try:
-        with ExitStack() as stack:
-            if options.dir:
-                stack.enter_context(locked(options.dir))
-            build(options).reconcile()
+        with locked(options.dir) if options.dir else nullcontext():
+            rotator.reconcile()
     except ConfigError:
         raise
     except (GpuShareError, OSError) as error:
-        reason = error.reason if isinstance(error, GpuShareError) else Reason.INTERNAL
-        log.error("certificates not in order", reason=reason, detail=str(error))  # noqa: TRY400 - a sentence, no trace
-        return NOT_FINE
+        return _failed(error)
     return FINE
+
+
+def _failed(error: Exception) -> int:
+    reason = error.reason if isinstance(error, GpuShareError) else Reason.INTERNAL
+    log.error("certificates not in order", reason=reason, detail=str(error))
+    return NOT_FINE
 
 
 def build(options: argparse.Namespace) -> CertificateRotator:
@@ -130,10 +136,6 @@ def build(options: argparse.Namespace) -> CertificateRotator:
     authority = kube_store.SecretStore(connection, namespace, name + AUTHORITY_SUFFIX, kube_store.OPAQUE)
     serving = kube_store.SecretStore(connection, namespace, name, kube_store.TLS)
     return CertificateRotator(authority, serving, options.wanted, publisher=publisher)
-
-
-def _watched(options: argparse.Namespace) -> int:
-    return watch(lambda: _run(options), stopped_by_signal(), options.interval)
 
 
 def watch(run: Callable[[], int], stopping: threading.Event, interval: float) -> int:

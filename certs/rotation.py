@@ -76,6 +76,7 @@ class CertificateRotator:
     ) -> None:
         self._authority, self._serving, self._wanted = authority, serving, wanted
         self._publisher, self._clock = publisher, clock
+        self._reported = ""
 
     def reconcile(self) -> Plan:
         """Do all that can be done now; return the step that is left: ``NOTHING``, or ``WAIT`` with its reason.
@@ -94,9 +95,14 @@ class CertificateRotator:
                     raise
                 continue
             if done.step in {Step.NOTHING, Step.WAIT}:
-                log.info("certificates in order", reason=Reason.CERTIFICATE_CURRENT, detail=done.reason)
+                self._report(done.reason)
                 return done
         raise GpuShareError(f"{self._serving}: no good state after {MAX_STEPS} steps; is the clock right?")
+
+    def _report(self, detail: str) -> None:
+        if detail != self._reported:
+            log.info("certificates in order", reason=Reason.CERTIFICATE_CURRENT, detail=detail)
+        self._reported = detail
 
     def _once(self) -> Plan:
         now = self._clock()

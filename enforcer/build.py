@@ -5,13 +5,18 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
+from typing import Any
 
 import structlog
 
 from enforcer.attribution.cgroup import Attributor
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.log import AuditLog
+from enforcer.audit.writer import AuditWriter
+from enforcer.kill.circuit_breaker import OPEN, opened_at
 from enforcer.limits.backend import Backend
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.incidents import IncidentLog
@@ -25,7 +30,9 @@ from enforcer.nvml.worker_process import command
 from enforcer.quota.informer import PodListener
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import LimitStatus, Mode, Quota
+from enforcer.resourceslices.audit_head_publisher import start_anchor_publisher
 from enforcer.resourceslices.availability import GpuAvailability
+from enforcer.resourceslices.enforcer_report import EnforcerState, start_report_publisher
 from enforcer.status.events import NodeEvent, NodeEventRecorder
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
@@ -162,4 +169,32 @@ def sharing_modes(
     reporter = NodeEventRecorder(cluster, options.node)
     return SharingModeController(
         options.mode, lambda said: reporter.report(NodeEvent(Reason.MODE_UNKNOWN, said)), changed
+    )
+
+
+def setup_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the node's status has for ``gpu-share check --node``."""
+    roots = {"driverRoot": options.driver_root, "kubeletRoot": options.kubelet_root, "cdiRoot": options.cdi_root}
+    return {**{name: str(root) for name, root in roots.items()}, "anyPidNamespace": options.allow_any_pid_namespace}
+
+
+def annotate_slices(
+    options: argparse.Namespace, cluster: KubeClient, log: AuditLog, writer: AuditWriter, metrics: Metrics, side: Side
+) -> None:
+    """Begin to keep the annotations of this node's slices: the head of the audit log, and the enforcer's report."""
+    anchor = start_anchor_publisher(log, cluster, options.node, side.stopped)
+    side.complain(lambda: anchor.problem)
+    state = partial(reported, options, metrics, lambda: writer.problem or log.shortage)
+    start_report_publisher(cluster, options.node, state, side.stopped)
+
+
+def reported(options: argparse.Namespace, metrics: Metrics, audit_log: Callable[[], str | None]) -> EnforcerState:
+    """Return what this enforcer reports of itself. Raises OSError where its state directory cannot be read."""
+    unwritable = audit_log() or ""
+    problems = metrics.latest.status.get("problems", ())
+    return EnforcerState(
+        enforcing=not options.no_enforce,
+        breaker=opened_at(options.state),
+        audit_log=unwritable,
+        problems=tuple(each for each in problems if each not in {OPEN, unwritable}),
     )

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -92,6 +92,8 @@ class LoopDependencies:
     """Of memory that no process accounts for, by GPU: to be shown, and no more."""
     proven: Callable[[], Mapping[tuple[str, str], LimitStatus]] = dict
     """What is known of each limit, by container id and GPU."""
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    """See ``enforcer.status.node_status.Snapshot``."""
 
 
 class EnforcementLoop:
@@ -342,7 +344,7 @@ class EnforcementLoop:
             quotas=node_status.shown(self._state, quotas), state=self._state, rules=self._rules,
             head=self._parts.audit_log.head, problems=self._problems(), standing=self._parts.standing(),
             failures=self._parts.findings(), proven=self._parts.proven(), sight=self._sight,
-            growth=self._parts.growth(),
+            growth=self._parts.growth(), setup=self._parts.setup,
         )  # fmt: skip
         snapshot, found = self._editions.of(snapshot)
         self._parts.metrics.latest.status = found

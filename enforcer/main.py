@@ -21,7 +21,7 @@ from enforcer.attribution.procfs import CgroupAttributor, in_initial_pid_namespa
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import FOLDER, AuditLog
 from enforcer.audit.writer import AuditWriter, record_writer
-from enforcer.build import LogEventRecorder, Seeing, Side, sharing_modes
+from enforcer.build import LogEventRecorder, Seeing, Side, annotate_slices, setup_of, sharing_modes
 from enforcer.detection.debt import Terms
 from enforcer.detection.types import DetectorConfig
 from enforcer.dra.plugin import DraPlugin, DraPluginConfig
@@ -48,11 +48,11 @@ from enforcer.oom.reporter import OomReporter, call_both
 from enforcer.pod_deletion.client_release import departing, released_in_time
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.informer import QuotaInformer, follow_quotas
-from enforcer.resourceslices.audit_head_publisher import start_anchor_publisher
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention import Allocatable
 from enforcer.resourceslices.controller import SliceController, Turns
 from enforcer.resourceslices.devices import InventoryPolicy
+from enforcer.resourceslices.health_monitor import Tenants
 from enforcer.runtime import capabilities, lock
 from enforcer.runtime.background import run_periodically
 from enforcer.runtime.logs import configure_logging
@@ -139,8 +139,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         _tell_operators(stack, options, cluster, seeing.metrics, side)
         if cluster is not None:
             _join_cluster(stack, options, cluster, checkpoint, seeing, side)
-            anchor = start_anchor_publisher(written, cluster, options.node, side.stopped)
-            side.complain(lambda: anchor.problem)
+            annotate_slices(options, cluster, written, audit_log, seeing.metrics, side)
         start_verifier(prover, options.limit_verification_seconds, side.stopped)
         run_periodically(LOCK_SECONDS, "lock", partial(hold.stop_when_lost, side.stopped), side.stopped)
         _serve(enforcer, options, side)
@@ -167,7 +166,7 @@ def _enforcer(
         reap_pending=executor.reap_pending, metrics=seeing.metrics, problems=side.all,
         tell_pods=call_both(call_both(inquest.look, MpsClients(pods).look), pods.write),
         standing=lambda: side.now(watch.latest), findings=inquest.findings, tell_operators=side.tell_operators,
-        proven=lambda: prover.proven, growth=seeing.growth,
+        proven=lambda: prover.proven, growth=seeing.growth, setup=setup_of(options),
     )  # fmt: skip
     debt = Terms(credit=options.debt_credit, refill=options.debt_refill, first=options.poll_seconds)
     rules = DetectorConfig(
@@ -329,6 +328,7 @@ def _kubelet(
             quotas=checkpoint.read,
             tell=side.tell,
             exceeding=side.exceeding,
+            health=lambda: side.sharing.health(seeing.watch.latest),
             shared_memory=options.mps_shared_memory,
             host_network=options.tenant_host_network,
             reserve=options.reserve,
@@ -379,7 +379,8 @@ def _keep_offering(
     side.complain(lambda: offering.problem)
     side.hindrances.append(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
     changed = threading.Event() if kubelet is None else kubelet.registered
-    side.sharing.examine(lambda: seeing.watch.latest, side.nvml, side.failures, changed, side.stopped)
+    tenants = Tenants(checkpoint.read, side.tell)
+    side.sharing.examine(lambda: seeing.watch.latest, side.nvml, side.failures, changed, side.stopped, tenants)
     side.wakes.append(changed)
     Turns(offering, seeing.watch, checkpoint.read, kubelet).keep(options.poll_seconds, changed, side.stopped)
 

@@ -37,6 +37,7 @@ class Object(StrEnum):
     NAMESPACE = "namespace"
     NODE = "node"
     RESOURCE_SLICE = "ResourceSlice"
+    POLICY = "admission policy"
 
 
 class Reader(StrEnum):
@@ -115,6 +116,7 @@ _TRUE: Final = ValueType(name="true", examples=("true",))
 _MODE: Final = ValueType(name="mps or time-slicing or mig", examples=("mps", "time-slicing", "mig"))
 _REASONS: Final = ValueType(name="JSON object, UUID to reason")
 _HEAD: Final = ValueType(name="number and hash of an audit record")
+_REPORT: Final = ValueType(name="JSON object: version, enforcing, breaker, auditLog, problems")
 
 
 def _one_of(**options: str) -> ValueType:
@@ -256,6 +258,14 @@ TABLE: Final = (
         key=contract.AUDIT_HEAD, on=Object.RESOURCE_SLICE, type=_HEAD,
         read_by=(Reader.ENFORCER, Reader.POLICY, Reader.COMMAND_LINE),
         meaning="set by the enforcer: the head of the node's audit log",
+    ),
+    Annotation(
+        key=contract.ENFORCER, on=Object.RESOURCE_SLICE, type=_REPORT, read_by=(Reader.COMMAND_LINE,),
+        meaning="set by the enforcer: its version, circuit breaker, audit log and problems",
+    ),
+    Annotation(
+        key=contract.TENANT_RESIZE, on=Object.POLICY, type=_TRUE, read_by=(Reader.COMMAND_LINE,),
+        meaning="set by the chart value tenantResize: which content the policy has as shipped",
     ),
 )  # fmt: skip
 

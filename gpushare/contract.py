@@ -68,6 +68,14 @@ EXCLUDED_GPUS: Final = f"{GROUP}/excluded-gpus"
 # Annotation of our ResourceSlices: where the node's audit log stands, as ``enforcer.audit.record.Head`` writes it.
 AUDIT_HEAD: Final = f"{GROUP}/audit-head"
 
+# Annotation of our ResourceSlices: what the node's enforcer reports of itself, as JSON: ``version``, ``enforcing``,
+# ``breaker`` (since when it is open, null while it is closed), ``auditLog`` (why it cannot be written, or empty),
+# ``problems``.
+ENFORCER: Final = f"{GROUP}/enforcer"
+
+# Annotation of a policy: the chart value tenantResize is true, so that the policy is shipped with other content.
+TENANT_RESIZE: Final = f"{GROUP}/tenant-resize"
+
 # Foreign annotations we read.
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 MIRROR: Final = "kubernetes.io/config.mirror"

@@ -23,6 +23,8 @@ CA_DAYS: Final = 365
 LEAF_DAYS: Final = 30
 
 # All processes.
+SYSTEM_NAMESPACE: Final = "gpu-share-system"
+"""The namespace that the chart is installed in, unless its user names another."""
 LOG_LEVEL: Final = "info"
 UNINSTALL_SECONDS: Final = 120.0
 

@@ -1,6 +1,7 @@
 """``gpu-share status``: what the containers of one pod use, from inside its sidecar."""
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from sidecar.pod_status import Status, Use
 
 STALE_SECONDS: Final = 60.0
 """The enforcer writes every few seconds; a restart of it takes less than this."""
-HEADERS: Final = ("CONTAINER", "GPU", "MEM/QUOTA", "STATE")
+HEADERS: Final = ("CONTAINER", "GPU", "MEM/QUOTA", "PEAK", "STATE")
 ELSEWHERE: Final = f"in a sharing pod: kubectl exec POD -c {SIDECAR} -- gpu-share status"
 
 
@@ -28,12 +29,13 @@ def add_parser(subparsers: Any) -> None:
     )
     what = f"where {pod_status.FILE} is (%(default)s)"
     parser.add_argument("--status", type=Path, default=Path(STATUS_PATH), metavar="DIR", help=what)
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="json: the file as it is")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show it. Returns 1 when the share is not ready, or when the enforcer does not run."""
-    status = _read(args.status / pod_status.FILE)
-    print("\n".join(lines(status)))
+    data, status = _read(args.status / pod_status.FILE)
+    print(json.dumps(json.loads(data), indent=2) if args.output == "json" else "\n".join(lines(status)))
     age = None if status.written is None else now().timestamp() - status.written
     if age is None or age > STALE_SECONDS:
         when = "at an unknown time" if age is None else f"{age:.0f} s ago"
@@ -51,17 +53,17 @@ def lines(status: Status) -> Iterator[str]:
     yield from map(str, status.messages)
 
 
-def _read(file: Path) -> Status:
+def _read(file: Path) -> tuple[bytes, Status]:
     data = files.read(str(file), pod_status.MAX_BYTES)
     status = None if data is None else pod_status.parse(data)
-    if status is None:
+    if data is None or status is None:
         raise GpuShareError(f"{file} is not there or cannot be read; run it {ELSEWHERE}")
-    return status
+    return data, status
 
 
 def _row(use: Use) -> tuple[object, ...]:
     memory = f"{cell(use.used_mib)}/{use.quota_mib}"
-    return use.container, use.gpu, memory, state_word(use.state, use.used_mib, use.quota_mib)
+    return use.container, use.gpu, memory, use.peak_mib, state_word(use.state, use.used_mib, use.quota_mib)
 
 
 def _by_name(use: Use) -> tuple[str, str]:

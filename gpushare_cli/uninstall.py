@@ -1,9 +1,9 @@
 """``gpu-share uninstall``: what the chart's hooks run around the removal of a release.
 
-``before`` waits for the last claim of our classes and then takes the webhook configuration away: a pod with a prepared
-claim cannot end without the enforcer, and nothing must be asked of a webhook that is gone. ``after`` waits for the
-last enforcer and removes what the programs made: resource slices, claim templates, certificates. ``node`` does the same
-for the files of one node. All can be repeated.
+``before`` refuses at once while claims of our classes exist, and else takes the webhook configuration away: a pod with
+a prepared claim cannot end without the enforcer, and nothing must be asked of a webhook that is gone. ``after`` waits
+for the last program of ours and removes what the programs made: resource slices, claim templates, certificates.
+``node`` does the same for the files of one node. All can be repeated.
 """
 
 import argparse
@@ -24,12 +24,15 @@ from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.terminal import some
 
 LOOK_SECONDS: Final = 2.0
+CLAIM_SECONDS: Final = LOOK_SECONDS
+"""A claim goes within a second of its pod. Helm shows nothing while this waits."""
 SHOWN: Final = 5
 CLASSES: Final = frozenset({contract.DEVICE_CLASS, contract.MIG_DEVICE_CLASS, contract.STATUS_DEVICE_CLASS})
 CONFIGURATION: Final = "gpu-share"
 CLEANER: Final = "gpu-share-clean"
 SIMULATOR: Final = "simulator"
-ENFORCER: Final = "app.kubernetes.io/name=gpu-share-enforcer"
+PROGRAMS: Final = "app.kubernetes.io/name in (gpu-share-enforcer,gpu-share-certs)"
+"""What writes slices and Secrets."""
 SECRETS: Final = ("gpu-share-webhook-tls", "gpu-share-webhook-tls-ca")
 HASH_DIGITS: Final = 16
 
@@ -79,10 +82,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "when", choices=("before", "after", "node"), help="the release is there, or gone; a node's files"
     )
-    parser.add_argument("--namespace", default="gpu-share-system", metavar="NS", help="our namespace (%(default)s)")
+    parser.add_argument(
+        "--namespace", default=defaults.SYSTEM_NAMESPACE, metavar="NS", help="our namespace (%(default)s)"
+    )
     parser.add_argument(
         "--timeout", type=float, default=defaults.UNINSTALL_SECONDS, metavar="S", help="how long to wait (%(default)s)"
     )
+    parser.add_argument("--release", default="", metavar="NAME/REVISION", help="before: how Helm knows what it removes")
     parser.add_argument("--ignore-claims", action="store_true", help="go on while claims of our classes exist")
     parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
     for option, (name, default) in PLACES.items():
@@ -93,18 +99,22 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one of them. Returns 1 when claims or enforcers are still there."""
+    """Run one of them. Returns 1 when claims or programs are still there."""
     clock = Clock(seconds=args.timeout)
     if args.when == "node":
         return node(args, clock)
     api = KubeClient.connect(args.kubeconfig)
-    if args.when == "before":
-        return before(api, clock, ignore_claims=args.ignore_claims)
-    return after(api, args.namespace, clock)
+    if args.when == "after":
+        return after(api, args.namespace, clock)
+    code = before(api, Clock(seconds=min(args.timeout, CLAIM_SECONDS)), ignore_claims=args.ignore_claims)
+    if code == NOT_FINE and args.release:
+        name, _, revision = args.release.rpartition("/")
+        print(f"  to keep the release instead: helm rollback {name} {revision} --namespace {args.namespace}")
+    return code
 
 
 def before(api: KubeClient, clock: Clock, *, ignore_claims: bool) -> int:
-    """Wait, then take the webhook configuration away. While claims stay, nothing is changed."""
+    """Take the webhook configuration away. While claims stay, nothing is changed."""
     left = claims(api) if ignore_claims else _wait(lambda: claims(api), "ask for a share of a GPU", clock)
     if left and not ignore_claims:
         print("\n".join(["refused, and nothing was changed", *_in_the_way(left)]))
@@ -129,8 +139,8 @@ def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
 
 
 def after(api: KubeClient, namespace: str, clock: Clock) -> int:
-    """Wait for the enforcers to end, then remove what they and the webhook wrote."""
-    left = _wait(lambda: [*enforcers(api, namespace), *uncleaned(api, namespace)], "still at work", clock)
+    """Wait for the programs to end, then remove what they wrote."""
+    left = _wait(lambda: [*programs(api, namespace), *uncleaned(api, namespace)], "still at work", clock)
     counts = {
         "resource slices": [path(RESOURCE_V1, "resourceslices", name) for name in slices(api)],
         "claim templates": [path(RESOURCE_V1, "resourceclaimtemplates", *place) for place in templates(api)],
@@ -194,9 +204,9 @@ def _claim(item: Object) -> Claim:
     return Claim(place=_place(item), pods=tuple(owners or users), held="allocation" in status)
 
 
-def enforcers(api: KubeClient, namespace: str) -> list[str]:
-    """``namespace/name`` of every enforcer's pod."""
-    return [_place(each) for each in api.list(path(CORE_V1, "pods", namespace=namespace), labelSelector=ENFORCER)[0]]
+def programs(api: KubeClient, namespace: str) -> list[str]:
+    """``namespace/name`` of the pods of enforcers and certificates."""
+    return [_place(each) for each in api.list(path(CORE_V1, "pods", namespace=namespace), labelSelector=PROGRAMS)[0]]
 
 
 def uncleaned(api: KubeClient, namespace: str) -> list[str]:

@@ -1,8 +1,9 @@
 """``gpu-share version``: which version this is."""
 
 import argparse
-from importlib import metadata
 from typing import Any
+
+from gpushare.version import installed
 
 
 def add_parser(subparsers: Any) -> None:
@@ -14,11 +15,3 @@ def run(_args: argparse.Namespace) -> int:
     """Print one line."""
     print(f"gpu-share {installed()}")
     return 0
-
-
-def installed() -> str:
-    """Return the installed version, or ``0`` for a bare checkout that was never installed."""
-    try:
-        return metadata.version("gpu-share")
-    except metadata.PackageNotFoundError:
-        return "0"

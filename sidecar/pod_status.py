@@ -5,11 +5,13 @@ at ``contract.STATUS_PATH``, at every change and every few seconds::
 
     {"version": 1, "time": "2026-11-20T22:16:05.123Z", "ready": true, "waiting": "",
      "gpus": [{"uuid": "GPU-...", "model": "NVIDIA H100", "memoryMiB": 81008, "usedByOthersMiB": 20480}],
-     "containers": [{"container": "model", "gpu": "GPU-...", "usedMiB": 3072, "quotaMiB": 4096, "state": "Within"}],
+     "containers": [{"container": "model", "gpu": "GPU-...", "usedMiB": 3072, "peakMiB": 3400, "quotaMiB": 4096,
+                     "state": "Within"}],
      "messages": [{"time": "2026-11-20T22:16:05.123Z", "text": "OverQuota: container model holds 9216 MiB of ..."}]}
 
 ``ready``: the MPS daemons of the pod's GPUs take clients and its use is watched; ``waiting`` says why not. ``state``: a
 word of ``enforcer.detection.detector.Phase``, or ``Unknown`` while the GPU cannot be read; amounts are then null.
+``peakMiB``: the most that samples saw since the pod's claim was prepared, over all restarts of the container.
 ``messages``: warnings and kills of this pod, oldest first; the enforcer keeps the last few. Of other pods the
 file has only their total on a GPU. More keys may come. The reader drops values of another shape, cuts what is too long,
 and makes text harmless.
@@ -39,13 +41,14 @@ _TIME: Final = Pattern(r"[0-9T:.Z+-]{1,40}", 40)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What one container holds and may hold on one GPU, in MiB; ``used_mib`` is ``None`` while nobody can tell."""
+    """What one container holds, held at most, and may hold on one GPU, in MiB; ``None``: not available."""
 
     container: str
     gpu: str
     used_mib: int | None
     quota_mib: int
     state: str
+    peak_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +133,8 @@ def _uses(raw: object) -> Iterator[Use]:
         quota = _amount(entry.get("quotaMiB"))
         if name and gpu and quota is not None:
             state = _text(entry.get("state"), _STATE) or "Unknown"
-            used = _amount(entry.get("usedMiB"))
-            yield Use(container=name, gpu=gpu, used_mib=used, quota_mib=quota, state=state)
+            used, peak = _amount(entry.get("usedMiB")), _amount(entry.get("peakMiB"))
+            yield Use(container=name, gpu=gpu, used_mib=used, peak_mib=peak, quota_mib=quota, state=state)
 
 
 def _gpus(raw: object) -> Iterator[Gpu]:

@@ -18,6 +18,7 @@ from webhook.serving.review import Answer, Review
 PODS: Final = ("", "pods")
 OURS: Final = frozenset({"CREATE", "UPDATE"})
 """A DELETE or CONNECT is never ours to block, whatever object it comes with."""
+SHARING: Final = frozenset({Reason.APPLIED, Reason.UNCHANGED})
 NO_POLICY: Final = NamespacePolicy()
 
 
@@ -30,6 +31,8 @@ class AdmissionHandler:
     claims: KnownClaims
     standing: Callable[[str, str], int | None] = lambda _namespace, _name: None
     """What a claim template asks for, by namespace and name; see ``mutate.decide``."""
+    admitted: Callable[[str, Mapping[str, Any]], None] = lambda _namespace, _pod: None
+    """Takes each sharing pod that is about to be created, by namespace, as mutated; returns within a moment."""
 
     def __call__(self, asked: Review) -> Answer:
         """Answer one review.
@@ -55,6 +58,9 @@ class AdmissionHandler:
             other_claims=self.claims.others(asked.namespace),
             standing=partial(self.standing, asked.namespace),
         )
+        created = asked.operation == "CREATE" and not asked.subresource and not asked.dry_run
+        if created and decision.reason in SHARING:
+            self.admitted(asked.namespace, decision.pod)
         return review.patched(asked.uid, decision.patch, decision.reason, decision.warnings)
 
     def _policy(self, asked: Review, pod: Mapping[str, Any]) -> NamespacePolicy:

@@ -4,11 +4,11 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
@@ -54,6 +54,7 @@ class Sources:
     claims: KnownClaims
     missing: Callable[[], list[str]]
     standing: Callable[[str, str], int | None] = lambda _namespace, _name: None
+    admitted: Callable[[str, Mapping[str, Any]], None] = lambda _namespace, _pod: None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -93,7 +94,11 @@ class Process:
         sources = static(options.namespaces) if options.namespaces else self._watching()
         metrics_server.serve("--admin", options.admin, self.metrics.registry, lambda: self._not_ready(sources))
         respond = AdmissionHandler(
-            settings=options.settings, namespaces=sources.namespaces, claims=sources.claims, standing=sources.standing
+            settings=options.settings,
+            namespaces=sources.namespaces,
+            claims=sources.claims,
+            standing=sources.standing,
+            admitted=sources.admitted,
         )
         app = create_app(Deps(respond=respond, metrics=self.metrics))
         _spare_the_collector()
@@ -125,6 +130,7 @@ class Process:
             namespaces=namespaces,
             claims=claims,
             standing=controller.standing,
+            admitted=controller.admitted,
             missing=lambda: [name for name, part in state.items() if not part.synced],
         )
 

@@ -1,4 +1,4 @@
-"""The two sockets the kubelet knows: registration, and ``dra.v1.DRAPlugin``."""
+"""The two sockets the kubelet knows: registration, and ``dra.v1.DRAPlugin`` with ``DRAResourceHealth`` beside it."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -10,8 +10,11 @@ from typing import Any, Final
 import grpc
 import structlog
 
+from enforcer.dra import health_service
 from enforcer.dra.driver import ClaimRef, Driver
+from enforcer.dra.health_service import HealthService
 from enforcer.dra.stubs import dra_v1_pb2 as dra
+from enforcer.dra.stubs import health_v1_pb2 as health
 from enforcer.dra.stubs import registration_v1_pb2 as registration
 from enforcer.status.metrics import Metrics
 from gpushare.contract import DRIVER, DRIVER_SOCKET, REGISTRATION_SOCKET
@@ -110,7 +113,10 @@ class RegistrationService:
     def info(self, _: registration.InfoRequest, __: grpc.ServicerContext) -> Any:
         """Answer ``GetInfo``."""
         return registration.PluginInfo(
-            type=PLUGIN_TYPE, name=DRIVER, endpoint=str(self._endpoint), supported_versions=[SERVICE_VERSION]
+            type=PLUGIN_TYPE,
+            name=DRIVER,
+            endpoint=str(self._endpoint),
+            supported_versions=[SERVICE_VERSION, *health_service.SERVICES],
         )
 
     def notified(self, status: registration.RegistrationStatus, _: grpc.ServicerContext) -> Any:
@@ -139,13 +145,15 @@ class Sockets:
         ConfigError: a socket cannot be made below this kubelet root.
     """
 
-    def __init__(self, kubelet_root: Path, plugin: PluginService, registered: Callable[[], None]) -> None:
+    def __init__(
+        self, kubelet_root: Path, plugin: PluginService, health: HealthService, registered: Callable[[], None]
+    ) -> None:
         self._plugin_socket, self._registration_socket = (
             kubelet_root / DRIVER_SOCKET,
             kubelet_root / REGISTRATION_SOCKET,
         )
         self.registration: Final = RegistrationService(self._plugin_socket, registered)
-        self._plugin = plugin
+        self._plugin, self._health = plugin, health
         self._servers: dict[Path, tuple[grpc.Server, int]] = {}
         self._wanted: tuple[Path, ...] = ()
         self._lock = threading.Lock()
@@ -185,24 +193,27 @@ class Sockets:
         """
         server, inode = self._servers.pop(socket, (None, NOWHERE))
         if server is not None:
+            self._health.end()
             server.stop(GRACE).wait()
         return inode
 
     def _serve(self, socket: Path) -> None:
-        service = "pluginregistration.Registration"
-        handlers, workers = self.registration.handlers(), 2
+        services, workers = {"pluginregistration.Registration": self.registration.handlers()}, 2
         if socket == self._plugin_socket:
-            service, handlers, workers = f"{_package()}.DRAPlugin", self._plugin.handlers(), WORKERS
-        self._servers[socket] = _listen(socket, service, handlers, workers)
+            services, workers = {f"{_package()}.DRAPlugin": self._plugin.handlers()}, WORKERS
+            services |= dict.fromkeys(health_service.SERVICES, _health_handlers(self._health))
+        self._servers[socket] = _listen(socket, services, workers)
 
 
-def _listen(socket: Path, service: str, handlers: Handlers, workers: int) -> tuple[grpc.Server, int]:
+def _listen(socket: Path, services: Mapping[str, Handlers], workers: int) -> tuple[grpc.Server, int]:
     if len(str(socket)) > MAX_SOCKET_PATH:
         raise ConfigError(
             f"--kubelet-root: {socket} is longer than a socket's path can be, {MAX_SOCKET_PATH} characters"
         )
     server = grpc.server(ThreadPoolExecutor(workers, thread_name_prefix=socket.stem))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, dict(handlers)),))
+    server.add_generic_rpc_handlers(
+        tuple(grpc.method_handlers_generic_handler(name, dict(handlers)) for name, handlers in services.items())
+    )
     try:
         socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         socket.unlink(missing_ok=True)
@@ -225,6 +236,15 @@ def _method(answer: Callable[[Any, grpc.ServicerContext], Any], request: Any) ->
     return grpc.unary_unary_rpc_method_handler(
         answer, request_deserializer=request.FromString, response_serializer=lambda message: message.SerializeToString()
     )
+
+
+def _health_handlers(service: HealthService) -> Handlers:
+    watch: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
+        service.watch,
+        request_deserializer=health.NodeWatchResourcesRequest.FromString,
+        response_serializer=lambda message: message.SerializeToString(),
+    )
+    return {"NodeWatchResources": watch}
 
 
 def _package() -> str:

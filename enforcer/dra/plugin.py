@@ -16,6 +16,7 @@ from enforcer.dra.claim_status import ClaimStatusPublisher, Conditions
 from enforcer.dra.cleanup import EVERY as TIDY_EVERY
 from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner, living_pods
 from enforcer.dra.driver import Driver, DriverDependencies
+from enforcer.dra.health_service import HealthService
 from enforcer.dra.kubelet_plugin import PluginService, Sockets
 from enforcer.dra.mps_readiness import AlwaysReady, MpsReady
 from enforcer.dra.mps_replaced import Replaced
@@ -40,6 +41,7 @@ from gpushare.errors import ConfigError
 from gpushare.host_access import HostAccess
 from gpushare.kube_client import KubeClient
 from gpushare.memory_fraction import Reserve
+from gpushare.reasons import Reason
 
 SETTLE_EVERY: Final = 5.0
 
@@ -68,6 +70,8 @@ class DraPluginConfig:
     """Those in force, which know the containers of pods that are gone from the API server."""
     tell: Callable[[UserMessage], None] = lambda _: None
     """Takes what owners of pods are to be told."""
+    health: Callable[[], Mapping[str, Reason | None]] = dict
+    """By UUID of the GPUs that were seen, why one is unhealthy, ``None`` where it is healthy."""
     exceeding: Callable[[], frozenset[str]] = frozenset
     """Namespaces whose new claims wait."""
     shared_memory: bool = False
@@ -101,7 +105,12 @@ class DraPlugin:
         self._modes, self._backends = setup.modes, setup.backends
         parts = self._parts(setup)
         self._driver = Driver(parts)
-        self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
+        self._sockets = Sockets(
+            setup.kubelet_root,
+            PluginService(self._driver, setup.metrics),
+            HealthService(self._store.prepared, setup.health),
+            self.registered.set,
+        )
         self._files, self._replaced = parts.files, Replaced(memory, partial(_mps_clients, setup), setup.tell)
         files, living = parts.files, partial(living_pods, setup.attributor)
         self._strays = OrphanCleaner(

@@ -9,7 +9,8 @@ from enforcer.nvml.device_health import LOOK_EVERY, GpuConditions
 from enforcer.nvml.types import Gpu
 from enforcer.resourceslices.contention import Allocatable
 from enforcer.resourceslices.contention_monitor import ContentionMonitor
-from enforcer.resourceslices.health_monitor import GpuHealthMonitor, HealthProbe
+from enforcer.resourceslices.devices import of_gpu
+from enforcer.resourceslices.health_monitor import GpuHealthMonitor, HealthProbe, Tenants
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.runtime.background import run_periodically
 from enforcer.status.events import NodeEventRecorder
@@ -45,6 +46,11 @@ class GpuAvailability:
         """Say all that is known, without looking."""
         return GpuConditions(unhealthy=self._ill(), contended={} if self._contests is None else self._contests.current)
 
+    def health(self, views: Sequence[GpuSnapshot]) -> dict[str, Reason | None]:
+        """Say by UUID why each GPU that was seen is unhealthy; ``None`` where it is healthy."""
+        ill = self._ill()
+        return {**dict(ill), **{view.gpu.uuid: of_gpu(ill, view.gpu) for view in views}}
+
     def examine(
         self,
         views: Callable[[], Sequence[GpuSnapshot]],
@@ -52,6 +58,7 @@ class GpuAvailability:
         failures: Callable[[], Mapping[str, GpuShareError]],
         changed: threading.Event,
         stopped: threading.Event,
+        tenants: Tenants,
     ) -> None:
         """Begin to look after health, from a thread that ends with the process.
 
@@ -61,8 +68,9 @@ class GpuAvailability:
             failures: what is wrong with daemons.
             changed: set when the offer has to be made again at once.
             stopped: set when there is to be no other look.
+            tenants: see ``GpuHealthMonitor``.
         """
-        doctor = GpuHealthMonitor(views, examiner, failures, self._reporter)
+        doctor = GpuHealthMonitor(views, examiner, failures, self._reporter, tenants)
         if self._cluster is not None:
             with suppress(ClusterError):  # then what was is found again, or is over
                 doctor.remember(SlicePublisher(self._cluster, self._node).ill())

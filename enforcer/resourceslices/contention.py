@@ -48,7 +48,7 @@ def claimed_by_slices(gpus: Iterable[Gpu], slices: Iterable[Mapping[str, Any]]) 
         if driver == DRIVER:
             continue
         for device in spec.get("devices") or []:
-            names = frozenset(_names(driver, device))
+            names = frozenset(device_names(driver, device))
             for gpu in (card for card in cards if names & {gpu_name(card), address(card.pci_bus_id)}):
                 found.setdefault(gpu.uuid, f"the DRA driver {driver} offers it as device {device.get('name')}")
     return found
@@ -83,8 +83,8 @@ def _names_gpu(identifier: str, gpu: Gpu) -> bool:
     return False
 
 
-def _names(driver: str, device: Mapping[str, Any]) -> Iterator[str]:
-    """What a device says it is, in the words of ``gpu_name`` and ``address``."""
+def device_names(driver: str, device: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a device of a ResourceSlice is known by, as ``gpu_name`` and ``address`` write it."""
     for qualified, value in (device.get("attributes") or {}).items():
         name, text = qualified.rpartition("/")[2].lower(), value.get("string")
         if isinstance(text, str) and name in UUID_NAMES:

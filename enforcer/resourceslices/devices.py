@@ -238,7 +238,7 @@ def _objection(
     gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: GpuConditions, ways: SharingModes
 ) -> str | None:
     """Say why a GPU is not shared, or ``None``."""
-    contended = _either(standing.contended, gpu)
+    contended = of_gpu(standing.contended, gpu)
     if contended is not None:
         return f"{Reason.CONTENDED}: {contended}"
     if gpu.mig_enabled:
@@ -269,8 +269,8 @@ def _objection_to_instance(gpu: Gpu, _: InventoryPolicy, foreign_mib: int, mode:
     return None
 
 
-def _either(known: Mapping[str, T], gpu: Gpu) -> T | None:
-    """What is known of a GPU; of a MIG instance also what is of the GPU it was cut from."""
+def of_gpu(known: Mapping[str, T], gpu: Gpu) -> T | None:
+    """Return what is known of a GPU; of a MIG instance also what is of the GPU it was cut from."""
     return known.get(gpu.uuid, known.get(gpu.parent or ""))
 
 
@@ -283,7 +283,7 @@ def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: GpuC
 
 def _taints(gpu: Gpu, policy: InventoryPolicy, standing: GpuConditions) -> Object:
     """Write the taint of a GPU that is ill; an empty list says that there is to be none."""
-    ill = _either(standing.unhealthy, gpu)
+    ill = of_gpu(standing.unhealthy, gpu)
     if ill is None or policy.health_taint is Effect.NONE:
         return {"taints": []}
     return {"taints": [{"key": UNHEALTHY, "value": str(ill), "effect": str(policy.health_taint)}]}

@@ -1,13 +1,16 @@
 """Looks at the GPUs' health: what NVML says of a card, what was seen of it, and whether its MPS daemon keeps up."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.nvml.device_health import APPLICATION_XIDS, Health, update_health
+from enforcer.quota.types import Quota
 from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.status.messages import UserMessage
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from gpushare.reasons import Reason
 
@@ -37,6 +40,21 @@ class HealthProbe(Protocol):
         """Say which critical errors happened since the last question: UUID and XID. Raises ``NvmlError``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tenants:
+    """The containers of this node, and what takes messages to their owners."""
+
+    quotas: Callable[[], Sequence[Quota]] = tuple
+    tell: Callable[[UserMessage], None] = lambda _: None
+
+    def of_gpu(self, gpu: str, reason: Reason, note: str) -> None:
+        """Tell the owners of the containers on a GPU."""
+        for quota in self.quotas():
+            if quota.gpu == gpu:
+                warning = reason is not Reason.RECOVERED
+                self.tell(UserMessage(quota=quota, reason=reason, note=note, action="Watch", warning=warning))
+
+
 class GpuHealthMonitor:
     """Keeps a judgement on each GPU.
 
@@ -45,6 +63,7 @@ class GpuHealthMonitor:
         examiner: see there.
         mps: what is wrong with daemons, by UUID.
         reporter: tells the operator what changed.
+        tenants: get a message when their GPU changed.
     """
 
     def __init__(
@@ -53,8 +72,10 @@ class GpuHealthMonitor:
         examiner: HealthProbe,
         mps: Callable[[], Mapping[str, GpuShareError]],
         reporter: NodeEventRecorder,
+        tenants: Tenants,
     ) -> None:
         self._views, self._examiner, self._mps, self._reporter = views, examiner, mps, reporter
+        self._tenants = tenants
         self._known: dict[str, Health] = {}
 
     @property
@@ -102,10 +123,12 @@ class GpuHealthMonitor:
 
     def _tell(self, before: Mapping[str, Reason], now: Mapping[str, Reason]) -> None:
         for gpu in now.keys() - before.keys():
-            note = f"GPU {gpu} gets no new shares: {WORDS.get(now[gpu], str(now[gpu]))}"
-            self._reporter.report(NodeEvent(now[gpu], note))
+            why = WORDS.get(now[gpu], str(now[gpu]))
+            self._reporter.report(NodeEvent(now[gpu], f"GPU {gpu} gets no new shares: {why}"))
+            self._tenants.of_gpu(gpu, now[gpu], f"the GPU of this container, {gpu}, is unhealthy: {why}")
         for gpu in before.keys() - now.keys():
             self._reporter.report(NodeEvent(Reason.RECOVERED, f"GPU {gpu} is well again", warning=False))
+            self._tenants.of_gpu(gpu, Reason.RECOVERED, f"the GPU of this container, {gpu}, is healthy again")
 
 
 def _daemon_fails(error: GpuShareError) -> bool:

@@ -9,12 +9,15 @@ from enforcer.audit.record import ChainHead
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.quota.types import Quota
 from enforcer.status.dedup import ONCE, Repetition
+from gpushare.patterns import Search
 from gpushare.reasons import Reason
 
 NOTE_BYTES: Final = 1024
 """The API server refuses longer notes."""
 NAMED: Final = 5
 """So many pids are spelled out in a sentence."""
+_USED: Final = Search(r"container ([a-z0-9-]{1,63}) holds ([0-9]{1,9}) MiB of its ([0-9]{1,9}) MiB", 4 * NOTE_BYTES)
+"""As ``_holds`` writes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +115,12 @@ RESULTS: Final = {
 
 def _holds(quota: Quota, used_mib: int) -> str:
     return f"container {quota.container} holds {used_mib} MiB of its {quota.memory_mib} MiB on {quota.gpu}"
+
+
+def used_amounts(note: str) -> tuple[str, int, int] | None:
+    """Read from a message which container used how many MiB of how many; ``None`` from one about something else."""
+    found = _USED.search(note)
+    return None if found is None else (found[1], int(found[2]), int(found[3]))
 
 
 def _again(decision: KillDecision, spell: Repetition = ONCE) -> str:

@@ -4,6 +4,8 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
 
     {"version": 1, "node": "gpu-7", "time": "2026-11-20T22:16:05.123Z", "enforcing": true,
      "problems": ["..."],
+     "setup": {"driverRoot": "/driver-root", "kubeletRoot": "/var/lib/kubelet", "cdiRoot": "/var/run/cdi",
+               "anyPidNamespace": false},
      "auditLog": {"seq": 42, "hash": "sha256:..."},
      "kills": {"lastMinute": 0, "allowed": 3, "breakerOpen": false},
      "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "mode": "mps", "profile": null,
@@ -74,6 +76,8 @@ class Snapshot:
     sight: Sight = field(default_factory=dict)
     growth: Mapping[str, unattributed.Growth] = field(default_factory=dict)
     """Of memory that no process accounts for, by GPU."""
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    """Flags by which ``gpu-share check --node`` finds what this enforcer uses."""
     edition: int = 0
     """Two snapshots of one number differ in their times only; 0: unknown. See ``enforcer.status.node_status_file``."""
 
@@ -98,6 +102,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "time": snapshot.time,
         "enforcing": snapshot.enforcing,
         "problems": list(snapshot.problems),
+        "setup": dict(snapshot.setup),
         "auditLog": {"seq": snapshot.head.seq, "hash": snapshot.head.hash},
         "kills": {
             "lastMinute": len(recent_kills(snapshot.state, snapshot.now, snapshot.rules)),

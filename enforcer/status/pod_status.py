@@ -31,6 +31,10 @@ def message(notice: UserMessage, time: str) -> Message:
     return Message(time, cut(f"{notice.reason}: {notice.note}"))
 
 
+Peaks = Mapping[tuple[str, str], int]
+"""The most MiB that a container of a pod was seen to hold on a GPU, by container and GPU."""
+
+
 def by_pod(quotas: Sequence[Quota]) -> dict[str, tuple[Quota, ...]]:
     """Sort quotas by the pod's UID."""
     found: dict[str, tuple[Quota, ...]] = {}
@@ -60,7 +64,7 @@ class Seen:
 
 
 def pod_status(
-    seen: Seen, quotas: Sequence[Quota], messages: Sequence[Message], serves: Callable[[str], bool]
+    seen: Seen, quotas: Sequence[Quota], messages: Sequence[Message], serves: Callable[[str], bool], peaks: Peaks
 ) -> dict[str, Any]:
     """Write one pod's status.
 
@@ -69,6 +73,7 @@ def pod_status(
         quotas: this pod's, at least one.
         messages: this pod's, oldest first.
         serves: whether the MPS daemon of a GPU, by UUID, takes clients.
+        peaks: this pod's, this look included.
     """
     gpus = tuple(dict.fromkeys(quota.gpu for quota in quotas))
     waiting = [why for gpu in gpus if (why := _hindrance(gpu, seen.readings.get(gpu), serves))]
@@ -78,7 +83,7 @@ def pod_status(
         "ready": not waiting,
         "waiting": "; ".join(waiting),
         "gpus": [_gpu(seen, seen.views[gpu], quotas) for gpu in gpus if gpu in seen.views],
-        "containers": [_container(seen, quota) for quota in quotas],
+        "containers": [_container(seen, quota, peaks) for quota in quotas],
         "messages": [{"time": each.time, "text": each.text} for each in messages],
     }
 
@@ -100,12 +105,13 @@ def _gpu(seen: Seen, view: GpuSnapshot, quotas: Sequence[Quota]) -> dict[str, An
     }
 
 
-def _container(seen: Seen, quota: Quota) -> dict[str, Any]:
+def _container(seen: Seen, quota: Quota, peaks: Peaks) -> dict[str, Any]:
     used = seen.used(quota)
     return {
         "container": quota.container,
         "gpu": quota.gpu,
         "usedMiB": used,
+        "peakMiB": peaks.get((quota.container, quota.gpu)),
         "quotaMiB": quota.memory_mib,
         "state": BLIND if used is None else str(phase(seen.snapshot.state, quota, seen.snapshot.now)),
     }

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as replaced
@@ -25,7 +25,7 @@ from enforcer.runtime import files
 from enforcer.runtime.background import BackgroundExecutor
 from enforcer.status.messages import EventSink, UserMessage
 from enforcer.status.node_status import Snapshot
-from enforcer.status.pod_status import NAME, Message, Seen, by_pod, message, pod_status
+from enforcer.status.pod_status import NAME, Message, Peaks, Seen, by_pod, message, pod_status
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
@@ -37,6 +37,8 @@ KEPT: Final = 20
 REFRESH: Final = 5.0
 """Seconds after which a file is written again: an old one tells the sidecar that nobody watches."""
 MAX_BYTES: Final = 256 * 1024
+UNREADABLE: Final = (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError)
+"""What comes of a file that is none of ours."""
 _UID: Final = Pattern(r"[A-Za-z0-9-]{1,64}", 64)
 
 
@@ -68,6 +70,7 @@ class PodStatusWriter:
         self._lock = threading.Lock()
         self._messages: dict[str, deque[Message]] = {}
         self._written: dict[str, WrittenFile] = {}
+        self._peaks: dict[str, dict[tuple[str, str], int]] = {}
         self._pods: tuple[int, Mapping[str, tuple[Quota, ...]]] = 0, {}
         """Of the last edition."""
         self._failing: set[str] = set()
@@ -99,7 +102,8 @@ class PodStatusWriter:
                 messages = self._known(uid)
                 made_of = snapshot.edition, serving, messages
                 if not self._is_current(uid, made_of):
-                    self._put(uid, pod_status(seen, quotas, messages, self._serves), made_of)
+                    peaks = self._peaks_of(uid, seen, quotas)
+                    self._put(uid, pod_status(seen, quotas, messages, self._serves, peaks), made_of)
 
     def _sorted(self, snapshot: Snapshot) -> Mapping[str, tuple[Quota, ...]]:
         edition, pods = self._pods
@@ -129,6 +133,8 @@ class PodStatusWriter:
                 del self._messages[uid]
         for uid in self._written.keys() - but:
             del self._written[uid]
+        for uid in self._peaks.keys() - but:
+            del self._peaks[uid]
         self._failing &= but
 
     def _known(self, uid: str) -> tuple[Message, ...]:
@@ -139,6 +145,16 @@ class PodStatusWriter:
             if before:
                 kept = self._messages[uid] = deque(dict.fromkeys((*before, *kept)), maxlen=KEPT)
             return tuple(kept)
+
+    def _peaks_of(self, uid: str, seen: Seen, quotas: Sequence[Quota]) -> Peaks:
+        """Return the peaks of a pod, this look included; those that an enforcer before this one wrote count."""
+        if (peaks := self._peaks.get(uid)) is None:
+            peaks = self._peaks[uid] = load_peaks(self._folder / uid / NAME)
+        for quota in quotas:
+            if (used := seen.used(quota)) is not None:
+                place = quota.container, quota.gpu
+                peaks[place] = max(used, peaks.get(place, 0))
+        return peaks
 
     def _put(self, uid: str, found: dict[str, Any], made_of: object) -> None:
         content = {key: value for key, value in found.items() if key != "time"}
@@ -164,10 +180,19 @@ class PodStatusWriter:
 
 def load_previous(file: Path) -> tuple[Message, ...]:
     """Read the messages of a file written before; none from what is no such file."""
-    with suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
+    with suppress(*UNREADABLE):
         raw = json.loads(files.read_regular_file(file, MAX_BYTES))
         return tuple(Message(str(each["time"]), str(each["text"])) for each in raw["messages"][-KEPT:])
     return ()
+
+
+def load_peaks(file: Path) -> dict[tuple[str, str], int]:
+    """Read the peaks of a file written before; none from what is no such file, or older than peaks."""
+    with suppress(*UNREADABLE):
+        raw = json.loads(files.read_regular_file(file, MAX_BYTES))
+        found = [(str(each["container"]), str(each["gpu"]), each.get("peakMiB")) for each in raw["containers"]]
+        return {(container, gpu): mib for container, gpu, mib in found if isinstance(mib, int)}
+    return {}
 
 
 def replace(file: Path, data: bytes) -> None:

@@ -1,27 +1,28 @@
-"""Questions to the cluster: is it new enough, and is what the product needs installed and valid?"""
+"""Questions to the cluster: is it new enough, and is what the product needs installed, unmodified and valid?"""
 
 import base64
 import binascii
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
+from functools import partial
 from typing import Any, Final
 
 from cryptography import x509
 
 from enforcer.quota.sharing_mode import CHANGES
-from enforcer.resourceslices.contention import UNSURE
+from enforcer.resourceslices.contention import UNSURE, device_names
 from gpushare import contract
-from gpushare.errors import ClusterError
-from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, path
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
-from gpushare_cli.api_errors import lacking, sentence
-from gpushare_cli.check import feature_gates
+from gpushare_cli.check import feature_gates, installation, workloads
+from gpushare_cli.check.connection import Ask, Connection
+from gpushare_cli.check.installation import INSTALL, NAMED, as_shipped
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
+from gpushare_cli.check.trial import trial
 from gpushare_cli.terminal import counted, some
 
 CATEGORY: Final = "cluster"
@@ -30,11 +31,7 @@ FIRST_WITH_CLAIMS: Final = (1, 34)
 """Serves ``resource.k8s.io/v1``, though not by default what makes shares of it: of that the other questions tell."""
 _VERSION: Final = Pattern(r"v(\d+)\.(\d+)", 128)
 SOON: Final = timedelta(days=3)
-NAMED: Final = 5
-"""So many nodes or namespaces are named."""
 WEBHOOK: Final = f"pods.{contract.GROUP}"
-AS_OPERATOR: Final = "ask as an operator of the cluster (--kubeconfig, --context)"
-INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
 OTHERS: Final = f"the node annotation {contract.NODE_GPUS}"
 ADVICE: Final[Mapping[str, str]] = {
     UNSURE: "nothing is to be done unless it stays so: the enforcer waits until it knows who else offers that GPU",
@@ -47,69 +44,50 @@ POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
 UNFIT: Final = f"what cannot be shared need not be offered: name the other GPUs in {OTHERS}"
 
-Ask = Callable[[KubeClient], CheckResult]
+
+def questions(namespace: str | None) -> list[tuple[str, Ask]]:
+    """Return the questions about an installation; a sharing pod is tried in ``namespace``, else in an opted-in one."""
+    return [*GATES, *_INSTALLED, *_running(namespace)]
 
 
-def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> list[Checker]:
-    """Return the questions. Unless ``required``, having no cluster at all is nothing wrong."""
-    connection = Connection(kubeconfig, context)
-    questions: list[tuple[str, Ask]] = [
-        (f"consumable capacity ({feature_gates.CONSUMABLE})", feature_gates.consumable_capacity),
-        (f"device taints ({feature_gates.TAINTS})", feature_gates.device_taints),
-        (f"DeviceClass {contract.DEVICE_CLASS}", lambda api: device_class(api, contract.DEVICE_CLASS)),
-        (f"DeviceClass {contract.MIG_DEVICE_CLASS}", lambda api: device_class(api, contract.MIG_DEVICE_CLASS)),
-        (f"DeviceClass {contract.STATUS_DEVICE_CLASS}", lambda api: device_class(api, contract.STATUS_DEVICE_CLASS)),
-        ("webhook configuration", lambda api: webhook(api, datetime.now(UTC))),
-        ("webhook replicas", webhooks),
-        ("enforcers", enforcers),
-        ("nodes that share their GPUs", nodes),
-        ("GPUs published", published),
-        ("GPUs left out", left_out),
-        ("namespaces that opted in", opted_in),
-    ]
-    without = failed if required else warning
+def connected(
+    kubeconfig: str | None, context: str | None, *, required: bool, questions: Iterable[tuple[str, Ask]]
+) -> list[Checker]:
+    """Return questions that are asked over one connection, the version of Kubernetes first."""
+    connection, without = Connection(kubeconfig, context), failed if required else warning
     return [
-        Checker(category=CATEGORY, description="Kubernetes", ask=lambda: connection.version(without)),
+        Checker(category=CATEGORY, description="Kubernetes", ask=lambda: connection.connected(version, without)),
         *(Checker(category=CATEGORY, description=what, ask=connection.asking(ask)) for what, ask in questions),
     ]
 
 
-class Connection:
-    """The cluster, connected to when first asked."""
-
-    def __init__(self, kubeconfig: str | None, context: str | None) -> None:
-        self._where = kubeconfig, context
-        self._cluster: KubeClient | None = None
-
-    def version(self, without: Callable[[str], CheckResult]) -> CheckResult:
-        """Connect and ask for the version."""
-        try:
-            self._cluster = KubeClient.connect(*self._where)
-        except ClusterError as error:
-            return replace(without(error.message), last=True)
-        try:
-            return version(self._cluster)
-        except ClusterError as error:
-            return replace(refused(error), last=True)
-
-    def asking(self, ask: Ask) -> Callable[[], CheckResult]:
-        """Return the question with this cluster bound, so that an unreadable answer is a finding too."""
-        return lambda: self._asked(ask)
-
-    def _asked(self, ask: Ask) -> CheckResult:
-        assert self._cluster is not None
-        try:
-            return ask(self._cluster)
-        except ClusterError as error:
-            return refused(error)
+GATES: Final[tuple[tuple[str, Ask], ...]] = (
+    (f"consumable capacity ({feature_gates.CONSUMABLE})", feature_gates.consumable_capacity),
+    (f"device taints ({feature_gates.TAINTS})", feature_gates.device_taints),
+)
+_INSTALLED: Final[tuple[tuple[str, Ask], ...]] = (
+    ("DeviceClasses", partial(as_shipped, kinds=installation.CLASSES)),
+    ("policies and their bindings", partial(as_shipped, kinds=installation.POLICIES)),
+    ("webhook configuration and Service", partial(as_shipped, kinds=installation.WEBHOOK)),
+    ("accounts, roles and their bindings", partial(as_shipped, kinds=installation.ROLES)),
+)
 
 
-def refused(error: ClusterError) -> CheckResult:
-    """What an error of the API server means: that something may not be asked is no fault."""
-    if error.status == HTTPStatus.FORBIDDEN:
-        what, hint = lacking(error) or ("ask this", AS_OPERATOR)
-        return warning(f"you may not {what}", hint)
-    return failed(sentence(error))
+def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
+    return (
+        ("webhook certificate", lambda api: webhook(api, datetime.now(UTC))),
+        ("webhook replicas", workloads.webhooks),
+        ("sharing pod", lambda api: trial(api, namespace)),
+        ("enforcers", workloads.enforcers),
+        ("MPS pods", workloads.mps_hosts),
+        ("enforcer reports", workloads.reported),
+        ("versions", workloads.versions),
+        ("nodes that share their GPUs", workloads.unsliced),
+        ("GPUs published", published),
+        ("GPUs left out", left_out),
+        ("GPUs of two drivers", contended),
+        ("namespaces that opted in", opted_in),
+    )
 
 
 def version(api: KubeClient) -> CheckResult:
@@ -129,11 +107,6 @@ def version(api: KubeClient) -> CheckResult:
     return ok(text)
 
 
-def device_class(api: KubeClient, name: str) -> CheckResult:
-    """Look for a device class."""
-    return _present(lambda: api.get(path(RESOURCE_V1, "deviceclasses", name)))
-
-
 def webhook(api: KubeClient, now: datetime) -> CheckResult:
     """Look for our webhook, and at the certificates in its bundle."""
     items, _ = api.list(path(ADMISSION_V1, "mutatingwebhookconfigurations"))
@@ -146,7 +119,7 @@ def webhook(api: KubeClient, now: datetime) -> CheckResult:
 
 def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
     """Judge a webhook's ``caBundle``."""
-    hint = "run gpu-share certs (the CronJob gpu-share-certs does)"
+    hint = "the Deployment gpu-share-certs writes it within ten seconds: look at its pod's log"
     try:
         pem = base64.b64decode(config.get("caBundle") or "", validate=True)
         certificates = x509.load_pem_x509_certificates(pem) if pem else []
@@ -162,71 +135,9 @@ def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
     return ok(f"{name}, valid until {last:%Y-%m-%d}")
 
 
-def webhooks(api: KubeClient) -> CheckResult:
-    """Look at the replicas of the webhook's Deployment."""
-    found = _workloads(api, "deployments", "webhook")
-    if not found:
-        return failed("no Deployment of ours: no sharing pod can be created", INSTALL)
-    wanted, ready = (sum(_count(each, part, key) for each in found) for part, key in _REPLICAS)
-    detail, hint = f"{ready} of {wanted} ready", _look(found[0], "webhook")
-    if not ready:
-        return failed(f"{detail}: no sharing pod can be created", hint)
-    return warning(detail, hint) if ready < wanted else ok(detail)
-
-
-def enforcers(api: KubeClient) -> CheckResult:
-    """Look at the enforcers of the nodes that share their GPUs."""
-    found = _workloads(api, "daemonsets", "enforcer")
-    if not found:
-        return failed("no DaemonSet of ours: no GPU is offered and nobody is watched", INSTALL)
-    wanted, ready = (sum(_count(each, "status", key) for each in found) for key in _PODS)
-    detail = f"{ready} of {wanted} ready"
-    if ready < wanted:
-        return failed(f"{detail}: what runs on the other nodes runs on unwatched", _look(found[0], "enforcer"))
-    return ok(detail)
-
-
-_REPLICAS: Final = (("spec", "replicas"), ("status", "readyReplicas"))
-_PODS: Final = ("desiredNumberScheduled", "numberReady")
-
-
-def _workloads(api: KubeClient, kind: str, part: str) -> list[Mapping[str, Any]]:
-    """Find ours by their labels, in whatever namespace they were installed."""
-    selector = f"app.kubernetes.io/part-of=gpu-share,app.kubernetes.io/name=gpu-share-{part}"
-    return list(api.list(path(APPS_V1, kind), labelSelector=selector)[0])
-
-
-def _count(item: Mapping[str, Any], part: str, key: str) -> int:
-    return int((item.get(part) or {}).get(key) or 0)
-
-
-def _look(item: Mapping[str, Any], part: str) -> str:
-    namespace = item["metadata"].get("namespace")
-    return f"kubectl describe pods -n {namespace} -l app.kubernetes.io/name=gpu-share-{part}"
-
-
-def nodes(api: KubeClient) -> CheckResult:
-    """Count labelled nodes, and name those that offer nothing all the same."""
-    items, _ = api.list(path(CORE_V1, "nodes"), labelSelector=f"{contract.NODE_LABEL}=true")
-    if not items:
-        return warning("none", f"kubectl label node NAME {contract.NODE_LABEL}=true")
-    offering = {item["spec"].get("nodeName") for item in _slices(api)}
-    silent = [name for item in items if (name := item["metadata"]["name"]) not in offering]
-    if silent:
-        return warning(
-            f"{len(items)}; without a ResourceSlice: {some(silent, NAMED)}",
-            "run gpu-share check --node in their enforcers",
-        )
-    return ok(str(len(items)))
-
-
-def _slices(api: KubeClient) -> list[Any]:
-    return api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
-
-
 def published(api: KubeClient) -> CheckResult:
     """Count the GPUs in our ResourceSlices."""
-    items = _slices(api)
+    items = workloads.slices(api)
     devices = [device for item in items for device in item["spec"].get("devices") or []]
     gpus = [device for device in devices if contract.CAPACITY_MEMORY in (device.get("capacity") or {})]
     tainted = sum(1 for device in gpus if device.get("taints"))
@@ -248,11 +159,31 @@ def _attribute(device: Mapping[str, Any], name: str) -> object:
 
 
 def left_out(api: KubeClient) -> CheckResult:
-    """Name the GPUs of sharing nodes that are not offered, and why: contended ones among them."""
-    notes = {item["spec"].get("nodeName"): _noted(item) for item in _slices(api)}
-    said = [f"{node}: {gpu}: {why}" for node, gpus in notes.items() for gpu, why in gpus.items()]
+    """Name the GPUs of sharing nodes that are not published, and why; a contended one is wrong."""
+    notes = {item["spec"].get("nodeName"): _noted(item) for item in workloads.slices(api)}
+    named = [f"{node}: {gpu}: {why}" for node, gpus in notes.items() for gpu, why in gpus.items()]
     why = [each for gpus in notes.values() for each in gpus.values()]
-    return warning("; ".join(said), "; ".join(dict.fromkeys(map(_advice, why)))) if said else ok("none")
+    if not named:
+        return ok("none")
+    contest = any(Reason.CONTENDED in each and UNSURE not in each for each in why)
+    return (failed if contest else warning)("; ".join(named), "; ".join(dict.fromkeys(map(_advice, why))))
+
+
+def contended(api: KubeClient) -> CheckResult:
+    """Name the GPUs that another DRA driver publishes as well, by the names that both give them."""
+    items = workloads.slices(api, fieldSelector=f"spec.driver!={contract.DRIVER}")
+    ours = {name for item in workloads.slices(api) for _, name in _names(item)}
+    found = [
+        f"{item['spec'].get('nodeName')}: {device} of {item['spec']['driver']}"
+        for item in items for device, name in _names(item) if name in ours
+    ]  # fmt: skip
+    return failed("; ".join(found[:NAMED]), ADVICE[Reason.CONTENDED]) if found else ok("none")
+
+
+def _names(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each device of a slice with the UUIDs and addresses that it is known by."""
+    for device in item["spec"].get("devices") or []:
+        yield from ((str(device["name"]), name) for name in device_names(str(item["spec"]["driver"]), device))
 
 
 def _advice(why: str) -> str:
@@ -280,13 +211,3 @@ def opted_in(api: KubeClient) -> CheckResult:
         return ok(str(len(enforced)))
     said = f"{len(enforced)}, of which {len(loose)} without Pod Security baseline: {some(loose, NAMED)}"
     return warning(said, f"kubectl label namespace NAME {POD_SECURITY}=baseline")
-
-
-def _present(read: Callable[[], object]) -> CheckResult:
-    try:
-        read()
-    except ClusterError as error:
-        if error.status != HTTPStatus.NOT_FOUND:
-            raise
-        return failed("not there", INSTALL)
-    return ok()

@@ -3,14 +3,16 @@
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.nvml.driver_root import HERE, DriverRoot
-from gpushare_cli.check import cluster, node
+from gpushare.errors import QuantityError
+from gpushare.quantity import parse_duration
+from gpushare_cli.check import cluster, node, preinstall
 from gpushare_cli.check.node import Folders
 from gpushare_cli.check.result import Checker, CheckResult, Level
 from gpushare_cli.options import add_cluster
@@ -36,7 +38,11 @@ class Symbol(StrEnum):
     WRONG = "FAIL"
 
 
-_WHOSE: Final = {"state": "enforcer's state", "kubelet": "kubelet's root", "cdi": "container devices'"}
+AGAIN_SECONDS: Final = 2.0
+"""Between two rounds of questions, with ``--wait``."""
+_WHOSE: Final = {
+    "state": "enforcer's state", "kubelet": "kubelet's root", "cdi": "container devices'", "driver": "NVIDIA driver's",
+}  # fmt: skip
 _COLOURS: Final = {Level.OK: Colour.GREEN, Level.WARNING: Colour.YELLOW, Level.WRONG: Colour.RED}
 _UNICODE: Final = dict(zip(Level, SYMBOLS, strict=True))
 _ASCII: Final = dict(zip(Level, Symbol, strict=True))
@@ -47,24 +53,37 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "check",
         help="find out whether this machine and this cluster are ready",
-        description="Ask the cluster and this machine what gpu-share needs of them. Exit code 1 if anything is wrong.",
+        description="Ask the cluster and this machine what gpu-share needs of them, and try a sharing pod by dry run. "
+        "Exit code 1 if anything is wrong.",
     )
     add_cluster(parser)
+    parser.add_argument("-n", "--namespace", metavar="NS", help="try the sharing pod there; asks the cluster only")
     parser.add_argument("--cluster", action="store_true", help="ask the cluster only")
     parser.add_argument("--node", action="store_true", help="ask this machine only; what is missing is then wrong")
+    parser.add_argument("--pre", action="store_true", help="ask what is needed before an installation")
+    parser.add_argument("--wait", type=_duration, default=0.0, metavar="TIME", help="ask again until all is well: 2m")
     for name, folder in asdict(Folders()).items():
         option = name if name == "state" else f"{name}-root"
-        what = f"the {_WHOSE[name]} directory on this machine ({folder})"
-        parser.add_argument(f"--{option}", type=Path, default=folder, metavar="DIR", help=what)
-    parser.add_argument("--driver-root", type=Path, default=HERE, help="root of the NVIDIA driver (%(default)s)")
+        what = f"the {_WHOSE[name]} directory on this machine ({folder}, or what the enforcer here uses)"
+        parser.add_argument(f"--{option}", type=Path, metavar="DIR", help=what)
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
 
+def _duration(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except QuantityError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+
+
 def run(args: argparse.Namespace) -> int:
-    """Ask everything and print the answers. Returns 1 when anything is wrong."""
-    answers = list(ask(checkers(args)))
-    wrong = any(answer.level is Level.WRONG for answer in answers)
+    """Ask everything, again until all is well or the time is over, and print the answers. Returns 1 if one is wrong."""
+    deadline = time.monotonic() + args.wait
+    while wrong := _wrong(answers := list(ask(checkers(args)))):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(AGAIN_SECONDS)
     if args.output == "json":
         print(json.dumps({"ok": not wrong, "checks": [asdict(answer) for answer in answers]}, indent=2))
     else:
@@ -73,28 +92,58 @@ def run(args: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
+def _wrong(answers: Iterable[Answer]) -> bool:
+    return any(answer.level is Level.WRONG for answer in answers)
+
+
 def checkers(args: argparse.Namespace) -> list[Checker]:
-    """Return the questions the options ask for."""
-    both = args.cluster == args.node
+    """Return the questions the options ask for. A cluster that was named in any way has to be there."""
+    named = args.cluster or any(each is not None for each in (args.namespace, args.kubeconfig, args.context))
+    of_cluster = args.cluster or args.namespace is not None or args.pre
     found: list[Checker] = []
-    if args.cluster or both:
-        found += cluster.checkers(args.kubeconfig, args.context, required=args.cluster)
-    if args.node or both:
-        folders = Folders(state=args.state, kubelet=args.kubelet_root, cdi=args.cdi_root)
-        found += node.checkers(folders, DriverRoot(args.driver_root), required=args.node)
+    if of_cluster or not args.node:
+        questions = preinstall.questions() if args.pre else cluster.questions(args.namespace)
+        required = named or (args.pre and not args.node)
+        found += cluster.connected(args.kubeconfig, args.context, required=required, questions=questions)
+    if args.node or not of_cluster:
+        found += _of_node(args)
     return found
 
 
+def _of_node(args: argparse.Namespace) -> list[Checker]:
+    given = {"state": args.state, "kubelet": args.kubelet_root, "cdi": args.cdi_root, "driver": args.driver_root}
+    setup = node.Setup.of(**{name: folder for name, folder in given.items() if folder is not None})
+    return node.checkers(setup, required=args.node, pre=args.pre)
+
+
 def ask(questions: Iterable[Checker]) -> Iterable[Answer]:
-    """Ask one after the other; after an answer that is the last of its category, the rest of that is left."""
+    """Ask one after the other; after an answer that is the last of its category, the rest of that is left.
+
+    What the user may not ask is put together into one answer at the end.
+    """
     stopped: set[str] = set()
+    withheld: list[tuple[Checker, CheckResult]] = []
     for question in questions:
         if question.category in stopped:
             continue
         finding = question.ask()
         if finding.last:
             stopped.add(question.category)
-        yield _answer(question, finding)
+        if finding.forbidden:
+            withheld.append((question, finding))
+        else:
+            yield _answer(question, finding)
+    if withheld:
+        yield _not_asked(withheld)
+
+
+def _not_asked(withheld: Sequence[tuple[Checker, CheckResult]]) -> Answer:
+    names = ", ".join(question.description for question, _ in withheld)
+    details, hints = (
+        dict.fromkeys(each) for each in zip(*((one.detail, one.hint) for _, one in withheld), strict=True)
+    )
+    category = withheld[0][0].category
+    return Answer(category, "not asked", Level.WARNING, f"{names}: {'; '.join(details)}", "; ".join(hints))
 
 
 def _answer(question: Checker, finding: CheckResult) -> Answer:

@@ -5,17 +5,19 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from enforcer.attribution.procfs import in_initial_pid_namespace
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
-from enforcer.nvml.driver_root import PROGRAM, DriverRoot
+from enforcer.nvml.driver_root import HERE, PROGRAM, DriverRoot
 from enforcer.nvml.types import GpuReader
 from enforcer.nvml.worker_process import command
 from enforcer.status.node_status import NAME
 from gpushare import contract, defaults
 from gpushare.errors import GpuShareError, MpsError, NvmlError
+from gpushare.raw_objects import mapping, text
 from gpushare_cli import node_status
+from gpushare_cli.check import toolkit
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
 from gpushare_cli.options import STATE_DIRECTORY
 from gpushare_cli.terminal import counted
@@ -31,24 +33,48 @@ NVML_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folders:
-    """Where the enforcer, the kubelet and the container runtime meet on a node."""
+    """Where the enforcer, the kubelet and the container runtime meet on a node, and where the driver is."""
 
     state: Path = STATE_DIRECTORY
     kubelet: Path = Path(defaults.KUBELET_ROOT)
     cdi: Path = Path(defaults.CDI_ROOT)
+    driver: Path = HERE
 
 
-def checkers(folders: Folders, driver: DriverRoot, *, required: bool) -> list[Checker]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The folders of this node, and whether its enforcer may run in any pid namespace."""
+
+    folders: Folders
+    any_pid_namespace: bool = False
+
+    @classmethod
+    def of(cls, **given: Path) -> Self:
+        """Take what was given, then what the enforcer of this node uses, then the defaults."""
+        state = given.get("state", STATE_DIRECTORY)
+        try:
+            used = mapping(node_status.load(state).raw, "setup")
+        except GpuShareError:
+            used = {}
+        keys = {"kubelet": "kubeletRoot", "cdi": "cdiRoot", "driver": "driverRoot"}
+        known = {name: Path(folder) for name, key in keys.items() if (folder := text(used, key))}
+        return cls(folders=Folders(**{**known, **given}), any_pid_namespace=used.get("anyPidNamespace") is True)
+
+
+def checkers(setup: Setup, *, required: bool, pre: bool = False) -> list[Checker]:
     """Return the questions. Unless ``required``, a machine without GPUs is something to look at and nothing wrong.
 
-    The enforcer's own questions are asked where it is expected, or has been: nobody's laptop lacks one.
+    The questions about the enforcer are asked where it is expected, or has been: no laptop lacks one. With ``pre``
+    nothing is installed yet, and they are not asked.
     """
-    bad = failed if required else warning
-    enforcer = _of_enforcer(folders, bad) if required or (folders.state / NAME).exists() else []
-    return [*_of_machine(driver, bad), *enforcer]
+    bad, folders = failed if required else warning, setup.folders
+    expected = not pre and (required or (folders.state / NAME).exists())
+    namespace = [] if pre else [_of_namespace(bad, allowed=setup.any_pid_namespace)]
+    return [*_of_machine(folders.driver, bad), *namespace, *(_of_enforcer(folders, bad) if expected else [])]
 
 
-def _of_machine(driver: DriverRoot, bad: MakeResult) -> list[Checker]:
+def _of_machine(root: Path, bad: MakeResult) -> list[Checker]:
+    driver = DriverRoot(root)
     return [
         Checker(
             category=CATEGORY,
@@ -64,11 +90,20 @@ def _of_machine(driver: DriverRoot, bad: MakeResult) -> list[Checker]:
         ),
         Checker(
             category=CATEGORY,
-            description="initial pid namespace",
-            ask=lambda: pid_namespace(Path("/proc"), bad),
-            hint="the enforcer needs hostPID: true, or it would take one process for another",
+            description="container toolkit",
+            ask=lambda: toolkit.envvar(root, bad),
+            hint=toolkit.HINT,
         ),
     ]
+
+
+def _of_namespace(bad: MakeResult, *, allowed: bool) -> Checker:
+    return Checker(
+        category=CATEGORY,
+        description="initial pid namespace",
+        ask=lambda: pid_namespace(Path("/proc"), warning if allowed else bad),
+        hint="the enforcer needs hostPID: true, or it would take one process for another",
+    )
 
 
 def _of_enforcer(folders: Folders, bad: MakeResult) -> list[Checker]:
@@ -95,7 +130,7 @@ def _of_enforcer(folders: Folders, bad: MakeResult) -> list[Checker]:
 
 
 def enforcer(state: Path, bad: MakeResult) -> CheckResult:
-    """Read the enforcer's status: whether it runs, and what it says hinders it."""
+    """Read the enforcer's status: whether it runs, and its problems."""
     try:
         found = node_status.load(state)
     except GpuShareError as error:
@@ -103,7 +138,7 @@ def enforcer(state: Path, bad: MakeResult) -> CheckResult:
     if stale(found):
         return bad(f"it does not run: {state / NAME} is old")
     if found.problems:
-        return warning("; ".join(found.problems), "gpu-share top shows what it sees")
+        return bad("; ".join(found.problems))
     return ok(f"{counted(len(found.gpus), 'GPU')} seen")
 
 

@@ -17,13 +17,19 @@ class Level(StrEnum):
 class CheckResult:
     """One answer: what was found, and what to do about it, if anything.
 
-    ``last``: the rest of its category cannot be asked.
+    ``last``: the rest of its category cannot be asked. ``forbidden``: the user may not ask this.
     """
 
     level: Level
     detail: str = ""
     hint: str = ""
     last: bool = False
+    forbidden: bool = False
+
+    @property
+    def fine(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.level is Level.OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """``gpu-share explain``: what was or would be done to a pod, and why."""
 
 import argparse
+import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,10 +13,15 @@ from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, PolicyDenied
 from gpushare.kube_client import KubeClient, namespace_of
 from gpushare.quantity import format_mib
+from gpushare.raw_objects import Object
 from gpushare.reasons import Reason
 from gpushare_cli import node_status, top
+from gpushare_cli.explain import pod, workload
 from gpushare_cli.explain.cluster_state import explain
-from gpushare_cli.explain.pod import recorded
+from gpushare_cli.explain.explanation import PodExplanation, WorkloadExplanation
+from gpushare_cli.explain.kinds import POD, target
+from gpushare_cli.explain.pod_record import NO_USAGE, has_share
+from gpushare_cli.explain.workload_state import explain_workload
 from gpushare_cli.inject import command, files, rewrite
 from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Judge
@@ -44,12 +50,15 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "explain",
         help="say what was or would be done to a pod, and why",
-        description="Say what a pod of the cluster asked for, what it was given and what was done to it; what would be "
-        "done to the pods of a manifest (-f); or, on a node, what its enforcer thinks of a pod (--state).",
+        description="Say what a pod of the cluster asked for, what it was given and what was done to it; which pods a "
+        "workload has, and why not more; what would be done to the pods of a manifest (-f); or, on a node, what its "
+        "enforcer thinks of a pod (--state).",
     )
-    parser.add_argument("pod", nargs="?", metavar="[NAMESPACE/]POD", help="a pod of the cluster, or of this node")
+    what = "a pod of the cluster, or of this node; or a workload: deploy, sts, ds, rs, rc, job or cj, and its name"
+    parser.add_argument("pod", nargs="?", metavar="[NAMESPACE/]POD|KIND/NAME", help=what)
     parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest; - is stdin")
     add_cluster(parser)
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="json: of the cluster only")
     parser.add_argument(
         "--state",
         type=Path,
@@ -62,23 +71,43 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Explain. Returns 1 when a pod would be refused, is hindered, was ended, is over its quota, or nobody knows."""
     if bool(args.pod) == bool(args.filename):
-        raise ConfigError("name a pod, or a manifest with -f FILE")
+        raise ConfigError("name a pod or a workload, or a manifest with -f FILE")
+    if args.output == "json" and (args.filename or args.state):
+        raise ConfigError("-o json is for pods and workloads of the cluster; leave out -f and --state")
     if args.filename:
         return _manifest(args)
     return _on_node(args) if args.state else _in_cluster(args)
 
 
 def _in_cluster(args: argparse.Namespace) -> int:
-    namespace, name = pod_name(args.pod, args.namespace)
+    kind, namespace, name = target(args.pod, args.namespace)
     namespace = namespace or namespace_of(args.kubeconfig, args.context)
     try:
         api = KubeClient.connect(args.kubeconfig, args.context)
     except ClusterError as error:
         raise ClusterError(f"{error.message}, or on a GPU node --state DIR to ask its enforcer") from None
-    found = recorded(api, namespace, name)
-    good, lines = explain(replace(found, schedulers=command.settings(args).scheduler_names))
-    print("\n".join(lines))
-    return 0 if good else 1
+    if kind is POD:
+        found: PodExplanation | WorkloadExplanation = _pod(api, namespace, name, args)
+    else:
+        record = workload.recorded(api, kind, namespace, name)
+        pods = [replace(each, schedulers=command.settings(args).scheduler_names) for each in record.pods]
+        known = _policy(record.namespace, record.claims, args)
+        found = explain_workload(replace(record, pods=pods), known)
+    print(json.dumps(found.json(), indent=2) if args.output == "json" else "\n".join(found.lines))
+    return 0 if found.fine else 1
+
+
+def _pod(api: KubeClient, namespace: str, name: str, args: argparse.Namespace) -> PodExplanation:
+    found = pod.recorded(api, namespace, name)
+    usage = pod.usage_of(api, found.pod) if has_share(found) else NO_USAGE
+    schedulers = command.settings(args).scheduler_names
+    judge = _policy(found.namespace, list((found.claims or {}).values()), args)
+    return explain(replace(found, usage=usage, schedulers=schedulers), judge)
+
+
+def _policy(namespace: Object | None, claims: Sequence[Object], args: argparse.Namespace) -> Judge:
+    """Return the webhook's decision in a namespace of the cluster, by the settings that the options name."""
+    return command.judge_for([*([] if namespace is None else [namespace]), *claims], args)
 
 
 def _manifest(args: argparse.Namespace) -> int:

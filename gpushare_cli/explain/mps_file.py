@@ -12,7 +12,7 @@ def hindrances(pod: Object, container: Object, claims: Sequence[Object]) -> Iter
 
     Args:
         pod: the pod.
-        container: one of its containers, which does not run.
+        container: one of its containers, which has failed; by now it may run again.
         claims: those that the container uses.
     """
     user, files = user_of(pod, container), [each for claim in claims for each in _files(claim)]

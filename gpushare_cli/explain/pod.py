@@ -1,14 +1,23 @@
 """``gpu-share explain POD``: reads what the cluster has on record about a pod, with the rights of the user."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
+from gpushare.contract import DRIVER, SIDECAR
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.pod_claims import claim_names
+from gpushare.raw_objects import mapping
+from gpushare_cli import node_status
 from gpushare_cli.api_errors import HIDDEN
-from gpushare_cli.explain.cluster_state import PodRecord
+from gpushare_cli.explain.kinds import POD, Kind
+from gpushare_cli.explain.pod_record import PodRecord, Usage, container_statuses
+from gpushare_cli.explain.pod_record import claims_of as claims_in
+from gpushare_cli.explain.sizes import gpu_memory
+from sidecar import pod_status
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -16,27 +25,68 @@ READ: Final = (
     "involvedObject", "reason", "message", "action", "type", "reportingComponent", "eventTime", "lastTimestamp",
 )  # fmt: skip
 """What is read of an Event."""
+STATUS: Final = ("gpu-share", "status", "-o", "json")
+SILENCE: Final = 5.0
+"""Seconds without a word after which a sidecar is given up."""
+SECONDS: Final = 10.0
+"""Seconds for its whole answer."""
+MAX_PROBLEM: Final = 300
+
+
+class Reader:
+    """Reads what is on record in one namespace; what several pods need is read once."""
+
+    def __init__(self, api: KubeClient, namespace: str) -> None:
+        self.api, self.name = api, namespace
+
+    @cached_property
+    def namespace(self) -> Object | None:
+        """The Namespace; ``None`` where the user may not read it, or it is gone."""
+        return optional(lambda: self.api.get(path(CORE_V1, "namespaces", self.name)))
+
+    @cached_property
+    def gpus(self) -> tuple[int, ...] | None:
+        """MiB of each published GPU; ``None`` where the user may not read ResourceSlices."""
+        where = path(RESOURCE_V1, "resourceslices")
+        return optional(
+            lambda: tuple(
+                mib
+                for each in self.api.listing(where, fieldSelector=f"spec.driver={DRIVER}")
+                for mib in gpu_memory(each)
+            )
+        )
+
+    def record(self, pod: Object) -> PodRecord:
+        """Read what there is about a pod beside itself.
+
+        Raises:
+            ClusterError: the API server cannot be asked.
+        """
+        claims = optional(lambda: claims_of(self.api, self.name, claim_names(pod)))
+        # Of the old group: those of events.k8s.io are the same objects, but no role of Kubernetes' own shows them.
+        about = f"involvedObject.uid={mapping(pod, 'metadata').get('uid')}"
+        events = optional(lambda: self.events(about))
+        found = PodRecord(pod=pod, claims=claims, events=events, namespace=self.namespace)
+        sized = found.waits_for_node and claims_in(found)
+        return PodRecord(
+            pod=pod, claims=claims, events=events, namespace=self.namespace, gpus=self.gpus if sized else None
+        )  # fmt: skip
+
+    def events(self, selector: str) -> list[Object]:
+        """Read Events, without what nothing reads of them: whoever may write Events may write large ones."""
+        where = path(CORE_V1, "events", namespace=self.name)
+        found = self.api.listing(where, fieldSelector=selector)
+        return [{key: event[key] for key in READ if key in event} for event in found]
 
 
 def recorded(api: KubeClient, namespace: str, name: str) -> PodRecord:
-    """Read a pod, its claims and its Events: what the ``view`` role lets a tenant read, and nothing else.
+    """Read a pod, its claims, Events and Namespace: what the ``view`` role lets a tenant read.
 
     Raises:
         GpuShareError: there is no such pod, or the user may not read it.
         ClusterError: the API server cannot be asked.
     """
-    pod = pod_of(api, namespace, name)
-    claims = _allowed(lambda: claims_of(api, namespace, claim_names(pod)))
-    # Events of the old group: those of events.k8s.io are the same objects, but no role of Kubernetes' own shows them.
-    about = f"involvedObject.uid={pod['metadata']['uid']}"
-    where = path(CORE_V1, "events", namespace=namespace)
-    events = _allowed(lambda: [_kept(each) for each in api.listing(where, fieldSelector=about)])
-    return PodRecord(pod=pod, claims=claims, events=events)
-
-
-def _kept(event: Object) -> Object:
-    """Drop of an Event what nothing reads: whoever may write Events may write large ones."""
-    return {key: event[key] for key in READ if key in event}
+    return Reader(api, namespace).record(pod_of(api, namespace, name))
 
 
 def pod_of(api: KubeClient, namespace: str, name: str) -> Object:
@@ -46,14 +96,25 @@ def pod_of(api: KubeClient, namespace: str, name: str) -> Object:
         GpuShareError: there is none of that name, or the user may not read it.
         ClusterError: the API server cannot be asked.
     """
+    return named(api, POD, name, namespace)
+
+
+def named(api: KubeClient, kind: Kind, name: str, namespace: str) -> Object:
+    """Read an object that the user named.
+
+    Raises:
+        GpuShareError: there is none of that name, or the user may not read it.
+        ClusterError: the API server cannot be asked.
+    """
+    what = f"{kind.name.lower()} {name} in namespace {namespace}"
     try:
-        return api.get(path(CORE_V1, "pods", name, namespace))
+        return api.get(path(kind.base, kind.plural, name, namespace))
     except ClusterError as error:
         if error.status == HTTPStatus.NOT_FOUND:
-            raise GpuShareError(f"there is no pod {name} in namespace {namespace}; give NAMESPACE/POD or -n") from None
+            hint = "give NAMESPACE/POD or -n, or a workload as deploy/NAME"
+            raise GpuShareError(f"there is no {what}; {hint}") from None
         if error.status in HIDDEN:
-            message = f"you may not read pod {name} in namespace {namespace}; ask for the ClusterRole view there"
-            raise GpuShareError(message) from None
+            raise GpuShareError(f"you may not read {what}; ask for the ClusterRole view there") from None
         raise
 
 
@@ -73,10 +134,47 @@ def claims_of(api: KubeClient, namespace: str, names: list[str]) -> dict[str, Ob
     return found
 
 
-def _allowed(read: Callable[[], T]) -> T | None:
+def usage_of(api: KubeClient, pod: Mapping[str, Any]) -> Usage:
+    """Read what a pod's containers hold from its sidecar: no object of the API server has it.
+
+    It needs the right to run commands in the pod, which the ``edit`` role has and ``view`` has not.
+    """
+    if not _sidecar_runs(pod):
+        return Usage()
+    metadata = mapping(pod, "metadata")
+    found, problem, ends = b"", "", time.monotonic() + SECONDS
+    try:
+        for piece in api.run(metadata["name"], metadata["namespace"], SIDECAR, STATUS, silence=SILENCE):
+            found += piece
+            # A container of that name need not be our sidecar, and may write for ever.
+            if len(found) > pod_status.MAX_BYTES or time.monotonic() > ends:
+                break
+    except ClusterError as error:  # also where the share is not ready, after what is wanted
+        hidden = error.status in HIDDEN
+        right = (
+            "you may not run commands in its sidecar (pods/exec), so its use is not known; ask for the ClusterRole edit"
+        )
+        problem = right if hidden else f"its use is not known: {error.message[:MAX_PROBLEM]}"
+    status = pod_status.parse(found)
+    if status is None:
+        return Usage(
+            problem=problem
+            or "its use is not known: the answer of its sidecar cannot be read, which may be of an older release"
+        )
+    age = None if status.written is None else node_status.now().timestamp() - status.written
+    return Usage(status=status, age=age)
+
+
+def _sidecar_runs(pod: Mapping[str, Any]) -> bool:
+    statuses = [each for each in container_statuses(pod) if each.get("name") == SIDECAR]
+    return any("running" in mapping(each, "state") for each in statuses)
+
+
+def optional(read: Callable[[], T]) -> T | None:
+    """Read what the user may not be allowed to read, or what may be gone: ``None`` then."""
     try:
         return read()
     except ClusterError as error:
-        if error.status in HIDDEN:
+        if error.status in {*HIDDEN, HTTPStatus.NOT_FOUND}:
             return None
         raise

@@ -12,6 +12,12 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 README: Final = ROOT / "README.md"
 DEPLOY: Final = ROOT / "deploy" / "README.md"
+NIGHT: Final = ROOT / "docs" / "3am.md"
+
+
+def blocks(document: Path) -> list[str]:
+    """The names of a document's blocks, in their order."""
+    return re.findall(r"^<!-- ([a-z]+):begin -->$", document.read_text(), re.MULTILINE)
 
 
 def script(name: str, values: Mapping[str, str], document: Path = README) -> str:

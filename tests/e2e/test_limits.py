@@ -117,6 +117,8 @@ def test_a_limit_is_in_force(site: Site, namespace: str, backend: str) -> None:
     site.until("its claim says so", lambda: conditions(site, namespace, name) == [("True", "InForce")], LATE)
     assert [each["data"]["limitBackend"] for each in entries(site, namespace, name)] == [backend]
     assert f"limit InForce: main ({backend})" in site.shell(f"gpu-share explain {namespace}/{name}")
+    used = "container main holds 1024 MiB of its 2048 MiB, 1024 MiB at most so far (seen "
+    site.until("explain shows its use and peak", lambda: used in site.shell(f"gpu-share explain {namespace}/{name}"))
     (row,) = [each for each in site.status()["containers"] if each["pod"] == name]
     assert (row["limit"]["state"], row["limit"]["backend"]) == ("InForce", backend)
 
@@ -254,10 +256,11 @@ def test_who_may_open_the_file_of_the_mps_server_reaches_it(
     site.create(namespace, client("user", restart="Always"))
     logs = f"kubectl -n {namespace} logs user -c {pods.MAIN}"
     site.until("user is refused", lambda: "Permission denied" in site.shell(logs, check=False), LATE)
-    words = site.shell(f"gpu-share explain {namespace}/user", check=False)
-    assert "runs as user 1000, who may not open the file of the MPS server in /dev/shm (mode 0600, user 0)" in words
+    reason = "runs as user 1000, who may not open the file of the MPS server in /dev/shm (mode 0600, user 0)"
+    explain = f"gpu-share explain {namespace}/user"
+    site.until("explain gives the reason", lambda: reason in site.shell(explain, check=False), LATE)
     site.delete(namespace, "root")
     driver(multiuser_supported="0")
     have(*SHARED_MEMORY, then=REPLACE)
     site.run(namespace, client("served"), LATE)
-    assert "cuda.shm.3e8." in site.node.run("ls", MEMORY), "a server of its own user"
+    site.until("it has a server of its own user", lambda: "cuda.shm.3e8." in site.node.run("ls", MEMORY), LATE)

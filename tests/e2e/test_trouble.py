@@ -27,6 +27,15 @@ def taints(site: Site) -> dict[str, list[str]]:
     }
 
 
+def health(site: Site, namespace: str, name: str) -> tuple[str, str]:
+    """Health of the GPU in the status of a pod's main container, and the reason beside it."""
+    statuses = site.bed.pod(namespace, name)["status"]["containerStatuses"]
+    (main,) = (each for each in statuses if each["name"] == pods.MAIN)
+    (claim,) = main.get("allocatedResourcesStatus") or [{"resources": [{}]}]
+    (device,) = claim["resources"]
+    return device.get("health", ""), device.get("message", "")
+
+
 def test_new_shares_avoid_a_gpu_that_fails_and_its_tenants_stay(site: Site, namespace: str) -> None:
     first = site.run(namespace, pods.pod("first", "hold", "1Gi"))
     failing = site.bed.gpus_of(first)[pods.MAIN]
@@ -34,12 +43,16 @@ def test_new_shares_avoid_a_gpu_that_fails_and_its_tenants_stay(site: Site, name
     site.simulator("fault", uuid, "lost")
     try:
         site.until("it is tainted", lambda: taints(site)[failing])
+        site.until("its tenant's status says why", lambda: health(site, namespace, "first")[0] == "Unhealthy")
+        assert "GpuLost" in health(site, namespace, "first")[1]
+        site.until("its Event says why", lambda: "GpuLost" in site.events(namespace, "first"))
         second = site.run(namespace, pods.pod("second", "hold", "1Gi"))
         assert site.bed.gpus_of(second)[pods.MAIN] != failing
         assert set(restarts(site.running(namespace, "first")).values()) == {0}, "no eviction by default"
     finally:
         site.simulator("fault", uuid, "well")
     site.until("the taint is taken off", lambda: not taints(site)[failing])
+    site.until("its tenant's status says so", lambda: health(site, namespace, "first") == ("Healthy", ""))
     for name in ("first", "second"):
         site.delete(namespace, name)
 

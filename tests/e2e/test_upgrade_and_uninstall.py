@@ -1,10 +1,14 @@
-"""Last of all: another version of the images, and the end of the product on this cluster."""
+"""Last of all: ways back from trouble, another version of the images, and the end of the product on this cluster."""
+
+import re
+import time
 
 import pytest
 
 from gpushare.kube_client import RESOURCE_V1, path
 from tests.e2e import pods, readme
 from tests.e2e.site import KUBELET, OPTIONS, SYSTEM, TEAM, Site, restarts
+from tests.support.patience import patient
 from tests.testbed.cluster import images
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
@@ -13,7 +17,75 @@ KINDS = (
     "all,configmaps,secrets,serviceaccounts,clusterroles,clusterrolebindings,validatingadmissionpolicies,"
     "validatingadmissionpolicybindings,mutatingwebhookconfigurations"
 )
+ELSEWHERE = {"rescue", "refused"}
+"""Blocks that tests of their own run."""
+RESCUED = 30.0
+REFUSED = 10.0
 UPGRADED = "--set image.tag=upgraded --set simulate.image.tag=upgraded"
+HELM_TEST = f"helm test gpu-share --namespace {SYSTEM} --timeout=5m"
+CHECK = "gpu-share check --cluster --wait 1m"
+SERVICE = f"kubectl -n {SYSTEM} patch service gpu-share-webhook --type=json -p"
+PORT = '[{"op": "replace", "path": "/spec/ports/0/targetPort", "value": "%s"}]'
+
+
+def test_the_check_is_green_and_finds_a_service_with_a_wrong_port(site: Site) -> None:
+    """The same job ended the installation of this site."""
+    site.namespace("checked")
+    print(site.shell(CHECK))
+    print(site.in_enforcer("gpu-share check --node"))
+    site.shell(HELM_TEST)
+    site.shell(f"{SERVICE} '{PORT % 'admin'}'")
+    try:
+        said = site.shell("gpu-share check --cluster && echo green", check=False)
+    finally:
+        site.shell(f"{SERVICE} '{PORT % 'https'}'")
+    assert "ports[0].targetPort is 'admin', and 'https' as shipped" in said, said
+    assert "sharing pod: refused" in said, said
+    assert "green" not in said
+    print(site.shell(CHECK))
+
+
+def test_a_deleted_webhook_configuration_admits_sharing_pods_half_a_minute_after_the_upgrade(site: Site) -> None:
+    namespace = site.namespace("rescued")
+
+    def admitted() -> bool:
+        return bool(site.bed.create(namespace, pods.pod("tried", "hold", "1Gi"), dryRun="All"))
+
+    for _ in range(5):
+        site.run_block("rescue", readme.NIGHT)
+        began = time.monotonic()
+        site.until("a sharing pod is admitted", admitted, RESCUED)
+        print(f"admitted {time.monotonic() - began:.1f} s after the upgrade")
+    site.drop(namespace, wait=True)
+
+
+def test_an_uninstallation_with_shares_is_refused_at_once_and_the_release_goes_on(site: Site) -> None:
+    namespace = site.namespace("staying")
+    site.run(namespace, pods.pod("stays", "hold", "1Gi"))
+    began = time.monotonic()
+    said = site.shell("helm uninstall gpu-share --namespace gpu-share-system", check=False)
+    seconds = time.monotonic() - began
+    print(f"refused after {seconds:.1f} s:\n{said}")
+    assert "nothing was changed" in said
+    assert f"{namespace}/stays" in said
+    assert seconds < patient(REFUSED)
+    revision = re.search(r"helm rollback gpu-share (\d+) ", said)
+    assert revision
+    assert "STATUS: deployed" in site.run_block("refused", readme.NIGHT, REVISION=revision[1])
+    site.shell("helm upgrade gpu-share deploy/helm/gpu-share --namespace gpu-share-system --reuse-values")
+    site.run(namespace, pods.pod("next", "hold", "1Gi"))
+    site.drop(namespace, wait=True)
+
+
+def test_the_commands_of_the_page_for_the_night_work(site: Site) -> None:
+    namespace = site.namespace("night")
+    site.run(namespace, pods.pod("awake", "hold", "1Gi"))
+    for block in readme.blocks(readme.NIGHT):
+        if block not in ELSEWHERE:
+            print(site.run_block(block, readme.NIGHT, TEAM=namespace, POD="awake"))
+            site.until("the enforcer is ready", site.enforcer_ready, 120)
+    assert set(restarts(site.running(namespace, "awake")).values()) == {0}
+    site.drop(namespace, wait=True)
 
 
 def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
@@ -22,6 +94,13 @@ def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
     old = site.enforcer()["metadata"]["uid"]
     for target in images.targets():
         site.node.load_image(images.image(target, tag="upgraded"))
+    site.shell(
+        f"kubectl -n {SYSTEM} set image deployment/gpu-share-webhook webhook=gpu-share:upgraded &&"
+        f" kubectl -n {SYSTEM} rollout status deployment/gpu-share-webhook --timeout=3m"
+    )
+    site.run(namespace, pods.pod("between", "hold", "1Gi"))  # a newer webhook beside this enforcer
+    assert site.enforcer()["metadata"]["uid"] == old
+    print(site.shell(CHECK))
     print(site.run_block("upgrade", readme.DEPLOY, OPTIONS=f"{OPTIONS} {UPGRADED}"))
     site.until(
         "the new enforcer is ready", lambda: site.enforcer_ready() and site.enforcer()["metadata"]["uid"] != old, 120

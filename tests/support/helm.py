@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
+import json
 import os
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -12,11 +14,14 @@ from typing import Any, Final
 import yaml
 
 from gpushare.errors import GpuShareError
+from gpushare_cli.check.content import compared
+from tests.integration.controlplane.manifests import where
 from tests.support.need import missing
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = ROOT / "deploy" / "helm" / "gpu-share"
 INSTALL: Final = ROOT / "deploy" / "manifests" / "install.yaml"
+SHIPPED: Final = ROOT / "gpushare_cli" / "check" / "shipped.json"
 SYSTEM: Final = "gpu-share-system"
 KUBERNETES: Final = "1.36.0"
 """What is rendered for where no cluster is asked: the oldest version served."""
@@ -118,14 +123,41 @@ def _rank(document: str) -> tuple[int, str, str]:
     return ORDER.index(kind) if kind in ORDER else len(ORDER), kind, name["name"]
 
 
+PLACEHOLDERS: Final = {
+    "namespace-of-the-release": "@NAMESPACE@",
+    "123456Mi": "@MIN_MEMORY@",
+    "654321Mi": "@MAX_MEMORY@",
+}
+"""Values that stand in objects which `gpu-share check` compares, by what they are rendered with."""
+VARIANTS: Final = ((), ("--set=tenantResize=true",))
+"""Options that change such objects in another way."""
+
+
+def shipped() -> str:
+    """Return what ``gpushare_cli/check/shipped.json`` has to be: what is compared of each object, by API path."""
+    stand_in = {text: name for name, text in PLACEHOLDERS.items()}
+    common = (
+        f"--namespace={stand_in['@NAMESPACE@']}", f"--set=webhook.minMemory={stand_in['@MIN_MEMORY@']}",
+        f"--set=webhook.maxMemory={stand_in['@MAX_MEMORY@']}",
+    )  # fmt: skip
+    found: dict[str, list[dict[str, Any]]] = {}
+    for item in (each for variant in VARIANTS for each in objects("--no-hooks", *common, *variant)):
+        if (parts := compared(item)) is not None:
+            variants = found.setdefault(where(item), [])
+            variants += [parts] if parts not in variants else []
+    text = json.dumps(found, indent=1, sort_keys=True) + "\n"
+    return re.sub("|".join(PLACEHOLDERS), lambda each: PLACEHOLDERS[each[0]], text)
+
+
 def main() -> int:
-    """``python -m tests.support.helm``: write the manifests anew."""
+    """``python -m tests.support.helm``: write all that is rendered from the chart."""
     try:
         INSTALL.write_text(manifests())
+        SHIPPED.write_text(shipped())
     except (HelmError, GpuShareError) as error:
-        print(f"deploy/manifests/install.yaml was not written: {error}")
+        print(f"what the chart renders was not written: {error}")
         return 1
-    print(f"wrote {INSTALL.relative_to(ROOT)}")
+    print(f"wrote {INSTALL.relative_to(ROOT)} and {SHIPPED.relative_to(ROOT)}")
     return 0
 
 

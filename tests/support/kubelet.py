@@ -1,12 +1,13 @@
 """The kubelet's half of its plugin sockets: what it says, over real Unix sockets."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import grpc
 
 from enforcer.dra.stubs import dra_v1_pb2 as dra
+from enforcer.dra.stubs import health_v1_pb2 as health
 from enforcer.dra.stubs import registration_v1_pb2 as registration
 from gpushare.contract import REGISTRATION_SOCKET
 
@@ -43,6 +44,17 @@ class KubeletCalls:
         request = dra.NodeUnprepareResourcesRequest(claims=_claims(claims))
         answer = _call(self.channel, PLUGIN + "NodeUnprepareResources", request, dra.NodeUnprepareResourcesResponse)
         return {uid: each.error for uid, each in answer.claims.items()}
+
+    def watch_health(self, service: str) -> Iterator[dict[str, tuple[str, str]]]:
+        """Follow the devices' health; yields, by device, what it is and what is wrong. Ends with the channel."""
+        written = health.NodeWatchResourcesRequest.SerializeToString
+        read = health.NodeWatchResourcesResponse.FromString
+        call: Any = self.channel.unary_stream(
+            f"/{service}/NodeWatchResources", request_serializer=written, response_deserializer=read
+        )
+        for each in call(health.NodeWatchResourcesRequest()):
+            names = health.HealthStatus.Name
+            yield {one.device.device_name: (names(one.health), one.message) for one in each.devices}
 
     @property
     def channel(self) -> grpc.Channel:

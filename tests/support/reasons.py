@@ -32,7 +32,7 @@ LOOK: Final = {
     Place.AUDIT: "`gpu-share audit show`",
     Place.METRIC: "label `reason`, and label `state` of `gpu_share_limit_state` "
     "([docs/reference.md](reference.md#metrics))",
-    Place.LOG: "field `reason` in the logs of the webhook, the enforcer and the certificates' CronJob",
+    Place.LOG: "field `reason` in the logs of the webhook, the enforcer and the certificates' Deployment",
 }
 HEADS: Final = {
     Place.ADMISSION: "A pod is admitted, changed or refused",

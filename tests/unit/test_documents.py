@@ -16,7 +16,7 @@ from gpushare_cli.main import PARTS, VERBS, build_parser
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCUMENTS: Final = (
     "README.md", "SECURITY.md", "CONTRIBUTING.md", "deploy/README.md", "examples/README.md", "docs/reference.md",
-    "docs/architecture.md", "docs/troubleshooting.md",
+    "docs/architecture.md", "docs/3am.md", "docs/troubleshooting.md",
     "docs/limits.md", "docs/placement.md", "docs/hardware.md", "docs/safety.md", "docs/recipes.md", "docs/scale.md",
 )  # fmt: skip
 PRODUCT: Final = ("gpushare", "gpushare_cli", "enforcer", "webhook", "sidecar", "certs")
@@ -24,13 +24,16 @@ FOREIGN: Final = frozenset(
     {
         "--admission-control-config-file", "--annotations", "--clusterrole", "--command", "--from-file", "--group",
         "--local", "--no-deps", "--no-hooks", "--overwrite", "--reuse-values", "--set", "--strict", "--target",
-        "--wait",
+        "--wait", "--all-namespaces", "--field-selector", "--ignore-case", "--selector", "--show-labels", "--tail",
     }
 )  # fmt: skip
-"""Options of kube-apiserver, kubectl, helm, pip and mypy."""
+"""Options of kube-apiserver, kubectl, helm, pip, mypy and grep."""
 KUBERNETES: Final = frozenset(
-    {"OnDelete", "FailedResourceClaimCreation", "CrossNamespacePodAffinity", "WaitForPodsReady"}
-)
+    {
+        "OnDelete", "FailedResourceClaimCreation", "CrossNamespacePodAffinity", "WaitForPodsReady",
+        "ResourceHealthStatus", "ResourceHealthStatusMessage", "ContainerCreating", "ImagePullBackOff",
+    }
+)  # fmt: skip
 OF_OTHERS: Final = frozenset({"CUDA_ERROR_MPS_CLIENT_TERMINATED"})
 MADE_LATER: Final = frozenset({"tests/gpu/results"})
 
@@ -144,6 +147,13 @@ def test_every_metric_is_one(document: str) -> None:
     } == set()
 
 
+def test_every_alert_has_a_section_of_the_page_for_the_night() -> None:
+    alerts = re.findall(r"alert: (\w+)", (ROOT / "deploy/helm/gpu-share/templates/monitoring.yaml").read_text())
+    heads = " ".join(re.findall(r"^## (.*)$", text("docs/3am.md"), re.MULTILINE))
+    assert alerts
+    assert [each for each in alerts if each not in heads] == []
+
+
 def test_every_alert_is_of_a_metric_there_is_and_an_open_breaker_is_one() -> None:
     rules = text("deploy/helm/gpu-share/templates/monitoring.yaml")
     named = set(re.findall(r"\bgpu_share_[a-z_]+[a-z]", rules))
@@ -185,7 +195,7 @@ def test_every_file_and_link_is_there(document: str) -> None:
 
 INSTALLED: Final = frozenset(
     {
-        "ValidatingAdmissionPolicy", "DeviceClass", "ClusterRole", "Deployment", "DaemonSet", "CronJob",
+        "ValidatingAdmissionPolicy", "DeviceClass", "ClusterRole", "Deployment", "DaemonSet",
         "MutatingWebhookConfiguration",
     }
 )  # fmt: skip
@@ -201,4 +211,4 @@ def test_what_the_chart_installs_is_named_where_that_is_listed() -> None:
     assert f"{NUMBERS[policies]} ValidatingAdmissionPolicies" in section
 
 
-NUMBERS: Final = {14: "fourteen", 15: "fifteen", 16: "sixteen"}
+NUMBERS: Final = {14: "fourteen", 15: "fifteen", 16: "sixteen", 17: "seventeen"}

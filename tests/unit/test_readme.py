@@ -29,6 +29,13 @@ def test_a_block_that_is_not_there_is_named(tmp_path: Path) -> None:
         readme.script("verify", {}, document)
 
 
+def test_every_command_of_the_page_for_the_night_is_in_a_block_that_a_test_runs() -> None:
+    fences = readme.NIGHT.read_text().count("```sh\n")
+    assert fences == len(readme.blocks(readme.NIGHT)) > 10
+    for name in readme.blocks(readme.NIGHT):
+        assert "gpu-share" in readme.script(name, {}, readme.NIGHT)
+
+
 @pytest.mark.parametrize("name", ["install", "verify", "uninstall"])
 def test_the_readme_has_its_blocks(name: str) -> None:
     assert "gpu-share" in readme.script(name, {})

@@ -1,12 +1,13 @@
 """Keeps the claim templates that pods name: creates missing ones at once, deletes unused ones after a while.
 
 Runs in every webhook process, without a leader: creating is idempotent, deleting names the exact version seen, and a
-template that goes while a pod still names it is created again. It acts on stored pods only, so never for a dry run.
+template that goes while a pod still names it is created again. It acts on stored pods, and ahead of them on those that
+this process has just admitted: Kubernetes warns of a pod whose template is not there yet.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,14 @@ DELETERS: Final = 2
 SETTLE_SECONDS: Final = 1.0
 """A template is left over no sooner: of one that another replica just made, the pod may not have been seen yet."""
 IDLE_SECONDS: Final = 1.0
+EXPECTED_SECONDS: Final = 10.0
+"""How long an admitted pod counts as one that names its template. One that was stored is seen sooner."""
+MAX_EXPECTED: Final = 64
+"""Templates that only admitted pods name. Any client of the port can send reviews: the rest waits for stored pods."""
+MAX_UNUSED: Final = 1000
+"""With so many templates that no pod names, admission asks for no further ones."""
+ADMISSION_WAIT: Final = 0.3
+"""Seconds. A template takes milliseconds; where the API server is slower, a warning is better than a slow admission."""
 
 
 class Writer(Protocol):
@@ -75,10 +84,13 @@ class Controller:
         self._wake = threading.Event()
         self._creating, self._deleting = WriteQueue(), WriteQueue()
         self._lists: set[str] = set()
-        self._said: set[Key] = set()
-        """Names whose being taken has been said."""
+        self._reported: set[Key] = set()
+        """Names in conflict that were reported."""
         self._refused: list[Callable[[], None]] = []
         """Events that are to be written on pods."""
+        self._expected: dict[str, float] = {}
+        """Admitted pods that the index knows, by the uid it knows them under, and until when."""
+        self._made = threading.Condition(self._lock)
 
     @property
     def synced(self) -> bool:
@@ -94,6 +106,21 @@ class Controller:
         with self._lock:
             self._index.only_pods(seen, self._clock())
         self._listed("pods")
+
+    def admitted(self, namespace: str, pod: Mapping[str, Any]) -> None:
+        """Have the template made that a pod names which is about to be stored, and wait for it a moment.
+
+        Kubernetes writes a warning on a pod that it sees before its template. Not for dry runs.
+        """
+        stored = {**pod, "metadata": {**pod["metadata"], "namespace": namespace}}
+        key = references.reference(stored)
+        if key is None or not self.synced or self._index.exists(key):
+            return
+        item = references.wanted(stored)
+        with self._made:
+            if item is not None and item.sound and self._expect(item):
+                self._wake.set()
+                self._made.wait_for(lambda: self._index.exists(key), ADMISSION_WAIT)
 
     def pod_event(self, kind: str, pod: Object) -> None:
         """Take in one watch event."""
@@ -151,6 +178,7 @@ class Controller:
             return []
         now = self._clock()
         with self._lock:
+            self._forget_expected(now)
             for key in self._index.touched():
                 self._consider(key)
             for key in self._index.expire(now - self._retention):
@@ -185,6 +213,20 @@ class Controller:
             if refusal is not None and not self._index.exists(key):
                 self._refused.append(partial(self._writer.tell, references.named(pod), *refusal))
 
+    def _expect(self, item: references.TemplateReference) -> bool:
+        """Let the index know an admitted pod as if it were stored; false where there are too many of them."""
+        uid, now = f"admitted {item.key[0]}/{item.key[1]}", self._clock()
+        if uid not in self._expected and (len(self._expected) >= MAX_EXPECTED or self._index.unused >= MAX_UNUSED):
+            return False
+        self._expected[uid] = now + EXPECTED_SECONDS
+        self._index.put_pod(uid, item, now)
+        return True
+
+    def _forget_expected(self, now: float) -> None:
+        for uid in [uid for uid, until in self._expected.items() if until <= now]:
+            del self._expected[uid]
+            self._index.put_pod(uid, None, now)
+
     def _why_not(self, item: references.TemplateReference | None) -> tuple[Reason, str] | None:
         if item is None or item.demand is None or not self._opted_in(item.key[0]):
             return None
@@ -195,6 +237,7 @@ class Controller:
             self._index.put_template(item, self._clock())
             # It came about: should it go again before the next step, it is made again without a pause.
             self._creating.discard(item.key)
+            self._made.notify_all()
 
     def _consider(self, key: Key) -> None:
         """Say what is to be done about one template."""
@@ -203,12 +246,12 @@ class Controller:
         if not self._index.is_left_over(key):
             self._deleting.discard(key)
         taken = self._index.is_taken(key)
-        if taken and key not in self._said:
+        if taken and key not in self._reported:
             log.error(
                 "another template has the name that pods take theirs from; delete it, and the right one is made",
                 reason=Reason.TEMPLATE_CONFLICT, namespace=key[0], template=key[1],
             )  # fmt: skip
-        (self._said.add if taken else self._said.discard)(key)
+        (self._reported.add if taken else self._reported.discard)(key)
 
     def _is_allowed(self, key: Key) -> bool:
         """Whether the namespace allows what one of the pods asks for; the driver checks each of them again."""

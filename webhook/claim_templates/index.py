@@ -122,6 +122,11 @@ class TemplateIndex:
         return len(self.templates) - len(self._foreign)
 
     @property
+    def unused(self) -> int:
+        """How many templates of ours no pod names."""
+        return len(self._unused)
+
+    @property
     def taken(self) -> int:
         """How many names are taken by other content."""
         return len(self._taken)

@@ -55,7 +55,7 @@ def enforcer(node: str, kubeconfig: Path, folder: Path, poll: float, kubelet: Pa
 
 
 def certs(kubeconfig: Path, log: Path) -> None:
-    """Run ``gpu-share certs`` once, as the CronJob does."""
+    """Run ``gpu-share certs`` once, as the Deployment does again and again."""
     secret = f"--secret={SYSTEM}/{SECRET}"
     options = [secret, "--webhook-configuration=gpu-share", "--ip=127.0.0.1", f"--kubeconfig={kubeconfig}"]
     run([*PRODUCT, "certs", *options], log)

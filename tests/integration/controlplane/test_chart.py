@@ -1,6 +1,7 @@
 """The chart on a real API server, by the real helm. There is no node: what its pods would do is run here, as them."""
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import pytest
 
 from gpushare.contract import NAMESPACE_LABEL
 from gpushare.errors import ClusterError
-from gpushare.kube_client import ADMISSION_V1, CORE_V1, RESOURCE_V1, KubeClient, path
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, JSON_PATCH, RESOURCE_V1, KubeClient, path
 from tests.integration.controlplane import manifests, objects, programs
 from tests.integration.controlplane.conftest import BUILD
 from tests.integration.controlplane.objects import Object
@@ -19,15 +20,18 @@ from tests.integration.controlplane.policies.world import refusal, template, unt
 from tests.support import helm
 from tests.testbed.cluster.controlplane import ControlPlane
 from tests.testbed.cluster.need import require_binaries
+from tests.testbed.cluster.processes import end
 
 pytestmark = pytest.mark.controlplane
 SYSTEM: Final = helm.SYSTEM
 APPS: Final = "/apis/apps/v1"
 BATCH: Final = "/apis/batch/v1"
 CONFIGURATION: Final = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share")
-UNINSTALL: Final = "app.kubernetes.io/name=gpu-share-uninstall"
-HOOK_SECONDS: Final = {"before": 2.0, "after": 30.0}
-"""What each uninstall job waits at most: one is refused in the end, the other waits for the DaemonSet's controller."""
+JOBS: Final = "app.kubernetes.io/name in (gpu-share-check,gpu-share-uninstall)"
+HOOK_SECONDS: Final = {"before": "--timeout=2", "after": "--timeout=30", "check": "--wait=1s"}
+"""What each job waits at most: some fail in the end, one waits for the DaemonSet's controller."""
+RESCUED: Final = 30.0
+"""Seconds within which sharing pods are admitted again."""
 OURS: Final = {
     path("/apis/rbac.authorization.k8s.io/v1", "clusterroles"),
     path("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings"),
@@ -41,7 +45,6 @@ OURS: Final = {
     path(CORE_V1, "serviceaccounts", namespace=SYSTEM),
     path(CORE_V1, "services", namespace=SYSTEM),
     path(BATCH, "jobs", namespace=SYSTEM),
-    path(BATCH, "cronjobs", namespace=SYSTEM),
     path(APPS, "deployments", namespace=SYSTEM),
     path(APPS, "daemonsets", namespace=SYSTEM),
 }
@@ -61,7 +64,7 @@ class Place:
         return helm.run(verb, "gpu-share", *arguments, f"--namespace={SYSTEM}", kubeconfig, **folders)
 
     def install(self, *values: str) -> None:
-        self.helm("install", str(helm.CHART), "--create-namespace", *values)
+        self.helm("install", str(helm.CHART), "--create-namespace", "--set=check.enabled=false", *values)
         manifests.wait_for_policies(self.cluster, self.team)
 
     def left(self) -> list[str]:
@@ -144,14 +147,60 @@ def test_other_values_make_objects_that_the_api_server_knows_field_by_field(plac
         manifests.apply(place.cluster, [item], dryRun="All", fieldValidation="Strict")
 
 
-def test_an_upgrade_and_a_second_applier_leave_the_bundle_and_replace_the_job(installed: Place) -> None:
+@contextmanager
+def certificates(place: Place) -> Iterator[None]:
+    """Play the node: run what the Deployment gpu-share-certs runs, as its service account."""
+    (spec,) = (
+        each["spec"]["template"]["spec"]
+        for each in place.cluster.list(path(APPS, "deployments", namespace=SYSTEM))[0]
+        if each["metadata"]["name"] == "gpu-share-certs"
+    )
+    kubeconfig = place.plane.service_account(SYSTEM, spec["serviceAccountName"])
+    command = [*programs.PRODUCT, *spec["containers"][0]["args"], f"--kubeconfig={kubeconfig}"]
+    process = place.plane.add("certs-watch", command, programs.environment())
+    try:
+        yield
+    finally:
+        end([process])
+        place.plane.drop("certs-watch")
+
+
+def test_whatever_is_deleted_of_certificates_and_configuration_is_whole_again_in_half_a_minute(
+    installed: Place,
+) -> None:
+    secret = path(CORE_V1, "secrets", "gpu-share-webhook-tls", SYSTEM)
+
+    def whole() -> bool:
+        """Whether those who read the configuration accept the pair that the webhook serves with."""
+        try:
+            return bool(installed.bundle() == installed.cluster.get(secret)["data"]["ca.crt"])
+        except ClusterError:
+            return False
+
+    def delete_configuration() -> None:
+        installed.cluster.delete(CONFIGURATION)
+        installed.helm("upgrade", str(helm.CHART))
+
+    def empty_bundle() -> None:
+        change = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
+        installed.cluster.patch(CONFIGURATION, change, JSON_PATCH)
+
+    def delete_secret() -> None:
+        installed.cluster.delete(secret)
+
+    with certificates(installed):
+        until("everything is made", whole, RESCUED)
+        for harm in (*[delete_configuration] * 5, empty_bundle, delete_secret):
+            harm()
+            assert not whole()
+            until("everything is whole again", whole, RESCUED)
+
+
+def test_an_upgrade_and_a_second_applier_leave_the_bundle(installed: Place) -> None:
     make_certificates(installed)
     before = installed.bundle()
     assert before
-    jobs = path(BATCH, "jobs", namespace=SYSTEM)
-    first = names(installed, jobs)
     installed.helm("upgrade", str(helm.CHART), "--set", "image.tag=9.9.9")
-    until("the job is another one", lambda: not first & names(installed, jobs))
     assert installed.bundle() == before
     manifests.apply(installed.cluster, [o for o in manifests.load() if o["kind"] == "MutatingWebhookConfiguration"])
     assert installed.bundle() == before
@@ -179,7 +228,7 @@ def test_uninstalling_without_hooks_leaves_nothing_and_blocks_no_namespace(insta
     until("our namespace is gone", lambda: "not found" in refusal(lambda: installed.cluster.get(gone)))
 
 
-def test_uninstalling_waits_for_the_last_claim_and_then_leaves_nothing(installed: Place) -> None:
+def test_uninstalling_is_refused_while_a_claim_is_there_and_else_leaves_nothing(installed: Place) -> None:
     make_certificates(installed)
     claims = path(RESOURCE_V1, "resourceclaims", namespace=installed.team)
     body = {"metadata": {"name": "held"}, "spec": template("x")["spec"]["spec"]}
@@ -192,6 +241,11 @@ def test_uninstalling_waits_for_the_last_claim_and_then_leaves_nothing(installed
             installed.helm("uninstall", "--timeout=60s")
         assert "never allocated and wait for a GPU, which they may get at any moment: team/held" in said[-1]
         assert installed.cluster.get(CONFIGURATION), "refused before anything was changed"
+        rollback = re.search(r"to keep the release instead: helm rollback gpu-share (\d+) --namespace ", said[-1])
+        assert rollback, said[-1]
+        installed.helm("rollback", rollback[1])
+        assert "STATUS: deployed" in installed.helm("status")
+        installed.helm("upgrade", str(helm.CHART), "--set", "webhook.logLevel=debug")
         installed.cluster.delete(f"{claims}/held")
         installed.helm("uninstall", "--timeout=60s")
     assert "webhook configuration gpu-share deleted" in said[-2]
@@ -199,16 +253,34 @@ def test_uninstalling_waits_for_the_last_claim_and_then_leaves_nothing(installed
     until("nothing is left", lambda: installed.left() == [])
 
 
+def test_an_installation_that_does_not_work_fails_with_what_the_check_found(place: Place) -> None:
+    """Nothing runs the webhook here. On a real node the same job is green (tests/e2e)."""
+    until("an earlier test has left nothing", lambda: place.left() == [])
+    try:
+        with jobs_run(place) as said, pytest.raises(helm.HelmError, match="gpu-share-check"):
+            place.helm("install", str(helm.CHART), "--create-namespace", "--timeout=60s")
+    finally:
+        remove(place)
+    for line in (
+        "webhook replicas: 0 of 2 ready: no sharing pod can be created",
+        "sharing pod: refused in namespace team",
+        "policies and their bindings: 34 as shipped",
+    ):
+        assert f" {line}" in said[-1], said[-1]
+    identity = path("/apis/rbac.authorization.k8s.io/v1", "clusterroles", "gpu-share-check")
+    assert "not found" in refusal(lambda: place.cluster.get(identity)), "its account is gone with it"
+
+
 @contextmanager
 def jobs_run(place: Place) -> Iterator[list[str]]:
-    """Play the node: run each uninstall job's program as its service account, and report how it ended."""
+    """Play the node: run each job's program as its service account, and report how it ended."""
     said: list[str] = []
     stopped = threading.Event()
     seen: set[str] = set()
 
     def play() -> None:
         while not stopped.wait(0.2):
-            for pod in place.cluster.list(path(CORE_V1, "pods", namespace=SYSTEM), labelSelector=UNINSTALL)[0]:
+            for pod in place.cluster.list(path(CORE_V1, "pods", namespace=SYSTEM), labelSelector=JOBS)[0]:
                 if pod["metadata"]["uid"] not in seen:
                     seen.add(pod["metadata"]["uid"])
                     _run(place, pod, said)
@@ -225,10 +297,10 @@ def jobs_run(place: Place) -> Iterator[list[str]]:
 def _run(place: Place, pod: Object, said: list[str]) -> None:
     spec = pod["spec"]
     arguments = spec["containers"][0]["args"]
-    (timeout,) = (seconds for when, seconds in HOOK_SECONDS.items() if when in arguments)
+    (timeout,) = (option for when, option in HOOK_SECONDS.items() if when in arguments)
     kubeconfig = place.plane.service_account(SYSTEM, spec["serviceAccountName"])
-    log = place.plane.log(f"uninstall-{len(said)}")
-    command = [*programs.PRODUCT, *arguments, f"--timeout={timeout}", f"--kubeconfig={kubeconfig}"]
+    log = place.plane.log(f"job-{len(said)}")
+    command = [*programs.PRODUCT, *arguments, timeout, f"--kubeconfig={kubeconfig}"]
     try:
         programs.run(command, log)
         phase = "Succeeded"

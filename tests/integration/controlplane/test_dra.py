@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from gpushare import contract
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, path
+from gpushare.reasons import Reason
 from gpushare_cli.main import main
+from tests.fakes.gpu import node as simulator
 from tests.fakes.gpu.need import need_library
 from tests.fakes.gpu.state import Sim
 from tests.integration.controlplane import objects, programs
@@ -172,6 +174,28 @@ def test_an_enforcer_that_was_away_knows_what_was_prepared(machine: Machine) -> 
     assert (machine.calls.prepare(key)[key[2]], machine.files()) == (first, files)
     assert machine.calls.unprepare(key) == {key[2]: ""}
     machine.bed.delete_pod(namespace, "lasting")
+
+
+def test_the_kubelet_follows_a_gpu_that_fails_and_recovers(machine: Machine) -> None:
+    namespace, gpu = machine.bed.namespace("dra"), machine.sim.machine.gpus[0].uuid
+    pod = machine.bound(namespace, "failing", "4Gi")
+    machine.calls.prepare(machine.key(pod))
+    device = machine.bed.gpus_of(pod)["main"]
+    stream = (each[device] for each in machine.calls.watch_health("v1.DRAResourceHealth") if device in each)
+    assert next(stream) == ("HEALTHY", "")
+    simulator.break_down(machine.sim, gpu, "lost")
+    health, message = next(each for each in stream if each[0] != "HEALTHY")
+    assert (health, message.split(":")[0]) == ("UNHEALTHY", Reason.GPU_LOST)
+    machine.bed.until("an Event on the pod says so", lambda: Reason.GPU_LOST in reasons(machine, namespace))
+    simulator.break_down(machine.sim, gpu, "well")
+    assert next(each for each in stream if each[0] != "UNHEALTHY") == ("HEALTHY", "")
+    machine.calls.unprepare(machine.key(pod))
+    machine.bed.delete_pod(namespace, "failing")
+
+
+def reasons(machine: Machine, namespace: str) -> list[str]:
+    events = machine.bed.cluster.list(path(EVENTS_V1, "events", namespace=namespace))[0]
+    return [each["reason"] for each in events if each["regarding"]["name"] == "failing"]
 
 
 def test_a_prepared_pod_is_told_how_it_stands_through_its_sidecar(machine: Machine) -> None:

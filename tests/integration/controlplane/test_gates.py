@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.integration.controlplane.conftest import BUILD
-from tests.integration.controlplane.test_check import check
+from tests.integration.controlplane.release import check
 from tests.testbed.cluster.controlplane import ControlPlane
 from tests.testbed.cluster.need import require_binaries
 
@@ -32,7 +32,7 @@ def _ask() -> Iterator[Check]:
     def ask(*flags: str) -> dict[str, tuple[str, str]]:
         gone = plane.drop("kube-apiserver", patience=0)
         plane.again(replace(each, command=[*usual, *flags]) for each in gone)
-        return check(str(plane.kubeconfig()))
+        return check(plane.kubeconfig(), "--cluster")[1]
 
     yield ask
     plane.stop()

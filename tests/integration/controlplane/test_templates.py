@@ -17,6 +17,7 @@ from tests.integration.controlplane.test_placement import two_containers
 
 pytestmark = pytest.mark.controlplane
 MANY = 60
+FIRST = 15
 WRITERS = 8
 NOWHERE = "no-such-node"
 
@@ -162,6 +163,29 @@ def test_a_namespace_that_comes_to_take_part_again_has_its_templates_made(bed: B
     bed.cluster.patch(where, {"metadata": {"labels": {"gpu-share.io/enabled": "true"}}})
     bed.until("its template is back", lambda: names(bed, namespace) == wanted)
     bed.cluster.delete(path(CORE_V1, PODS, "a", probe), NOW)
+
+
+def test_the_first_pods_of_a_size_raise_no_alarm_about_their_claims(bed: Bed, namespace: str) -> None:
+    """Kubernetes looks for the template as soon as it sees the pod, and warns where there is none yet."""
+    for number in range(FIRST):
+        bed.create(namespace, objects.pod(f"first-{number}", f"{7000 + number}Mi", node=NOWHERE))
+    bed.until("every pod has its claim", lambda: len(bed.list(CLAIMS, namespace)) == FIRST)
+
+    events = bed.cluster.list(path(CORE_V1, "events", namespace=namespace))[0]
+    warned = {each["involvedObject"]["name"] for each in events if each["reason"] == "FailedResourceClaimCreation"}
+    print(f"\n{len(warned)} of {FIRST} first pods show FailedResourceClaimCreation")
+    assert len(warned) <= 1, sorted(warned)
+
+
+def test_a_pod_that_is_denied_after_the_webhook_leaves_no_template(bed: Bed, namespace: str) -> None:
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    where = path(CORE_V1, "resourcequotas", namespace=namespace)
+    bed.cluster.create(where, quota)
+    bed.until("the quota is counted", lambda: "hard" in bed.cluster.get(f"{where}/none").get("status", {}))
+    with pytest.raises(ClusterError, match="exceeded quota"):
+        bed.create(namespace, objects.pod("denied", "7100Mi", node=NOWHERE))
+    bed.until("its template is made", lambda: len(names(bed, namespace)) == 1)
+    bed.until("its template is collected", lambda: names(bed, namespace) == set(), seconds=60)
 
 
 def test_pods_that_come_and_go_leave_no_template(bed: Bed, namespace: str) -> None:

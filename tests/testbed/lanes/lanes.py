@@ -55,7 +55,7 @@ SECONDS: Final = {
     "tests/e2e/test_several_gpus.py": 117,
     "tests/e2e/test_tampering.py": 30,
     "tests/e2e/test_trouble.py": 273,
-    "tests/e2e/test_upgrade_and_uninstall.py": 149,
+    "tests/e2e/test_upgrade_and_uninstall.py": 370,
 }
 """Measured with ``python -m tests.testbed.lanes``, which prints what each file took."""
 APART: Final = (

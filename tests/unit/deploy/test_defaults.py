@@ -49,7 +49,7 @@ def uninstall_parser() -> argparse.ArgumentParser:
 
 PARSERS: Final = {
     "enforcer.yaml": (enforcer_parser, []),
-    "_helpers.tpl": (certs_parser, []),
+    "certs.yaml": (certs_parser, []),
     "uninstall.yaml": (uninstall_parser, ["node"]),
 }
 

@@ -125,7 +125,7 @@ def test_the_webhook_is_called_for_pods_of_opted_in_namespaces_and_for_nothing_e
     assert found["failurePolicy"] == "Fail"
     assert found["timeoutSeconds"] == 3
     assert found["matchPolicy"] == "Equivalent"
-    assert found["sideEffects"] == "None"
+    assert found["sideEffects"] == "NoneOnDryRun"
     assert found["reinvocationPolicy"] == "IfNeeded"
     assert found["admissionReviewVersions"] == ["v1"]
     assert found["namespaceSelector"]["matchLabels"] == {contract.NAMESPACE_LABEL: "true"}
@@ -148,7 +148,7 @@ def test_the_webhooks_address_is_the_one_the_certificate_is_made_for() -> None:
 
 
 def test_certs_may_touch_exactly_the_secrets_and_configurations_it_is_told_to() -> None:
-    arguments = next(s for n, s in pods() if n == "CronJob/gpu-share-certs")["containers"][0]["args"]
+    arguments = next(s for n, s in pods() if n == "Deployment/gpu-share-certs")["containers"][0]["args"]
     secret = certs.parse(arguments[1:]).secret.partition("/")[2]
     rules = of("Role", "gpu-share-certs")[0]["rules"]
     assert rules[0]["verbs"] == ["create"]

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.support import helm
-from tests.unit.deploy.test_chart import VALUES, environment, leaves, of, other, setting
+from tests.unit.deploy.test_chart import VALUES, deployment, environment, leaves, other, setting
 from webhook.flags import Options
 
 pytestmark = pytest.mark.controlplane  # they need helm, which make integration brings
@@ -39,7 +39,7 @@ def test_the_ca_is_mounted_where_the_webhook_reads_it() -> None:
     clients = Options.read([], environment(*options)).clients
     assert clients
     assert clients.name == "kube-apiserver-kubelet-client"
-    spec = of(options, "Deployment")[0]["spec"]["template"]["spec"]
+    spec = deployment(options)["spec"]["template"]["spec"]
     mounts = {each["mountPath"]: each["name"] for each in spec["containers"][0]["volumeMounts"]}
     volume = next(each for each in spec["volumes"] if each["name"] == mounts[str(clients.ca.parent)])
     items = [{"key": "ca.crt", "path": clients.ca.name}]

@@ -17,6 +17,7 @@ from gpushare_cli import resize
 from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.pod import recorded
 from gpushare_cli.main import main
+from gpushare_cli.prepared import prepared_of
 from tests.unit.gpushare_cli.explain.test_pod import Api, load
 
 POD = "explained-1/running"
@@ -45,7 +46,7 @@ class Answering(Api):
 
     def _answer(self, claim: Any, annotations: dict[str, str]) -> None:
         pod = self.content["pod"]
-        kept = resize.prepared_of(claim, pod)
+        kept = prepared_of(claim, pod)
         assert kept is not None
         for key, asked in annotations.items():
             kept = apply_resize(kept, pod, key.removeprefix(RESIZE_OF), asked, ResizeBounds(), NOW)
@@ -86,9 +87,9 @@ def test_lowered_it_says_before_after_reserved_and_when(cluster: Any, capsys: py
     )
     (wish,) = body["metadata"]["annotations"].values()
     assert parse_request(wish).memory_mib == 3072
-    fine, lines = explain(recorded(api, "explained-1", "running"))
-    assert fine
-    assert "3Gi, 25% (4Gi reserved)" in lines[2]
+    found = explain(recorded(api, "explained-1", "running"))
+    assert found.fine
+    assert "3Gi, 25% (4Gi reserved)" in found.lines[2]
 
 
 def test_each_wish_has_a_mark_of_its_own(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:

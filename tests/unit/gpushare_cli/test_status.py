@@ -15,8 +15,9 @@ GPU = "GPU-a1000000-0000-4000-8000-000000000000"
 LATE = "2026-11-20T22:16:05Z"
 
 
-def use(container: str, used: int | None, state: str = "Within") -> dict[str, Any]:
-    return {"container": container, "gpu": GPU, "usedMiB": used, "quotaMiB": 4096, "state": state}
+def use(container: str, used: int | None, state: str = "Within", peak: int | None = None) -> dict[str, Any]:
+    amounts = {"usedMiB": used, "peakMiB": peak, "quotaMiB": 4096}
+    return {"container": container, "gpu": GPU, "state": state} | amounts
 
 
 def written(folder: Path, *containers: dict[str, Any], age: float = 0.0, **more: Any) -> None:
@@ -34,16 +35,30 @@ def status(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[
 def test_the_containers_of_the_pod_are_shown_sorted_with_use_and_quota(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written(tmp_path, use("tts", 3072), use("big", 9216, "Warned"), use("near", 4000), use("odd", None, "Unknown"))
+    written(
+        tmp_path,
+        use("tts", 3072, peak=3400),
+        use("big", 9216, "Warned", 9216),
+        use("near", 4000),
+        use("odd", None, "Unknown"),
+    )
     code, lines, err = status(tmp_path, capsys)
     assert (code, err) == (0, "")
     assert lines == [
-        "CONTAINER GPU MEM/QUOTA STATE",
-        f"big {GPU} 9216/4096 over",
-        f"near {GPU} 4000/4096 near",
-        f"odd {GPU} N/A/4096 blind",
-        f"tts {GPU} 3072/4096 ok",
+        "CONTAINER GPU MEM/QUOTA PEAK STATE",
+        f"big {GPU} 9216/4096 9216 over",
+        f"near {GPU} 4000/4096 N/A near",
+        f"odd {GPU} N/A/4096 N/A blind",
+        f"tts {GPU} 3072/4096 3400 ok",
     ]
+
+
+def test_json_is_what_the_enforcer_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, use("tts", 3072, peak=3400), messages=[{"time": LATE, "text": "OverQuota: a\x1b[2Jb"}])
+    assert main(["status", "--status", str(tmp_path), "-o", "json"]) == 0
+    out = capsys.readouterr().out
+    assert json.loads(out) == json.loads((tmp_path / FILE).read_text())
+    assert all(line.isprintable() for line in out.splitlines())
 
 
 def test_messages_of_the_enforcer_follow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

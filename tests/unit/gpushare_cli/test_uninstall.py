@@ -77,6 +77,16 @@ def test_while_a_claim_is_there_it_waits_then_refuses_and_changes_nothing(capsys
     assert "other" not in out
 
 
+def test_a_refusal_comes_at_once_and_says_how_to_keep_the_release(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert uninstall.CLAIM_SECONDS < 5
+    monkeypatch.setattr(uninstall, "CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr("gpushare_cli.uninstall.KubeClient.connect", lambda _: Api(resourceclaims=[claim("tts-0-x")]))
+    assert cli.main(["uninstall", "before", "--namespace=gpus", "--release=sharing/7", "--timeout=600"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].endswith(": helm rollback sharing 7 --namespace gpus")
+
+
 def test_a_claim_that_was_never_allocated_is_said_to_be_and_how_to_get_rid_of_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

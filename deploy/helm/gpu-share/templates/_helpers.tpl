@@ -59,43 +59,6 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* The pod that brings the certificates into order, once. */}}
-{{- define "gpu-share.certsPod" -}}
-metadata:
-  labels:
-    app.kubernetes.io/name: gpu-share-certs
-    app.kubernetes.io/part-of: gpu-share
-spec:
-  serviceAccountName: gpu-share-certs
-  restartPolicy: OnFailure
-  {{- with .Values.certs.priorityClassName }}
-  priorityClassName: {{ . }}
-  {{- end }}
-  {{- with include "gpu-share.pullSecrets" . | trim }}
-  {{- . | nindent 2 }}
-  {{- end }}
-  {{- with include "gpu-share.placement" .Values.certs | trim }}
-  {{- . | nindent 2 }}
-  {{- end }}
-  securityContext:
-    {{- include "gpu-share.restrictedPod" . | nindent 4 }}
-  containers:
-    - name: certs
-      image: {{ include "gpu-share.image" . | quote }}
-      imagePullPolicy: {{ .Values.image.pullPolicy }}
-      args:
-        - certs
-        - --secret={{ .Release.Namespace }}/gpu-share-webhook-tls
-        - --webhook-configuration=gpu-share
-        - --dns=gpu-share-webhook.{{ .Release.Namespace }}.svc,gpu-share-webhook.{{ .Release.Namespace }}.svc.cluster.local
-        - --ca-days={{ .Values.certs.caDays }}
-        - --leaf-days={{ .Values.certs.leafDays }}
-      resources:
-        {{- toYaml .Values.certs.resources | nindent 8 }}
-      securityContext:
-        {{- include "gpu-share.restrictedContainer" . | nindent 8 }}
-{{- end }}
-
 {{/* Where the simulator keeps its world on the host. */}}
 {{- define "gpu-share.simulated" -}}
 {{ .Values.stateDir }}/simulator
@@ -124,4 +87,38 @@ hostPath: {path: /dev/shm, type: Directory}
 {{- define "gpu-share.severalGpus" -}}
 {{- if ne .Values.webhook.severalGpus "auto" }}{{ .Values.webhook.severalGpus }}
 {{- else if eq .Values.enforcer.mode "time-slicing" }}allow{{ else }}refuse{{ end }}
+{{- end }}
+
+{{- /* What `gpu-share check` reads of a cluster. */}}
+{{- define "gpu-share.readRules" -}}
+- apiGroups: [""]
+  resources: [namespaces, nodes, pods]
+  verbs: [get, list, watch]
+- apiGroups: [resource.k8s.io]
+  resources: [deviceclasses, resourceslices, resourceclaims, resourceclaimtemplates]
+  verbs: [get, list, watch]
+- apiGroups: [apps]
+  resources: [daemonsets, deployments]
+  verbs: [get, list, watch]
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [mutatingwebhookconfigurations, validatingadmissionpolicies, validatingadmissionpolicybindings]
+  verbs: [get, list, watch]
+- apiGroups: [node.k8s.io]
+  resources: [runtimeclasses]
+  verbs: [get, list, watch]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterroles, clusterrolebindings, roles, rolebindings]
+  resourceNames:
+    - gpu-share-enforcer
+    - gpu-share-certs
+    - gpu-share-edit
+    - gpu-share-operator
+    - gpu-share-resize
+    - gpu-share-view
+    - gpu-share-webhook
+  verbs: [get]
+- apiGroups: [""]
+  resources: [serviceaccounts, services]
+  resourceNames: [gpu-share-enforcer, gpu-share-certs, gpu-share-webhook]
+  verbs: [get]
 {{- end }}

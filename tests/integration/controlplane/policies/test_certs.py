@@ -66,7 +66,7 @@ def start(kubeconfig: Path) -> "subprocess.Popen[str]":
 
 
 def run(world: World) -> tuple[int, list[Object]]:
-    """Run as the service account of the CronJob; returns the exit code and the log."""
+    """Run once, as the service account of the Deployment; returns the exit code and the log."""
     process = start(world.plane.service_account(SYSTEM, "gpu-share-certs"))
     _, log = process.communicate(timeout=60)
     return process.returncode, [json.loads(line) for line in log.splitlines()]

@@ -10,17 +10,22 @@ import grpc
 import pytest
 from prometheus_client import generate_latest
 
-from enforcer.dra import driver
+from enforcer.dra import driver, health_service, kubelet_plugin
 from enforcer.dra.driver import ClaimRef
+from enforcer.dra.health_service import HealthService
 from enforcer.dra.kubelet_plugin import BUG, PluginService, Sockets
 from enforcer.dra.mps_readiness import MpsReady
+from enforcer.resourceslices.health_monitor import WORDS
 from enforcer.status.metrics import Metrics
 from gpushare.contract import DRIVER, DRIVER_SOCKET, REGISTRATION_SOCKET
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
 from tests.support.kubelet import KubeletCalls
 from tests.unit.enforcer.dra.world import World
-from tests.unit.enforcer.made import DEVICE, OTHER_DEVICE
+from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE
+
+SERVICES = ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
+NO_HEALTH = HealthService(tuple, dict)
 
 
 class Served:
@@ -28,7 +33,9 @@ class Served:
         self.world, self.metrics, self.root = World(folder), Metrics(), folder / "kubelet"
         self.registered: list[bool] = []
         plugin = PluginService(self.world.driver, self.metrics)
-        self.sockets = Sockets(self.root, plugin, lambda: self.registered.append(True))
+        self.gpus: dict[str, Reason | None] = {}
+        self.health = HealthService(self.world.store.prepared, lambda: dict(self.gpus))
+        self.sockets = Sockets(self.root, plugin, self.health, lambda: self.registered.append(True))
         self.sockets.start()
         self.kubelet = KubeletCalls(self.root)
 
@@ -58,7 +65,7 @@ def key(ref: ClaimRef) -> tuple[str, str, str]:
 def test_the_kubelet_learns_who_it_is(served: Served) -> None:
     assert "has not registered" in (served.sockets.registration.problem or "")
     info = served.kubelet.register()
-    assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", DRIVER, ["v1.DRAPlugin"])
+    assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", DRIVER, SERVICES)
     assert info.endpoint == str(served.root / DRIVER_SOCKET)
     assert (served.registered, served.sockets.registration.problem) == ([True], None)
 
@@ -95,6 +102,44 @@ def test_a_bug_is_answered_and_the_next_claim_served(served: Served, monkeypatch
     assert served.kubelet.prepare(key(ref))[ref.uid].error == ""
 
 
+@pytest.mark.parametrize("service", SERVICES[1:])
+def test_the_kubelet_follows_the_health_of_prepared_devices(served: Served, service: str) -> None:
+    served.gpus = {GPU: None}
+    served.kubelet.register()
+    stream = served.kubelet.watch_health(service)
+    assert next(stream) == {}
+    served.kubelet.prepare(key(served.world.tenant("tts")))
+    well = {DEVICE: ("HEALTHY", ""), "status": ("HEALTHY", "")}
+    assert next(stream) == well
+    served.gpus = {GPU: Reason.GPU_LOST}
+    lost = next(stream)
+    assert lost == {**well, DEVICE: ("UNHEALTHY", f"GpuLost: {WORDS[Reason.GPU_LOST]}")}
+    served.gpus = {GPU: None}
+    assert next(stream) == well
+    served.gpus = {}
+    assert next(stream) == {**well, DEVICE: ("UNKNOWN", "")}
+
+
+def test_health_is_repeated_before_the_kubelet_takes_it_for_unknown(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert health_service.REPEAT_SECONDS * 2 < health_service.TIMEOUT_SECONDS
+    monkeypatch.setattr(health_service, "REPEAT_SECONDS", 0.0)
+    served.kubelet.register()
+    stream = served.kubelet.watch_health(SERVICES[1])
+    assert [next(stream), next(stream)] == [{}, {}]
+
+
+def test_a_stream_keeps_no_server_from_stopping(served: Served) -> None:
+    served.kubelet.register()
+    stream = served.kubelet.watch_health(SERVICES[1])
+    next(stream)
+    began = time.monotonic()
+    served.sockets.stop()
+    assert time.monotonic() - began < kubelet_plugin.GRACE
+    assert list(stream) == []
+
+
 def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "CALL_PATIENCE", 60.0)
     free = threading.Event()
@@ -102,7 +147,7 @@ def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path, monkeyp
     made = World(tmp_path)
     made.ready = MpsReady(lambda gpu: None if free.is_set() or gpu.endswith("2") else hindered["gpu-0"])
     made.restart()
-    sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), lambda: None)
+    sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), NO_HEALTH, lambda: None)
     sockets.start()
     waiting = [made.tenant(f"slow-{number}", "1Gi") for number in range(12)]
     ref = made.tenant("quick", "1Gi", OTHER_DEVICE)
@@ -194,13 +239,13 @@ def test_a_socket_that_could_not_be_made_again_is_tried_each_time(served: Served
 
 def test_a_root_whose_sockets_would_be_too_long_is_wrong_use(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 100)
-    sockets = Sockets(deep, PluginService(World(tmp_path).driver, Metrics()), lambda: None)
+    sockets = Sockets(deep, PluginService(World(tmp_path).driver, Metrics()), NO_HEALTH, lambda: None)
     with pytest.raises(ConfigError, match=r"--kubelet-root: .* is longer than a socket's path can be"):
         sockets.start()
 
 
 def test_a_root_that_cannot_be_used_is_wrong_use(tmp_path: Path) -> None:
     (tmp_path / "kubelet").write_text("")
-    sockets = Sockets(tmp_path / "kubelet", PluginService(World(tmp_path).driver, Metrics()), lambda: None)
+    sockets = Sockets(tmp_path / "kubelet", PluginService(World(tmp_path).driver, Metrics()), NO_HEALTH, lambda: None)
     with pytest.raises(ConfigError, match="cannot be listened on"):
         sockets.start()

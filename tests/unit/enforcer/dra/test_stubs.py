@@ -7,16 +7,23 @@ from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
 
-from enforcer.dra.stubs import dra_v1_pb2, podresources_v1_pb2, registration_v1_pb2
+from enforcer.dra.stubs import dra_v1_pb2, health_v1_pb2, podresources_v1_pb2, registration_v1_pb2
 
 ROOT = Path(__file__).parents[4]
 FILES: dict[str, FileDescriptor] = {
     "dra_v1": dra_v1_pb2.DESCRIPTOR,
+    "health_v1": health_v1_pb2.DESCRIPTOR,
     "podresources_v1": podresources_v1_pb2.DESCRIPTOR,
     "registration_v1": registration_v1_pb2.DESCRIPTOR,
 }
+PACKAGES = {
+    "dra_v1": "k8s.io.kubelet.pkg.apis.dra.v1",
+    "health_v1": "v1",
+    "podresources_v1": "v1",
+    "registration_v1": "pluginregistration",
+}
 WIRE = {
-    "k8s.io.kubelet.pkg.apis.dra.v1": {
+    "dra_v1": {
         "Claim": {"namespace": 1, "uid": 2, "name": 3},
         "Device": {"request_names": 1, "pool_name": 2, "device_name": 3, "cdi_device_ids": 4, "share_id": 5},
         "NodePrepareResourcesRequest": {"claims": 1},
@@ -26,13 +33,25 @@ WIRE = {
         "NodeUnprepareResourcesResponse": {"claims": 1},
         "NodeUnprepareResourceResponse": {"error": 1},
     },
-    "pluginregistration": {
+    "registration_v1": {
         "InfoRequest": {},
         "PluginInfo": {"type": 1, "name": 2, "endpoint": 3, "supported_versions": 4},
         "RegistrationStatus": {"plugin_registered": 1, "error": 2},
         "RegistrationStatusResponse": {},
     },
-    "v1": {
+    "health_v1": {
+        "NodeWatchResourcesRequest": {},
+        "DeviceIdentifier": {"pool_name": 1, "device_name": 2},
+        "DeviceHealth": {
+            "device": 1,
+            "health": 2,
+            "last_updated_time": 3,
+            "health_check_timeout_seconds": 4,
+            "message": 5,
+        },
+        "NodeWatchResourcesResponse": {"devices": 1},
+    },
+    "podresources_v1": {
         "AllocatableResourcesRequest": {},
         "AllocatableResourcesResponse": {"devices": 1},
         "ContainerDevices": {"resource_name": 1, "device_ids": 2},
@@ -44,8 +63,9 @@ WIRE = {
 @pytest.mark.parametrize("name", FILES)
 def test_the_wire_is_the_kubelets(name: str) -> None:
     file = FILES[name]
+    assert file.package == PACKAGES[name]
     messages: dict[str, Descriptor] = dict(file.message_types_by_name)
-    assert {key: {each.name: each.number for each in one.fields} for key, one in messages.items()} == WIRE[file.package]
+    assert {key: {each.name: each.number for each in one.fields} for key, one in messages.items()} == WIRE[name]
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -13,12 +13,13 @@ from enforcer.nvml.device_health import PATIENCE, WELL_AFTER
 from enforcer.resourceslices import contention_monitor as contests_module
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention_monitor import ContentionMonitor
-from enforcer.resourceslices.health_monitor import GpuHealthMonitor
+from enforcer.resourceslices.health_monitor import GpuHealthMonitor, Tenants
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError, GpuShareError, KubeletError, MpsError, NvmlError
 from gpushare.reasons import Reason
-from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.made import GPU, OTHER_GPU, quota
 from tests.unit.enforcer.test_loop import card
 from tests.unit.enforcer.test_main import Api
 
@@ -158,9 +159,14 @@ class Ward:
     examiner: Examiner = field(default_factory=Examiner)
     failures: dict[str, GpuShareError] = field(default_factory=dict)
     reporter: Reporter = field(default_factory=Reporter)
+    told: list[UserMessage] = field(default_factory=list)
+
+    @property
+    def tenants(self) -> Tenants:
+        return Tenants(lambda: [quota(pod="tts", gpu=GPU), quota(pod="asr", gpu=OTHER_GPU)], self.told.append)
 
     def doctor(self) -> GpuHealthMonitor:
-        return GpuHealthMonitor(lambda: self.views, self.examiner, lambda: self.failures, self.reporter)  # type: ignore[arg-type]
+        return GpuHealthMonitor(lambda: self.views, self.examiner, lambda: self.failures, self.reporter, self.tenants)  # type: ignore[arg-type]
 
 
 def turns(doctor: GpuHealthMonitor, number: int) -> list[bool]:
@@ -176,6 +182,10 @@ def test_a_lost_gpu_is_ill_at_once_and_told_once() -> None:
     ward.views[0] = GpuSnapshot(gpu=CARDS[0])
     assert turns(doctor, WELL_AFTER) == [False] * (WELL_AFTER - 1) + [True]
     assert ward.reporter.said() == [(Reason.GPU_LOST, True), (Reason.RECOVERED, True)]
+    assert [(each.quota.pod, each.reason, each.warning) for each in ward.told] == [
+        ("tts", Reason.GPU_LOST, True), ("tts", Reason.RECOVERED, False),
+    ]  # fmt: skip
+    assert "the driver has lost it" in ward.told[0].note
 
 
 def test_a_gpu_that_answers_nonsense_is_not_ill() -> None:
@@ -232,7 +242,7 @@ def test_an_illness_wakes_whoever_offers() -> None:
     ward, changed, stopped = Ward(failures={GPU: MpsError("no")}), threading.Event(), threading.Event()
     ward.examiner.found = {GPU: Reason.ECC_UNCORRECTABLE}
     sharing = GpuAvailability(None, "gpu-7", list)
-    sharing.examine(lambda: ward.views, ward.examiner, lambda: ward.failures, changed, stopped)
+    sharing.examine(lambda: ward.views, ward.examiner, lambda: ward.failures, changed, stopped, Tenants())
     assert changed.wait(5)
     stopped.set()
     assert sharing.now().unhealthy == {GPU: Reason.ECC_UNCORRECTABLE}

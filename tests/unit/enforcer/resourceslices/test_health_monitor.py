@@ -1,12 +1,12 @@
 from typing import Any
 
 from enforcer.nvml.device_health import Health
-from enforcer.resourceslices.health_monitor import GpuHealthMonitor
+from enforcer.resourceslices.health_monitor import GpuHealthMonitor, Tenants
 
 
 def test_who_asks_while_a_gpu_is_found_gets_an_answer() -> None:
     nothing: Any = None
-    doctor = GpuHealthMonitor(tuple, nothing, dict, nothing)
+    doctor = GpuHealthMonitor(tuple, nothing, dict, nothing, Tenants())
 
     class Finding(Health):
         """As another thread finds one, at the worst moment."""

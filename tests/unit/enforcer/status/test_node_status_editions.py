@@ -29,6 +29,7 @@ CONTENT: dict[str, Any] = {
     "problems": ["another problem"],
     "standing": GpuConditions(unhealthy={GPU: Reason.GPU_LOST}),
     "failures": ({"pod": "tts-0"},),
+    "setup": {"driverRoot": "/driver-root"},
     "proven": {(CONTAINER, GPU): LimitStatus(state=Reason.UNKNOWN, backend="mps-v2", sentence="said")},
     "growth": {GPU: Growth(from_mib=0, mib=3000, samples=5, ran=(), only=None)},
     "sight": {GPU: NvmlOutage(999.0, Reason.NVML_HUNG, "the driver hangs")},

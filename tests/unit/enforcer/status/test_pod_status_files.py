@@ -102,7 +102,10 @@ def test_the_enforcer_and_the_sidecar_agree_on_names_and_shape(files: Files) -> 
     found = status.parse((files.run / "status" / POD / status.FILE).read_bytes())
     assert found is not None
     assert found.ready
-    assert found.uses == (status.Use(container="model", gpu=GPU, used_mib=1000, quota_mib=4096, state="Within"),)
+    (use,) = found.uses
+    assert use == status.Use(
+        container="model", gpu=GPU, used_mib=1000, peak_mib=1000, quota_mib=4096, state="Within"
+    )  # fmt: skip
     assert found.gpus == (status.Gpu(uuid=GPU, memory_mib=16384 - 512, others_mib=500),)
     assert [message.text for message in found.messages] == ["Killed: note 1"]
     assert podstatus.NAME == status.FILE
@@ -142,6 +145,35 @@ def test_another_look_is_reported_at_once_and_one_without_a_number_too(files: Fi
     for edition, used in ((7, 1000), (8, 2000), (0, 3000), (0, 4000)):
         files.files.write(replace(snapshot(seen(holder(101, used))), edition=edition))
         assert files.read()["containers"][0]["usedMiB"] == used
+
+
+def test_the_peak_stays_over_restarts_of_containers_and_of_the_enforcer(files: Files) -> None:
+    files.prepare()
+    looks = [seen(), seen(holder(101, 3000)), seen(holder(101, 1000)), GpuSnapshot(gpu=card(GPU, 0)), seen()]
+    peaks = []
+    for look in looks:
+        files.files.write(snapshot(look))
+        peaks.append(files.read()["containers"][0]["peakMiB"])
+    assert peaks == [0, 3000, 3000, 3000, 3000]
+    files.files = files.again()
+    files.files.write(snapshot(seen(holder(101, 7))))
+    assert (files.read()["containers"][0]["usedMiB"], files.read()["containers"][0]["peakMiB"]) == (7, 3000)
+
+
+@pytest.mark.parametrize("before", [b"", b"[]", b'{"containers": [3]}', b'{"containers": [{"container": "model"}]}'])
+def test_a_file_without_peaks_is_where_they_begin(files: Files, before: bytes) -> None:
+    files.prepare().write_bytes(before)
+    files.files.write(snapshot(seen(holder(101, 7))))
+    assert files.read()["containers"][0]["peakMiB"] == 7
+
+
+def test_the_peak_of_a_pod_that_has_gone_is_forgotten(files: Files) -> None:
+    file = files.prepare()
+    files.files.write(snapshot(seen(holder(101, 3000))))
+    files.files.write(snapshot(seen(), quotas=()))
+    file.unlink()
+    files.files.write(snapshot(seen(holder(101, 7))))
+    assert files.read()["containers"][0]["peakMiB"] == 7
 
 
 def test_a_folder_is_never_made(files: Files) -> None:

@@ -158,7 +158,7 @@ def test_no_status_file_page_or_log_line_names_another_pod(*, tenants: list[Tena
     snapshot, decisions = world(tenants, blind=blind)
     for uid, quotas in by_pod(snapshot.quotas).items():
         reported = [message(each, "2026") for one in decisions if one.quota.pod_uid == uid for each in notices(one)]
-        data = json.dumps(pod_status(Seen.of(snapshot), quotas, reported[-20:], lambda _: serves)).encode()
+        data = json.dumps(pod_status(Seen.of(snapshot), quotas, reported[-20:], lambda _: serves, {})).encode()
         found = read_by_sidecar.parse(data)
         assert found is not None
         page = metrics.render(found, messages=1, rss_bytes=1).decode()
@@ -191,7 +191,7 @@ def test_of_others_there_is_what_they_hold_together(tenants: list[Tenant]) -> No
     snapshot, _ = world(tenants, blind=False)
     views = {each.gpu.uuid: each for each in snapshot.views}
     for uid, quotas in by_pod(snapshot.quotas).items():
-        for gpu in pod_status(Seen.of(snapshot), quotas, (), lambda _: True)["gpus"]:
+        for gpu in pod_status(Seen.of(snapshot), quotas, (), lambda _: True, {})["gpus"]:
             mine = [each for each in tenants if each.quota.pod_uid == uid and each.quota.gpu == gpu["uuid"]]
             own = sum(holder.used_mib for each in mine for holder in each.holders(gpu["uuid"]))
             sample = views[gpu["uuid"]].sample

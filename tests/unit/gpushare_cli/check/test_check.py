@@ -1,56 +1,31 @@
+"""What ``gpu-share check`` asks a cluster, and how the answers are put together."""
+
 import base64
 import io
 import json
-import os
-import socket
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from certs.pki import make_authority
-from enforcer.nvml.driver_root import PROGRAM, DriverRoot
 from enforcer.quota.sharing_mode import SharingModes
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.contention import UNSURE
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
-from gpushare_cli import node_status
-from gpushare_cli.check import cluster, command
-from gpushare_cli.check import node as checks_node
+from gpushare_cli.check import cluster, command, node, workloads
+from gpushare_cli.check.connection import Connection
+from gpushare_cli.check.installation import NAMED
 from gpushare_cli.check.result import Checker, Level, failed, ok, warning
 from gpushare_cli.main import main
 from gpushare_cli.terminal import Terminal
+from tests.unit.gpushare_cli.check.api import Api
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-
-
-class Api:
-    """Answers like ``KubeClient``, from a table of paths; a number is an HTTP error."""
-
-    def __init__(self, answers: Mapping[str, Any]) -> None:
-        self.answers = answers
-
-    def get(self, where: str) -> Any:
-        found = self.answers.get(where.rsplit("/", 1)[-1], 404)
-        if isinstance(found, int):
-            raise ClusterError(f"GET {where}: {found}", found)
-        return found
-
-    def list(self, where: str, **_query: str) -> tuple[Any, str]:
-        return self.get(where), "1"
-
-    def listing(self, where: str, **_query: str) -> Iterator[Any]:
-        return iter(self.get(where))
-
-    def create(self, where: str, body: Any, **query: str) -> Any:
-        assert query == {"dryRun": "All"}
-        return self.get(where) or body
 
 
 def hook(bundle: bytes) -> list[Any]:
@@ -86,7 +61,7 @@ def test_a_server_that_behaves_like_an_older_version_is_one() -> None:
 
 def test_an_api_server_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KubeClient, "connect", lambda *_: Api({"version": 503}))
-    answers = list(command.ask(cluster.checkers(None, None, required=True)))
+    answers = list(command.ask(cluster.connected(None, None, required=True, questions=cluster.questions(None))))
     assert [(each.description, each.level) for each in answers] == [("Kubernetes", "wrong")]
 
 
@@ -111,7 +86,7 @@ def test_the_webhook_has_to_have_a_bundle_that_is_valid(hooks: list[Any], level:
     [
         (["baseline", "restricted"], Level.OK, 0),
         (["baseline", None], Level.WARNING, 1),
-        (["privileged"] * 9, Level.WARNING, cluster.NAMED),
+        (["privileged"] * 9, Level.WARNING, NAMED),
     ],
 )
 def test_namespaces_that_let_pods_reach_the_node_are_named(levels: list[str | None], level: Level, named: int) -> None:
@@ -123,109 +98,6 @@ def test_namespaces_that_let_pods_reach_the_node_are_named(levels: list[str | No
     assert (finding.level, finding.detail.count("team-")) == (level, named)
 
 
-def test_classes_nodes_gpus_and_namespaces_are_looked_for() -> None:
-    empty = Api({"nodes": [], "resourceslices": [], "namespaces": [], "daemonsets": [], "deployments": []})
-    for ask in (cluster.nodes, cluster.published, cluster.opted_in):
-        assert ask(empty).level == "warning"  # type: ignore[arg-type]
-    for ask in (cluster.enforcers, cluster.webhooks):
-        assert ask(empty).level == "wrong"  # type: ignore[arg-type]
-    assert cluster.device_class(empty, "gpu-share.io").level == "wrong"  # type: ignore[arg-type]
-    device: Any = {
-        "capacity": {"memory": {"value": "15Gi"}}, "attributes": {"mode": {"string": "time-slicing"}},
-    }  # fmt: skip
-    slices = [{"spec": {"nodeName": "n", "devices": [device, {"name": "status"}]}}]
-    found = cluster.published(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
-    assert (found.level, found.detail) == ("ok", "1 on 1 node (1 time-slicing)")
-    device["taints"] = [{"key": "unhealthy"}]
-    assert cluster.published(Api({"resourceslices": slices})).level == "warning"  # type: ignore[arg-type]
-
-
-def workload(wanted: int, ready: int) -> dict[str, Any]:
-    status = {"desiredNumberScheduled": wanted, "numberReady": ready, "readyReplicas": ready}
-    return {"metadata": {"name": "x", "namespace": "elsewhere"}, "spec": {"replicas": wanted}, "status": status}
-
-
-@pytest.mark.parametrize(
-    ("wanted", "ready", "of_enforcers", "of_webhooks"),
-    [(3, 3, "ok", "ok"), (3, 2, "wrong", "warning"), (3, 0, "wrong", "wrong"), (0, 0, "ok", "wrong")],
-)
-def test_enforcers_and_webhooks_have_to_be_ready(wanted: int, ready: int, of_enforcers: str, of_webhooks: str) -> None:
-    api = Api({"daemonsets": [workload(wanted, ready)], "deployments": [workload(wanted, ready)]})
-    enforcers, webhooks = cluster.enforcers(api), cluster.webhooks(api)  # type: ignore[arg-type]
-    assert (enforcers.level, webhooks.level) == (of_enforcers, of_webhooks)
-    assert enforcers.detail.startswith(f"{ready} of {wanted} ready")
-    assert enforcers.level == "ok" or "-n elsewhere" in enforcers.hint
-
-
-def test_a_labelled_node_that_offers_nothing_is_named() -> None:
-    nodes: list[Any] = [{"metadata": {"name": f"n{number}"}} for number in range(9)]
-    slices = [{"spec": {"nodeName": "n0", "devices": []}}]
-    found = cluster.nodes(Api({"nodes": nodes, "resourceslices": slices}))  # type: ignore[arg-type]
-    assert (found.level, found.detail) == ("warning", "9; without a ResourceSlice: n1, n2, n3, n4, n5 and 3 more")
-    found = cluster.nodes(Api({"nodes": nodes[:1], "resourceslices": slices}))  # type: ignore[arg-type]
-    assert (found.level, found.detail) == ("ok", "1")
-
-
-def test_the_kubelets_way_to_the_driver_is_tried(short: Path) -> None:
-    registry, plugin = (short / name for name in checks_node.SOCKETS)
-    for file in (registry, plugin):
-        file.parent.mkdir(parents=True)
-    assert "No such file" in checks_node.sockets(short, failed).detail
-    with closing(listening(registry)):
-        plugin.touch()
-        found = checks_node.sockets(short, failed)
-        assert (found.level, found.detail) == ("wrong", f"{plugin}: Connection refused")
-        plugin.unlink()
-        with closing(listening(plugin)):
-            assert checks_node.sockets(short, failed).level == "ok"
-    assert "Connection refused" in checks_node.sockets(short, warning).detail, "a socket left behind is no socket"
-
-
-@pytest.fixture(name="short")
-def _short() -> Iterator[Path]:
-    """Paths of sockets have to be short."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
-def listening(file: Path) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.bind(str(file))
-    made.listen()
-    return made
-
-
-def test_prepared_claims_are_counted_in_the_cdi_folder(tmp_path: Path) -> None:
-    assert checks_node.cdi(tmp_path / "none", failed).level == "wrong"
-    for name in ("gpu-share.io-1.json", "gpu-share.io-2.json", "nvidia.yaml"):
-        (tmp_path / name).touch()
-    assert checks_node.cdi(tmp_path, failed).detail == f"{tmp_path}, 2 claims prepared"
-
-
-@pytest.mark.parametrize(
-    ("age", "problems", "level", "says"),
-    [(0, [], "ok", "0 GPUs"), (60, [], "wrong", "does not run"), (0, ["the disk is full"], "warning", "disk is full")],
-)
-def test_the_enforcer_has_to_run_unhindered(
-    age: int, problems: list[str], level: str, says: str, tmp_path: Path
-) -> None:
-    assert checks_node.enforcer(tmp_path, failed).level == "wrong"
-    written = (node_status.now() - timedelta(seconds=age)).isoformat()
-    (tmp_path / "status.json").write_text(json.dumps({"time": written, "problems": problems}))
-    found = checks_node.enforcer(tmp_path, failed)
-    assert (found.level, says in found.detail) == (level, True)
-
-
-def test_the_enforcer_is_asked_for_on_nodes_only(tmp_path: Path) -> None:
-    folders = checks_node.Folders(state=tmp_path, kubelet=tmp_path, cdi=tmp_path)
-    laptop, node = (len(checks_node.checkers(folders, DriverRoot(), required=required)) for required in (False, True))
-    assert (laptop, node) == (3, 6)
-    (tmp_path / "status.json").touch()
-    assert len(checks_node.checkers(folders, DriverRoot(), required=False)) == node
-    options = ["--state", str(tmp_path), "--kubelet-root", str(tmp_path), "--cdi-root", str(tmp_path)]
-    assert main(["check", "--node", *options]) == 1
-
-
 def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
     note = {
         "gpu-share.io/excluded-gpus": json.dumps({"GPU-1": "Contended: a device plugin offers it as nvidia.com/gpu"})
@@ -233,7 +105,7 @@ def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
     slices: list[Any] = [{"metadata": {"annotations": note}, "spec": {"nodeName": "gpu-7"}}] * 2
     found = cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
     said = "gpu-7: GPU-1: Contended: a device plugin offers it as nvidia.com/gpu"
-    assert (found.level, found.detail) == ("warning", said)
+    assert (found.level, found.detail) == ("wrong", said)
     for harmless in ({}, {"gpu-share.io/excluded-gpus": "junk"}, {"gpu-share.io/excluded-gpus": "[]"}):
         slices = [{"metadata": {"annotations": harmless}, "spec": {"nodeName": "gpu-7"}}]
         assert cluster.left_out(Api({"resourceslices": slices})).level == "ok"  # type: ignore[arg-type]
@@ -267,13 +139,13 @@ def test_what_to_do_about_a_gpu_that_is_left_out_fits_the_reason(whys: list[str]
 
 @pytest.mark.parametrize(("status", "level"), [(403, "warning"), (500, "wrong"), (0, "wrong")])
 def test_what_may_not_be_read_is_no_fault(status: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = cluster.Connection(None, None)
+    connection = Connection(None, None)
     monkeypatch.setattr(connection, "_cluster", Api({"nodes": status}))
-    assert connection.asking(cluster.nodes)().level == level
+    assert connection.asking(workloads.unsliced)().level == level
 
 
 def test_what_may_not_be_read_names_the_right_and_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = cluster.Connection(None, None)
+    connection = Connection(None, None)
     monkeypatch.setattr(connection, "_cluster", Api({}))
 
     def refused(_: object) -> Any:
@@ -285,28 +157,38 @@ def test_what_may_not_be_read_names_the_right_and_the_role(monkeypatch: pytest.M
     assert found.hint == "ask for the ClusterRole gpu-share-operator"
 
 
-def test_a_cluster_nobody_configured_is_wrong_only_where_it_was_asked_for(tmp_path: Path) -> None:
-    missing = str(tmp_path / "kubeconfig")
-    assert main(["check", "--cluster", "--kubeconfig", missing]) == 1
-    questions = cluster.checkers(missing, None, required=False)
-    assert [answer.level for answer in command.ask(questions)] == ["warning"]
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: a, user: {token: a}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]
+current-context: a
+"""
 
 
-def test_this_machine_is_judged_by_what_is_there(tmp_path: Path) -> None:
-    (tmp_path / "self/ns").mkdir(parents=True)
-    assert checks_node.pid_namespace(tmp_path, warning).level == "warning"
-    (tmp_path / "self/ns/pid").touch()
-    assert checks_node.pid_namespace(tmp_path, failed).level == "wrong"
-
-
-def test_the_mps_program_is_looked_for_where_the_driver_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "--driver-root (chart value driverRoot)" in checks_node.mps(DriverRoot(tmp_path), failed).detail
-    program = tmp_path / "usr/bin" / PROGRAM
-    program.parent.mkdir(parents=True)
-    program.touch(0o755)
-    assert checks_node.mps(DriverRoot(tmp_path), failed).detail == str(program)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert checks_node.mps(DriverRoot(), failed).detail == f"{PROGRAM} is not on the PATH"
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ([], 0),
+        (["--cluster"], 1),
+        (["--pre"], 1),
+        (["-n", "team"], 1),
+        (["--kubeconfig", "{tmp}/none"], 1),
+        (["--kubeconfig", "{tmp}/config", "--context", "nope"], 1),
+        (["--context", "nope"], 1),
+    ],
+)
+def test_a_cluster_is_wrong_where_it_was_asked_for_or_named(
+    options: list[str], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text(KUBECONFIG)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "absent"))
+    monkeypatch.setattr(node, "checkers", lambda *_, **__: [])
+    assert main(["check", "-o", "json", *(each.format(tmp=tmp_path) for each in options)]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] == (code == 0)
+    assert "no usable cluster configuration" in found["checks"][0]["detail"]
 
 
 QUESTIONS = [
@@ -341,12 +223,68 @@ def test_json_and_the_exit_code_say_the_same(
     assert main(["check"]) == 0
 
 
-def test_a_driver_that_hangs_is_said_and_does_not_keep_us(
-    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checks_node, "NVML_SECONDS", 0.5)
-    (tmp_path / "usr" / "lib").mkdir(parents=True)
-    os.mkfifo(tmp_path / "usr" / "lib" / "libnvidia-ml.so.1")  # whoever loads it waits for ever
-    code = main(["check", "--node", "--driver-root", str(tmp_path), "--state", str(tmp_path), "--color", "never"])
-    out, _ = capsys.readouterr()
-    assert (code, "GPUs through NVML: NVML does not answer gpus within 0.5 s: the driver hangs" in out) == (1, True)
+def test_waiting_asks_again_until_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = iter([failed("not yet"), failed("not yet"), ok("now")])
+    one = Checker(category="one", description="first", ask=lambda: next(results))
+    monkeypatch.setattr(command, "checkers", lambda _args: [one])
+    slept: list[float] = []
+    monkeypatch.setattr("gpushare_cli.check.command.time.sleep", slept.append)
+    assert main(["check", "--wait", "2m"]) == 0
+    assert len(slept) == 2
+
+
+def test_a_time_without_a_unit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--wait", "120"]) == 2
+    assert "write for example 5s, 500ms or 2m" in capsys.readouterr().err
+
+
+def test_what_may_not_be_asked_is_one_answer() -> None:
+    forbidden = [replace(warning(f"you may not list {each}", "ask for a role"), forbidden=True) for each in ("a", "b")]
+    questions = [
+        Checker(category="one", description=f"question {number}", ask=partial(replace, each))
+        for number, each in enumerate(forbidden)
+    ]
+    found = list(command.ask([*questions, *QUESTIONS[:1]]))
+    assert [(each.description, each.level) for each in found] == [("first", "ok"), ("not asked", "warning")]
+    assert (found[1].detail, found[1].hint) == (
+        "question 0, question 1: you may not list a; you may not list b", "ask for a role",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("driver", "attribute", "level"),
+    [
+        ("gpu.nvidia.com", {"uuid": {"string": "GPU-1"}}, "wrong"),
+        ("gpu.nvidia.com", {"uuid": {"string": "gpu-1"}}, "wrong"),
+        ("gpu.nvidia.com", {"uuid": {"string": "GPU-2"}}, "ok"),
+        ("nic.example", {"id": {"string": "GPU-1"}}, "ok"),
+    ],
+)
+def test_a_gpu_that_two_drivers_publish_is_wrong(driver: str, attribute: Any, level: str) -> None:
+    ours = {"name": "a", "attributes": {"uuid": {"string": "GPU-1"}}}
+    answers = {
+        "spec.driver=gpu-share.io": [{"spec": {"driver": "gpu-share.io", "nodeName": "n", "devices": [ours]}}],
+        "spec.driver!=gpu-share.io": [
+            {"spec": {"driver": driver, "nodeName": "n", "devices": [{"name": "gpu-0", "attributes": attribute}]}}
+        ],
+    }  # fmt: skip
+
+    class Slices(Api):
+        def list(self, where: str, **query: str) -> tuple[Any, str]:
+            return answers[query["fieldSelector"]], "1"
+
+    found = cluster.contended(Slices({}))  # type: ignore[arg-type] # it only lists
+    assert (found.level, found.detail) == (level, f"n: gpu-0 of {driver}" if level == "wrong" else "none")
+
+
+def test_gpus_are_counted_by_mode_and_those_that_are_tainted_are_mentioned() -> None:
+    device: Any = {
+        "capacity": {"memory": {"value": "15Gi"}}, "attributes": {"mode": {"string": "time-slicing"}},
+    }  # fmt: skip
+    slices = [{"spec": {"nodeName": "n", "devices": [device, {"name": "status"}]}}]
+    found = cluster.published(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
+    assert (found.level, found.detail) == ("ok", "1 on 1 node (1 time-slicing)")
+    device["taints"] = [{"key": "unhealthy"}]
+    assert cluster.published(Api({"resourceslices": slices})).level == "warning"  # type: ignore[arg-type]
+    for ask in (cluster.published, cluster.opted_in):
+        assert ask(Api({"resourceslices": [], "namespaces": []})).level == "warning"  # type: ignore[arg-type]

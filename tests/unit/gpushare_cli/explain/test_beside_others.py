@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpushare_cli.explain.cluster_state import PodRecord, explain
+from gpushare_cli.explain.cluster_state import explain
+from gpushare_cli.explain.pod_record import PodRecord
 from tests.unit.gpushare_cli.explain.test_pod import load, told
 
 
@@ -20,10 +21,10 @@ def test_a_scheduler_that_places_no_shares_is_named(
 ) -> None:
     content = load("waiting")
     content["pod"]["spec"]["schedulerName"] = scheduler
-    _, lines = explain(PodRecord(**content, schedulers=schedulers))
+    lines = explain(PodRecord(**content, schedulers=schedulers)).lines
     assert any("schedulerName is" in line for line in lines) is named
     content["pod"]["spec"]["nodeName"] = "n1"
-    _, lines = explain(PodRecord(**content, schedulers=schedulers))
+    lines = explain(PodRecord(**content, schedulers=schedulers)).lines
     assert not any("schedulerName is" in line for line in lines)
 
 
@@ -33,3 +34,16 @@ def test_what_was_asked_is_shown_for_the_container_behind_a_proxy() -> None:
     content["pod"]["spec"]["containers"].insert(0, {"name": "linkerd-proxy", "image": "a"})
     after = told(content)[1]
     assert [line.split() for line in after if "linkerd-proxy" not in line] == [line.split() for line in before]
+
+
+def test_a_mig_instance_is_shown_with_its_memory_and_how_it_is_shared() -> None:
+    """It was asked for as a whole, so the allocation names no amounts."""
+    content = load("running")
+    (claim,) = content["claims"].values()
+    for result in claim["status"]["allocation"]["devices"]["results"]:
+        result.pop("consumedCapacity", None)
+    for entry in claim["status"]["devices"]:
+        if "data" in entry:
+            entry["data"] |= {"mode": "mig", "uuid": "MIG-5"}
+    _, lines = told(content)
+    assert any("MIG-5 (mig)" in line for line in lines), lines

@@ -7,14 +7,17 @@ import pytest
 from tests.unit.gpushare_cli.explain.test_pod import load, told
 
 FILES = [{"user": 0, "mode": 0o600}]
+ENDED = {"terminated": {"exitCode": 1}}
 
 
-def crashing(user: object, files: object = FILES, state: str = "waiting", code: int = 1) -> tuple[bool, str]:
+def crashing(
+    user: object, files: object = FILES, state: str = "waiting", last: object = ENDED, restarts: object = 1
+) -> tuple[bool, str]:
     content = load("running")
     content["pod"]["spec"]["securityContext"] = {"runAsUser": user}
     for status in content["pod"]["status"]["containerStatuses"]:
         status["state"] = {state: {"reason": "CrashLoopBackOff", "exitCode": 0}}
-        status["lastState"] = {"terminated": {"exitCode": code}}
+        status |= {"lastState": last, "restartCount": restarts}
     (claim,) = content["claims"].values()
     for entry in claim["status"]["devices"]:
         entry.setdefault("data", {})["mpsFiles"] = files
@@ -32,8 +35,24 @@ def test_a_user_who_may_not_open_the_file_of_the_mps_server_is_told_why_and_what
     assert "set runAsUser to 1001" in crashing(1000, [{"user": 0, "mode": 0o600}, {"user": 1001, "mode": 0o600}])[1]
 
 
-def test_nothing_is_said_of_a_container_that_has_not_failed() -> None:
-    assert "may not open" not in crashing(1000, state="terminated", code=0)[1]
+@pytest.mark.parametrize(("last", "restarts"), [(ENDED, 1), ({}, 1), (ENDED, None)])
+def test_a_container_that_runs_again_after_a_failure_has_the_same_reason(last: object, restarts: object) -> None:
+    fine, text = crashing(1000, state="running", last=last, restarts=restarts)
+    assert (fine, "may not open the file of the MPS server" in text) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "last", "restarts"),
+    [
+        ("terminated", {}, 0),
+        ("running", {}, 0),
+        ("running", None, None),
+        ("running", {"terminated": {"exitCode": 0}}, 1),
+        ("waiting", {}, 0),
+    ],
+)
+def test_a_container_that_has_not_failed_has_no_such_reason(state: str, last: object, restarts: object) -> None:
+    assert "may not open" not in crashing(1000, state=state, last=last, restarts=restarts)[1]
 
 
 @pytest.mark.parametrize(
@@ -45,10 +64,7 @@ def test_nothing_is_said_of_a_container_that_has_not_failed() -> None:
         (1000, {"files": [*FILES, {"user": 1000, "mode": 0o600}]}),
         (1000, {"files": []}),
         (1000, {"files": [{"user": "0", "mode": None}]}),
-        (1000, {"state": "running"}),
     ],
 )
-def test_nothing_is_said_where_it_may_where_that_is_not_known_and_while_it_runs(
-    user: Any, more: dict[str, Any]
-) -> None:
+def test_nothing_is_said_where_it_may_and_where_that_is_not_known(user: Any, more: dict[str, Any]) -> None:
     assert "MPS server" not in crashing(user, **more)[1]

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import ClusterError, GpuShareError
-from gpushare_cli.explain import command
-from gpushare_cli.explain.cluster_state import PodRecord, explain
+from gpushare_cli.explain import pod as reading
+from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.pod import recorded
+from gpushare_cli.explain.pod_record import PodRecord
 from gpushare_cli.main import main
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/explain"
@@ -27,7 +28,8 @@ def load(name: str) -> dict[str, Any]:
 
 
 def told(content: dict[str, Any]) -> tuple[bool, list[str]]:
-    return explain(PodRecord(**content))
+    found = explain(PodRecord(**content))
+    return found.fine, found.lines
 
 
 def row(lines: list[str], number: int = 2) -> list[str]:
@@ -149,7 +151,9 @@ def test_a_killed_pod_says_when_and_why() -> None:
     fine, lines = told(load("killed"))
     assert not fine
     assert lines[3].startswith("  last kill: 2026-11-20T22:16:07.000000Z Killed: container main holds 9000 MiB")
-    assert lines[4].startswith("  2026-11-20T22:16:01.000000Z OverQuota: ")
+    assert lines[4] == "  container main held 9000 MiB at most: 10Gi would have sufficed for that"
+    assert lines[5].startswith("    set gpu-share.io/memory: 10Gi on a new pod")
+    assert lines[6].startswith("  2026-11-20T22:16:01.000000Z OverQuota: ")
     assert row(lines)[1:4] == ["4Gi", "4Gi, no cap", GPU.lower()]
 
 
@@ -161,11 +165,11 @@ def test_a_pod_that_came_back_under_its_quota_is_fine_again() -> None:
     fine, lines = told(content)
     assert fine
     assert lines[3].startswith("  last kill: ")
-    assert lines[5].startswith("  2026-11-20T23:00:00.0Z BackUnderQuota")
+    assert lines[-1].startswith("  2026-11-20T23:00:00.0Z BackUnderQuota")
 
 
 def test_a_pod_without_room_says_so_and_what_that_means() -> None:
-    fine, lines = told(load("waiting"))
+    fine, lines = told(load("waiting") | {"gpus": [16384]})
     assert not fine
     assert lines[0].endswith(": Pending, on no node yet")
     assert row(lines) == ["main", "12Gi", "nothing yet", "N/A", "not started"]
@@ -239,10 +243,12 @@ def test_a_claim_of_ones_own_is_a_share_as_well() -> None:
     content["claims"] = {"own": claim}
     assert row(told(content)[1])[1:3] == ["4Gi, 25%", "4Gi, 25%"]
     content["claims"] = {}
-    assert told(content) == (
-        True,
-        ["explained-1/running has no share of a GPU: no annotation and no claim of it asks for one"],
-    )
+    fine, (line,) = told(content)
+    assert fine
+    assert line.endswith("no annotation asks for one, and its ResourceClaims do not exist (any more): own")
+    pod["spec"]["resourceClaims"] = []
+    (line,) = told(content)[1]
+    assert line == "explained-1/running has no share of a GPU: no annotation and no claim of it asks for one"
 
 
 def test_a_claim_that_the_scheduler_made_for_an_extended_resource_is_a_share_as_well() -> None:
@@ -311,13 +317,13 @@ def test_others_who_use_the_same_claim_are_not_named() -> None:
 def test_only_what_the_view_role_shows_is_read() -> None:
     api = Api(load("killed"))
     found = recorded(api, "explained-1", "killed")  # type: ignore[arg-type]
-    assert explain(found) == told(load("killed"))
-    assert api.asked == ["pods", "resourceclaims", "events"]
+    assert (explain(found).fine, explain(found).lines) == told(load("killed"))
+    assert api.asked == ["pods", "resourceclaims", "events", "namespaces"]
 
 
 def test_what_may_not_be_read_is_said_with_a_way_out() -> None:
     found = recorded(Api(load("killed"), "resourceclaims", "events"), "explained-1", "killed")  # type: ignore[arg-type]
-    fine, lines = explain(found)
+    fine, lines = explain(found).fine, explain(found).lines
     assert fine
     assert "ClusterRole gpu-share-view" in lines[-2]
     assert "ClusterRole view" in lines[-1]
@@ -348,7 +354,7 @@ def test_the_namespace_is_the_pods_own_the_options_or_the_contexts(
         asked.append(f"{where}/{name}")
         return PodRecord(**load("killed"))
 
-    monkeypatch.setattr(command, "recorded", answer)
+    monkeypatch.setattr(reading, "recorded", answer)
     cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
     context = {"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "of-the-context"}}
     user = {"name": "u", "user": {"token": "t"}}
@@ -384,16 +390,3 @@ def test_objects_of_another_shape_are_explained_as_far_as_they_go(path: tuple[st
         holder = holder[key]
     holder[path[-1]] = value
     assert told(content)[1]
-
-
-def test_a_mig_instance_is_shown_with_its_memory_and_how_it_is_shared() -> None:
-    """It was asked for as a whole, so the allocation names no amounts."""
-    content = load("running")
-    (claim,) = content["claims"].values()
-    for result in claim["status"]["allocation"]["devices"]["results"]:
-        result.pop("consumedCapacity", None)
-    for entry in claim["status"]["devices"]:
-        if "data" in entry:
-            entry["data"] |= {"mode": "mig", "uuid": "MIG-5"}
-    _, lines = told(content)
-    assert any("MIG-5 (mig)" in line for line in lines), lines

@@ -178,4 +178,4 @@ def test_of_two_thousand_pods_that_came_and_went_nothing_is_kept(
     parts = [controller._index, controller._creating, controller._deleting]
     kept = [name for part in parts for name, value in vars(part).items() if value]
     assert kept == []
-    assert not controller._said
+    assert not controller._reported

@@ -1,0 +1,121 @@
+"""What a node's enforcer reports of itself, in an annotation of the node's own ResourceSlice (``contract.ENFORCER``).
+
+``gpu-share check`` reads it, without a right to run commands in the enforcer's pod. Every write of a slice wakes every
+scheduler, so the annotation is written where something changed, and for problems alone once a minute at most.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from enforcer.runtime.background import run_periodically
+from gpushare.contract import DRIVER, ENFORCER
+from gpushare.errors import ClusterError
+from gpushare.kube_client import RESOURCE_V1, KubeClient, path
+from gpushare.version import installed
+
+log = structlog.get_logger()
+
+EVERY: Final = 5.0
+"""Seconds between looks."""
+APART: Final = 60.0
+"""Seconds between two writes of which the second says nothing but other problems."""
+MAX_PROBLEMS: Final = 8
+MAX_PROBLEM: Final = 300
+"""Characters of a problem that are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnforcerState:
+    """The state of an enforcer.
+
+    ``breaker`` is since when the circuit breaker is open, empty where that is unknown, ``None`` while it is closed.
+    ``audit_log`` is why the audit log cannot be written, empty where it can.
+    """
+
+    enforcing: bool
+    breaker: str | None
+    audit_log: str
+    problems: tuple[str, ...]
+
+    def urgent(self) -> dict[str, Any]:
+        """Return what is written at once when it changes."""
+        return {
+            "version": installed(),
+            "enforcing": self.enforcing,
+            "breaker": self.breaker,
+            "auditLog": self.audit_log[:MAX_PROBLEM],
+        }
+
+    def whole(self) -> dict[str, Any]:
+        """Return all that is written."""
+        return {**self.urgent(), "problems": [each[:MAX_PROBLEM] for each in self.problems[:MAX_PROBLEMS]]}
+
+
+class ReportPublisher:
+    """Keeps the annotation of a node's first slice at the state of its enforcer.
+
+    Args:
+        cluster: where the slices are.
+        node: whose.
+        state: returns the enforcer's state; raises ``OSError``.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: KubeClient,
+        node: str,
+        state: Callable[[], EnforcerState],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster, self._node, self._state, self._clock = cluster, node, state, clock
+        self._written = float("-inf")
+        self._failed = False
+
+    def run_once(self) -> None:
+        """Write the annotation where it is another. What fails is tried again next time."""
+        try:
+            self._bring(self._state())
+            self._failed = False
+        except (ClusterError, OSError) as error:
+            if not self._failed:
+                log.warning("enforcer report not published", error=str(error))
+            self._failed = True
+
+    def _bring(self, state: EnforcerState) -> None:
+        selector = f"spec.driver={DRIVER},spec.nodeName={self._node}"
+        items, _ = self._cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=selector)
+        if not items:
+            return
+        first = min(items, key=lambda item: str(item["metadata"]["name"]))
+        before = _read((first["metadata"].get("annotations") or {}).get(ENFORCER))
+        after = state.whole()
+        if before == after:
+            return
+        pressing = {key: before.get(key) for key in state.urgent()} != state.urgent()
+        if not pressing and self._clock() - self._written < APART:
+            return
+        change = {"metadata": {"annotations": {ENFORCER: json.dumps(after)}}}
+        self._cluster.patch(path(RESOURCE_V1, "resourceslices", first["metadata"]["name"]), change)
+        self._written = self._clock()
+
+
+def start_report_publisher(
+    cluster: KubeClient, node: str, state: Callable[[], EnforcerState], stopped: threading.Event
+) -> None:
+    """Begin to keep the annotation, in a thread that ends with the process."""
+    run_periodically(EVERY, "report", ReportPublisher(cluster, node, state).run_once, stopped)
+
+
+def _read(text: object) -> dict[str, Any]:
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,104 @@
+"""Compare objects of the API server with what a release ships, whatever defaults the server adds. Pure.
+
+``gpu-share check`` compares content and no digest of it, because a spec can be edited after it was installed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gpushare import contract
+
+Json = Mapping[str, Any]
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ClusterRole": ("rules", "aggregationRule"),
+    "ClusterRoleBinding": ("roleRef", "subjects"),
+    "DeviceClass": ("spec",),
+    "MutatingWebhookConfiguration": ("webhooks",),
+    "Role": ("rules",),
+    "RoleBinding": ("roleRef", "subjects"),
+    "ServiceAccount": (),
+    "ValidatingAdmissionPolicy": ("spec",),
+    "ValidatingAdmissionPolicyBinding": ("spec",),
+}
+"""Fields that are compared, by kind. No workloads: their content depends on most of the chart's values."""
+SERVICES: Final = ("gpu-share-webhook",)
+"""Services that are compared. Other ports depend on the chart's values."""
+SERVICE_PARTS: Final = ("selector", "ports", "type")
+AGGREGATION: Final = "rbac.authorization.k8s.io/aggregate-to-"
+"""Prefix of the labels by which Kubernetes adds a role to its own."""
+SERVER_DEFAULTS: Final[Mapping[str, object]] = {
+    "failurePolicy": "Fail",
+    "matchPolicy": "Equivalent",
+    "port": 443,
+    "protocol": "TCP",
+    "reinvocationPolicy": "Never",
+    "scope": "*",
+    "timeoutSeconds": 10,
+    "type": "ClusterIP",
+}
+"""Values that the API server writes into fields that were left out, by field."""
+SHOWN: Final = 60
+"""Characters of a value that are shown."""
+
+
+def compared(item: Json) -> dict[str, Any] | None:
+    """Return the content of an object that is compared; ``None`` for an object that is not."""
+    kind, metadata = str(item.get("kind")), item.get("metadata") or {}
+    if kind == "Service" and metadata.get("name") in SERVICES:
+        return {key: item["spec"][key] for key in SERVICE_PARTS if key in item["spec"]}
+    if kind not in PARTS:
+        return None
+    found = {key: item[key] for key in PARTS[kind] if key in item}
+    labels = metadata.get("labels") or {}
+    if kind == "ClusterRole" and (mine := {key: labels[key] for key in labels if key.startswith(AGGREGATION)}):
+        found["labels"] = mine
+    if contract.TENANT_RESIZE in (notes := metadata.get("annotations") or {}):
+        found["tenantResize"] = notes[contract.TENANT_RESIZE]
+    if kind == "MutatingWebhookConfiguration":
+        found["webhooks"] = [_without_bundle(each) for each in item.get("webhooks") or []]
+    return found
+
+
+def difference(variants: Sequence[Json], live: Json) -> str | None:
+    """Return the first difference between an object's content and what was shipped; ``None`` where there is none.
+
+    Args:
+        variants: of the shipped content; values of the chart choose among them. The first one is the default.
+        live: the content on the API server, as ``compared`` returns it.
+    """
+    found = [next(_differences(each, live, ""), None) for each in variants]
+    return None if None in found else found[0]
+
+
+def _differences(mine: object, theirs: object, where: str) -> Iterator[str]:
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        for key, value in mine.items():
+            yield from _of_key(value, theirs, f"{where}.{key}" if where else key, key)
+        for key in theirs.keys() - mine.keys():
+            if theirs[key] and SERVER_DEFAULTS.get(key) != theirs[key]:
+                yield f"{where}.{key}".lstrip(".") + f" is {_shown(theirs[key])}, and is not set as shipped"
+    elif isinstance(mine, list) and isinstance(theirs, list):
+        for number, (one, other) in enumerate(zip(mine, theirs, strict=False)):
+            yield from _differences(one, other, f"{where}[{number}]")
+        if len(mine) != len(theirs):
+            yield f"{where} has {len(theirs)} entries, and {len(mine)} as shipped"
+    elif mine != theirs:
+        yield f"{where} is {_shown(theirs)}, and {_shown(mine)} as shipped"
+
+
+def _of_key(mine: object, theirs: Json, where: str, key: str) -> Iterator[str]:
+    if key in theirs:
+        yield from _differences(mine, theirs[key], where)
+    elif mine and SERVER_DEFAULTS.get(key) != mine:
+        yield f"{where} is missing, and {_shown(mine)} as shipped"
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}..."
+
+
+def _without_bundle(hook: Json) -> dict[str, Any]:
+    """Leave out the ``caBundle``, which ``gpu-share certs`` or cert-manager writes."""
+    config = {key: value for key, value in (hook.get("clientConfig") or {}).items() if key != "caBundle"}
+    return {**hook, "clientConfig": config}

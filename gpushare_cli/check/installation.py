@@ -1,0 +1,140 @@
+"""Find the release on the cluster, and compare its objects with what this release ships (``shipped.json``).
+
+``make manifests`` renders ``shipped.json`` from the chart.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from importlib import resources
+from typing import Any, Final
+
+from gpushare import defaults
+from gpushare.errors import ClusterError
+from gpushare.kube_client import ADMISSION_V1, APPS_V1, KubeClient, path
+from gpushare.raw_objects import mapping, objects, text
+from gpushare.version import installed
+from gpushare_cli.check.content import Json, compared, difference
+from gpushare_cli.check.result import CheckResult, failed, ok, warning
+from gpushare_cli.terminal import clean, some
+
+NAMESPACE: Final = "gpu-share-system"
+"""Where the release is taken to be while its Deployment is missing."""
+INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
+RESTORE: Final = "restore it: helm upgrade gpu-share deploy/helm/gpu-share, with the options of the installation"
+NAMED: Final = 5
+"""So many objects, nodes or namespaces are named."""
+VERSION_LABEL: Final = "app.kubernetes.io/version"
+UNKNOWN: Final = "0"
+"""Version of a checkout that was never installed."""
+CERTS: Final = "/gpu-share-certs"
+CONFIGURATION: Final = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share")
+CERT_MANAGER: Final = "cert-manager.io/inject-ca-from"
+MIN_MEMORY: Final = "GPU_SHARE_MIN_MEMORY"
+MAX_MEMORY: Final = "GPU_SHARE_MAX_MEMORY"
+DEFAULTS: Final[Mapping[str, str]] = {MIN_MEMORY: f"{defaults.MIN_MEMORY_MIB}Mi", MAX_MEMORY: ""}
+POLICIES: Final = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
+WEBHOOK: Final = ("mutatingwebhookconfigurations", "services")
+ROLES: Final = ("serviceaccounts", "clusterroles", "clusterrolebindings", "roles", "rolebindings")
+CLASSES: Final = ("deviceclasses",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """The release on the cluster: its namespace and version, and the environment of its webhook.
+
+    ``version`` is empty while the webhook's Deployment is missing.
+    """
+
+    namespace: str = NAMESPACE
+    version: str = ""
+    replicas: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def of_another_release(self) -> bool:
+        """Whether the release is known to be another one than this command line's."""
+        return UNKNOWN not in {installed(), self.version or UNKNOWN} and installed() != self.version
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the release is there and may be this command line's."""
+        return bool(self.version) and not self.of_another_release
+
+
+def workload(name: str) -> str:
+    """Return the label selector of a workload of gpu-share, and of its pods."""
+    return f"app.kubernetes.io/part-of=gpu-share,app.kubernetes.io/name=gpu-share-{name}"
+
+
+def installation(api: KubeClient) -> Installation:
+    """Find the release by the Deployment of its webhook, in whatever namespace that is."""
+    found = api.list(path(APPS_V1, "deployments"), labelSelector=workload("webhook"))[0]
+    if not found:
+        return Installation()
+    metadata, spec = mapping(found[0], "metadata"), mapping(found[0], "spec")
+    containers = objects(mapping(mapping(spec, "template"), "spec"), "containers")
+    return Installation(
+        namespace=text(metadata, "namespace"),
+        version=clean(text(mapping(metadata, "labels"), VERSION_LABEL)),
+        replicas=int(spec.get("replicas", 1)),
+        environment={text(each, "name"): text(each, "value") for one in containers for each in objects(one, "env")},
+    )
+
+
+def shipped(found: Installation) -> dict[str, list[Json]]:
+    """Return what this release ships, by API path; each with its variants, of which the chart's values choose."""
+    content = (resources.files("gpushare_cli.check") / "shipped.json").read_text(encoding="utf-8")
+    values = {**DEFAULTS, **found.environment}
+    for placeholder, value in (
+        ("@NAMESPACE@", found.namespace), ("@MIN_MEMORY@", values[MIN_MEMORY]), ("@MAX_MEMORY@", values[MAX_MEMORY]),
+    ):  # fmt: skip
+        content = content.replace(placeholder, json.dumps(value)[1:-1])
+    read: dict[str, list[Json]] = json.loads(content)
+    return read
+
+
+def as_shipped(api: KubeClient, kinds: tuple[str, ...]) -> CheckResult:
+    """Compare every object of these kinds with what this release ships."""
+    found = installation(api)
+    if found.of_another_release:
+        detail = f"not compared: the release is {found.version}, and this command line is {installed()}"
+        return warning(detail, f"run the check with the command line of {found.version}")
+    wanted = {where: variants for where, variants in shipped(found).items() if where.split("/")[-2] in kinds}
+    if any(where.endswith(CERTS) for where in wanted) and _cert_manager(api):
+        wanted = {where: variants for where, variants in wanted.items() if not where.endswith(CERTS)}
+    wrong = list(_wrong(api, wanted))
+    if not wrong:
+        return ok(f"{len(wanted)} as shipped")
+    return failed(f"{len(wrong)} of {len(wanted)} not as shipped: {some(wrong, NAMED)}", RESTORE)
+
+
+def _wrong(api: KubeClient, wanted: Mapping[str, list[Json]]) -> Iterator[str]:
+    for where, variants in wanted.items():
+        name = "/".join(where.split("/")[-2:])
+        live = _find(api, where)
+        if live is None:
+            yield f"{name} is missing"
+        elif (found := difference(variants, compared(live) or {})) is not None:
+            yield f"{name}: {found}"
+
+
+def _cert_manager(api: KubeClient) -> bool:
+    """Tell whether cert-manager makes the certificates, and the release has no job of its own for them."""
+    found = _find(api, CONFIGURATION) or {}
+    return CERT_MANAGER in mapping(mapping(found, "metadata"), "annotations")
+
+
+def _find(api: KubeClient, where: str) -> Mapping[str, Any] | None:
+    try:
+        return api.get(where)
+    except ClusterError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
+
+
+def versions_named(versions: Mapping[str, int]) -> str:
+    """Write versions with how many there are of each: ``0.2.0 (2), 0.1.0 (1)``."""
+    return ", ".join(f"{version or 'unknown'} ({number})" for version, number in sorted(versions.items(), reverse=True))

@@ -1,0 +1,195 @@
+"""Create a sharing pod by server-side dry run, and compare it with what the webhook of this release writes."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import islice
+from typing import Any, Final
+
+from gpushare import contract, defaults
+from gpushare.errors import ClusterError, GpuShareError, PolicyDenied, QuantityError
+from gpushare.kube_client import CORE_V1, KubeClient, path
+from gpushare.namespace_policy import NamespacePolicy
+from gpushare.quantity import format_mib, parse_memory
+from gpushare.raw_objects import mapping, objects, text
+from gpushare_cli.api_errors import lacking, sentence
+from gpushare_cli.check.installation import MIN_MEMORY, Installation, installation
+from gpushare_cli.check.result import CheckResult, failed, ok, warning
+from webhook.mutation.mutate import mutate_pod
+from webhook.mutation.settings import Settings
+
+PROBE: Final = "gpu-share-check-"
+USUAL_MIB: Final = 1024
+TRIES: Final = 5
+"""Namespaces that are tried where none is named: another product's policy can refuse the pod in one of them."""
+QUOTA: Final = "quota"
+OPT_IN: Final = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
+LOOK: Final = "see the webhook's log, and which other webhooks change pods: kubectl get mutatingwebhookconfigurations"
+RESTRICTED: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""Passes Pod Security ``restricted``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A namespace's policy as its annotations have it; ``known`` is false where they may not be read."""
+
+    namespace: str
+    annotations: Mapping[str, str]
+    known: bool = True
+
+    @property
+    def policy(self) -> NamespacePolicy:
+        """Return the parsed policy. Raises PolicyDenied."""
+        return NamespacePolicy.from_annotations(self.annotations)
+
+    def terms(self) -> str:
+        """Describe which shares can be had here."""
+        if not self.known:
+            return ""
+        default, most = self.policy.default_memory_mib, self.policy.max_memory_mib
+        parts = [f"default {format_mib(default)}" if default else f"no default: name {contract.MEMORY}"]
+        parts += [f"at most {format_mib(most)}" if most else "no maximum"]
+        return ", ".join([*parts, f"on exceed: {self.annotations.get(contract.ON_EXCEED, defaults.ON_EXCEED)}"])
+
+
+def trial(api: KubeClient, named: str | None) -> CheckResult:
+    """Try the namespace that was named, or the first opted-in one that takes the pod."""
+    if named is not None:
+        return _named(api, named)
+    found = installation(api)
+    first: CheckResult | None = None
+    for each in islice(_opted_in(api, {found.namespace, "kube-system"}), TRIES):
+        result = _tried(api, each, found)
+        if result.fine:
+            return result
+        first = first or result
+    return first or warning("not tried: no namespace has opted in", OPT_IN)
+
+
+def _named(api: KubeClient, name: str) -> CheckResult:
+    """Try one namespace, also with no more rights than a tenant has."""
+    found = _release(api)
+    try:
+        metadata = mapping(api.get(path(CORE_V1, "namespaces", name)), "metadata")
+    except ClusterError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        return _tried(api, Tried(namespace=name, annotations={}, known=False), found)
+    if mapping(metadata, "labels").get(contract.NAMESPACE_LABEL) != "true":
+        label = f"kubectl label namespace {name} {contract.NAMESPACE_LABEL}=true"
+        return failed(f"namespace {name} has not opted in: annotations of {contract.GROUP} do nothing there", label)
+    return _tried(api, Tried(namespace=name, annotations=mapping(metadata, "annotations")), found)
+
+
+def _release(api: KubeClient) -> Installation:
+    """Find the release; of what a user may not see nothing is known."""
+    try:
+        return installation(api)
+    except ClusterError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        return Installation()
+
+
+def _opted_in(api: KubeClient, excluded: set[str]) -> Iterator[Tried]:
+    items = api.listing(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")
+    found = [mapping(each, "metadata") for each in items if "deletionTimestamp" not in mapping(each, "metadata")]
+    for metadata in sorted(found, key=lambda each: text(each, "name")):
+        if text(metadata, "name") not in excluded:
+            yield Tried(namespace=text(metadata, "name"), annotations=mapping(metadata, "annotations"))
+
+
+def _tried(api: KubeClient, where: Tried, found: Installation) -> CheckResult:
+    begun = time.monotonic()
+    try:
+        pod = probe(_memory(where, found))
+        made = api.create(path(CORE_V1, "pods", namespace=where.namespace), pod, dryRun="All")
+        flaws = list(flaws_of(made, where.policy, exact=where.known and found.comparable))
+        took = f"{(time.monotonic() - begun) * 1000:.0f} ms"
+        detail = "; ".join(filter(None, (f"rewritten in namespace {where.namespace} (dry run, {took})", where.terms())))
+    except GpuShareError as error:
+        return _refused(error, where.namespace)
+    if flaws:
+        return failed(
+            f"the pod is not as the webhook writes it, in namespace {where.namespace}: {'; '.join(flaws)}", LOOK
+        )
+    return ok(detail)
+
+
+def _refused(error: GpuShareError, namespace: str) -> CheckResult:
+    """Describe why no sharing pod can be created. Raises the error where the user may not create pods."""
+    if isinstance(error, ClusterError) and lacking(error) is not None:
+        raise error
+    detail = f"refused in namespace {namespace}: {sentence(error)}"
+    if isinstance(error, ClusterError) and error.status == HTTPStatus.FORBIDDEN and QUOTA in error.message:
+        return warning(detail, "the quota of that namespace is used up, or wants resources of each container")
+    return failed(
+        detail, "see what refuses it; the webhook: kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook"
+    )
+
+
+def _memory(where: Tried, found: Installation) -> int:
+    """Return MiB that can be asked for there. Raises PolicyDenied and QuantityError."""
+    if not where.known:
+        return USUAL_MIB
+    if (asked := where.policy.default_memory_mib or where.policy.max_memory_mib) is not None:
+        return asked
+    try:
+        return max(USUAL_MIB, parse_memory(found.environment.get(MIN_MEMORY, "")))
+    except QuantityError:
+        return USUAL_MIB
+
+
+def probe(mib: int) -> dict[str, Any]:
+    """Return a pod that asks for so much GPU memory."""
+    metadata = {"generateName": PROBE, "annotations": {contract.MEMORY: f"{mib}Mi"}}
+    container = {"name": "main", "image": "gpu-share-check", "securityContext": dict(RESTRICTED)}
+    spec = {"containers": [container], "automountServiceAccountToken": False}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def flaws_of(made: Mapping[str, Any], policy: NamespacePolicy, *, exact: bool) -> Iterator[str]:
+    """Compare a pod with what the webhook of this release writes: rewriting it once more changes nothing.
+
+    Args:
+        made: the pod as the API server would store it.
+        policy: of its namespace.
+        exact: whether the webhook is of this release; else it is only known that it marks the pod.
+    """
+    managed = mapping(mapping(made, "metadata"), "labels").get(contract.MANAGED_LABEL) == "true"
+    if not managed:
+        yield "it was not rewritten"
+    if not (managed and exact):
+        return
+    try:
+        patch = mutate_pod(made, policy=policy, settings=_settings(made)).patch
+    except PolicyDenied as error:
+        yield error.message
+        return
+    yield from (f"{each['op']} {each['path']}" for each in patch)
+
+
+def _settings(made: Mapping[str, Any]) -> Settings:
+    """Take from the pod what the chart's values decide and nothing else does."""
+    spec = mapping(made, "spec")
+    sidecar = _sidecar(objects(spec, "initContainers"))
+    resources = mapping(sidecar, "resources")
+    return Settings(
+        image=text(sidecar, "image"),
+        image_pull_policy=text(sidecar, "imagePullPolicy"),
+        tolerations=tuple(dict(each) for each in objects(spec, "tolerations")),
+        runtime_class=text(spec, "runtimeClassName") or None,
+        sidecar_requests=dict(mapping(resources, "requests")),
+        sidecar_limits=dict(mapping(resources, "limits")),
+    )
+
+
+def _sidecar(containers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return next((each for each in containers if each.get("name") == contract.SIDECAR), {})

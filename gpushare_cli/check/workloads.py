@@ -1,0 +1,223 @@
+"""Questions about the processes of a release: webhook replicas, enforcers of labelled nodes, and their reports."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.kube_client import APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
+from gpushare.patterns import Pattern
+from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare.version import installed
+from gpushare_cli.check.installation import (
+    INSTALL,
+    NAMED,
+    VERSION_LABEL,
+    Installation,
+    installation,
+    versions_named,
+    workload,
+)
+from gpushare_cli.check.result import CheckResult, failed, ok, warning
+from gpushare_cli.terminal import clean, counted, some
+
+MAX_REPORT: Final = 16 * 1024
+"""Characters of an enforcer's report that are parsed."""
+FINISHED: Final = ("Succeeded", "Failed")
+RELEASE: Final = Pattern(r"(\d{1,6})\.(\d{1,6})\.\d{1,6}", 64)
+BREAKER: Final = "see who is over quota and why (gpu-share top), then run gpu-share breaker --reset on that node"
+SKEW: Final = "upgrade: enforcers may be of the webhook's release or of the one before"
+SHARING: Final = f"{contract.MANAGED_LABEL}=true"
+LABEL: Final = f"kubectl label node NAME {contract.NODE_LABEL}=true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnforcerReport:
+    """What an enforcer wrote into the annotation of its node's ResourceSlice; see ``contract.ENFORCER``.
+
+    ``breaker`` is since when the circuit breaker is open, ``None`` while it is closed.
+    """
+
+    version: str
+    enforcing: bool = True
+    breaker: str | None = None
+    audit_log: str = ""
+    problems: tuple[str, ...] = ()
+
+
+def webhooks(api: KubeClient) -> CheckResult:
+    """Compare the ready replicas of the webhook with those that are wanted."""
+    found = installation(api)
+    if found.replicas is None:
+        return failed("no Deployment of the webhook: no sharing pod can be created", INSTALL)
+    ready = sum(map(_ready, pods(api, found, "webhook")))
+    detail, hint = f"{ready} of {found.replicas} ready", _describe(found, "webhook")
+    if not ready:
+        return failed(f"{detail}: no sharing pod can be created", hint)
+    return warning(detail, hint) if ready < found.replicas else ok(detail)
+
+
+def enforcers(api: KubeClient) -> CheckResult:
+    """Compare the ready enforcers with the nodes that have the label, and with those on which sharing pods run."""
+    running = (pod for pod in api.list(path(CORE_V1, "pods"), labelSelector=SHARING)[0] if _phase(pod) not in FINISHED)
+    return _on_nodes(
+        api, "enforcer", Counter(filter(None, (text(mapping(pod, "spec"), "nodeName") for pod in running)))
+    )
+
+
+def mps_hosts(api: KubeClient) -> CheckResult:
+    """Compare the pods that MPS daemons run in with the nodes that have the label."""
+    return _on_nodes(api, "mps", {})
+
+
+def _on_nodes(api: KubeClient, name: str, sharing: Mapping[str, int]) -> CheckResult:
+    """Compare the ready pods of a DaemonSet with nodes; ``sharing`` counts the pods that go unwatched without one."""
+    if not api.list(path(APPS_V1, "daemonsets"), labelSelector=workload(name))[0]:
+        return failed(f"no DaemonSet gpu-share-{name}: no GPU is shared and nothing is watched", INSTALL)
+    found, nodes = installation(api), labelled(api)
+    ready = {mapping(pod, "spec").get("nodeName") for pod in pods(api, found, name) if _ready(pod)}
+    lost = [node for node in {**nodes, **sharing} if node not in ready and nodes.get(node, True)]
+    if lost:
+        named = some([f"{node}{_unwatched(sharing.get(node, 0))}" for node in lost], NAMED)
+        hint = f"{_describe(found, name)} --field-selector spec.nodeName={lost[0]}"
+        return failed(f"not ready on {counted(len(lost), 'node')}: {named}", hint)
+    if down := [node for node in nodes if node not in ready]:
+        return warning(f"on no {some(down, NAMED)}, which is not Ready", f"kubectl describe node {down[0]}")
+    return ok(f"on {counted(len(nodes), 'labelled node')}") if nodes else warning("no labelled node", LABEL)
+
+
+def _unwatched(number: int) -> str:
+    return f" ({counted(number, 'sharing pod', ('runs', 'run'))} unwatched)" if number else ""
+
+
+def labelled(api: KubeClient) -> dict[str, bool]:
+    """Return by name whether each node is Ready, of the nodes whose label opts in."""
+    items = api.list(path(CORE_V1, "nodes"), labelSelector=f"{contract.NODE_LABEL}=true")[0]
+    return {item["metadata"]["name"]: _ready(item) for item in items}
+
+
+def pods(api: KubeClient, found: Installation, name: str) -> list[Object]:
+    """Return the pods of a workload of the release."""
+    return list(api.list(path(CORE_V1, "pods", namespace=found.namespace), labelSelector=workload(name))[0])
+
+
+def _phase(pod: Object) -> str:
+    return text(mapping(pod, "status"), "phase")
+
+
+def _ready(item: Object) -> bool:
+    """Tell whether a pod or a node is Ready and stays."""
+    conditions = objects(mapping(item, "status"), "conditions")
+    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return ready and "deletionTimestamp" not in mapping(item, "metadata")
+
+
+def _describe(found: Installation, name: str) -> str:
+    return f"kubectl describe pods -n {found.namespace} -l app.kubernetes.io/name=gpu-share-{name}"
+
+
+def slices(api: KubeClient, **selector: str) -> list[Any]:
+    """Return the ResourceSlices of gpu-share, or those of a field selector's other drivers."""
+    selector = selector or {"fieldSelector": f"spec.driver={contract.DRIVER}"}
+    return api.list(path(RESOURCE_V1, "resourceslices"), **selector)[0]
+
+
+def reports(api: KubeClient) -> dict[str, EnforcerReport | None]:
+    """Return what each enforcer reports, by node; ``None`` for a node whose slices hold no report."""
+    found: dict[str, EnforcerReport | None] = {}
+    for item in slices(api):
+        node = text(mapping(item, "spec"), "nodeName")
+        found[node] = _report(item) or found.get(node)
+    return found
+
+
+def _report(item: Object) -> EnforcerReport | None:
+    raw = text(mapping(mapping(item, "metadata"), "annotations"), contract.ENFORCER)
+    try:
+        read = json.loads(raw) if len(raw) <= MAX_REPORT else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(read, dict):
+        return None
+    problems = read.get("problems")
+    return EnforcerReport(
+        version=clean(text(read, "version")),
+        enforcing=read.get("enforcing") is not False,
+        breaker=None if read.get("breaker") is None else clean(str(read["breaker"])),
+        audit_log=clean(text(read, "auditLog")),
+        problems=tuple(clean(str(each)) for each in problems) if isinstance(problems, list) else (),
+    )
+
+
+def reported(api: KubeClient) -> CheckResult:
+    """Name the open circuit breakers, audit logs that cannot be written, and problems of all enforcers."""
+    found = reports(api)
+    wrong = [f"{node}: {each}" for node, report in found.items() if report for each in _grave(report)]
+    if wrong:
+        hint = BREAKER if any(each and each.breaker is not None for each in found.values()) else "see that node's log"
+        return failed("; ".join(wrong), hint)
+    silent = [node for node, report in found.items() if report is None]
+    if silent:
+        return warning(f"no report from {some(silent, NAMED)}", "an enforcer writes it within seconds of its start")
+    idle = [node for node, report in found.items() if report and not report.enforcing]
+    if idle:
+        return warning(f"containers over quota are not killed on {some(idle, NAMED)}", "chart value enforcer.enforce")
+    return ok("no problems, audit logs writable, circuit breakers closed" if found else "none yet")
+
+
+def _grave(report: EnforcerReport) -> Iterator[str]:
+    if report.breaker is not None:
+        since = f" since {report.breaker}" if report.breaker else ""
+        yield f"circuit breaker open{since}: nothing is killed"
+    if report.audit_log:
+        yield f"audit log: {report.audit_log}"
+    yield from report.problems
+
+
+def versions(api: KubeClient) -> CheckResult:
+    """Compare the releases of command line, webhook and enforcers."""
+    found = installation(api)
+    replicas = Counter(
+        text(mapping(mapping(pod, "metadata"), "labels"), VERSION_LABEL) for pod in pods(api, found, "webhook")
+    )
+    nodes = {node: report.version for node, report in reports(api).items() if report}
+    detail = f"command line {installed()}, webhook {versions_named(replicas) if replicas else 'none'}"
+    detail += f", enforcers {versions_named(Counter(nodes.values())) if nodes else 'none'}"
+    newest = max((each for each in map(release, replicas) if each), default=release(found.version))
+    strange = [f"{node} ({version})" for node, version in nodes.items() if not supported(newest, release(version))]
+    if strange:
+        return failed(f"{detail}; not supported beside this webhook: {some(strange, NAMED)}", SKEW)
+    mixed = {found.version or installed(), *replicas, *nodes.values()} != {installed()}
+    return warning(detail, "a release is whole once all are of one version") if mixed else ok(detail)
+
+
+def release(version: str) -> tuple[int, int] | None:
+    """Return the release of a version, major and minor; ``None`` where it is not a version."""
+    match = RELEASE.match(version)
+    return None if match is None else (int(match.group(1)), int(match.group(2)))
+
+
+def supported(webhook: tuple[int, int] | None, enforcer: tuple[int, int] | None) -> bool:
+    """Tell whether an enforcer of that release works with a webhook of that one: the same, or the one before.
+
+    The last minor release of a major version is not known here, so that each of them counts as the one before.
+    """
+    if webhook is None or enforcer is None:
+        return True
+    behind = webhook[1] - enforcer[1]
+    return behind in {0, 1} if webhook[0] == enforcer[0] else (webhook[1], enforcer[0]) == (0, webhook[0] - 1)
+
+
+def unsliced(api: KubeClient) -> CheckResult:
+    """Name the labelled nodes that publish no GPU."""
+    names = labelled(api)
+    if not names:
+        return warning("none", LABEL)
+    publishing: Mapping[str, object] = reports(api)
+    silent = [name for name, ready in names.items() if ready and name not in publishing]
+    if silent:
+        detail = f"{len(names)}; without a ResourceSlice: {some(silent, NAMED)}"
+        return failed(detail, "run gpu-share check --node in their enforcers")
+    return ok(str(len(names)))

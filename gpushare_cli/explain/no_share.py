@@ -1,0 +1,138 @@
+"""Why a pod or a workload that asks for a share gets none: its namespace, the webhook, or its own annotations."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from gpushare import contract, defaults, namespace_policy
+from gpushare.errors import PolicyDenied, Problem
+from gpushare.pod_claims import claim_names
+from gpushare.raw_objects import Object, mapping
+from gpushare_cli.explain.findings import Finding, FindingType
+from gpushare_cli.explain.pod_record import PodRecord, missing_claims, shortened
+from gpushare_cli.inject import rewrite
+from gpushare_cli.inject.rewrite import Change
+from gpushare_cli.inject.workloads import PodPlace
+from gpushare_cli.terminal import some
+from webhook.mutation.mutate import Mutation
+
+Judge = Callable[[Mapping[str, Any], str], Mutation]
+"""The webhook's decision on a pod in a namespace; raises ``PolicyDenied``."""
+EXCLUDED: Final = frozenset({"kube-system", defaults.SYSTEM_NAMESPACE})
+"""Namespaces that the chart's webhook never sees, whatever their labels: the cluster's own, and that of gpu-share."""
+NAMED: Final = 3
+"""So many annotations or claims are named."""
+TOO_LATE: Final = (
+    "namespace {} has opted in, but the webhook did not rewrite the pod when it was created: the namespace opted in "
+    "later, the annotation was added later, or the webhook was off"
+)
+BY_SETTINGS: Final = "computed with the settings of this command line, from which the webhook's may differ"
+
+
+def asks(annotations: Object) -> list[str]:
+    """Return the annotations that ask for a share, rightly or wrongly, as the webhook counts them."""
+    return [f"{shortened(key)}: {shortened(value)}" for key, value in annotations.items() if contract.is_ours(key)]
+
+
+def closed(namespace: Object | None, name: str) -> Iterator[tuple[str, str]]:
+    """Yield why pods of a namespace get no share, and what to do; nothing where they do, or that is not known."""
+    if name in EXCLUDED:
+        yield f"namespace {name} is excluded: nothing there is shared", "create the pod in another namespace"
+        return
+    if namespace is None:
+        return
+    metadata = mapping(namespace, "metadata")
+    if metadata.get("deletionTimestamp"):
+        yield f"namespace {name} is being deleted: no pod is created there any more", "use another namespace"
+    label = mapping(metadata, "labels").get(contract.NAMESPACE_LABEL)
+    if label != "true":
+        value = "" if label is None else f" ({contract.NAMESPACE_LABEL} is {shortened(label)!a}, not 'true')"
+        overwrite = "" if label is None else " --overwrite"
+        command = f"kubectl label namespace {name} {contract.NAMESPACE_LABEL}=true{overwrite}"
+        yield f"namespace {name} has not opted in{value}", f"an operator runs {command}; then create the pod again"
+
+
+def why(record: PodRecord, place: PodPlace | None, judge: Judge | None) -> Iterator[Finding]:
+    """Yield why a pod that asks for a share has none.
+
+    Args:
+        record: the pod.
+        place: the same pod as ``gpushare_cli.inject`` finds it.
+        judge: the webhook's decision on pods of its namespace; ``None``: it is not computed.
+    """
+    reasons = list(closed(record.namespace, record.namespace_name))
+    if missing := missing_claims(record):
+        reasons += [(f"its ResourceClaims do not exist: {some(missing, NAMED)}", "create them, or the pod again")]
+    if contract.MIRROR in record.annotations:
+        reasons = [("it mirrors a static pod, which the webhook does not rewrite", "create it through the API server")]
+    elif not reasons and record.namespace is None:
+        yield not_readable(record.namespace_name)
+    elif not reasons:
+        reasons = [(TOO_LATE.format(record.namespace_name), "create the pod again")]
+    yield from (Finding(type=FindingType.NO_SHARE, message=message, hint=hint) for message, hint in reasons)
+    if place is not None and judge is not None and contract.MIRROR not in record.annotations:
+        decision = decide(replace(place, pod=_created_again(place.pod)), judge, record.namespace_name)
+        yield from refusals(decision, place, "created again, it would be refused: ")
+
+
+def decide(place: PodPlace, judge: Judge, namespace: str) -> Change | PolicyDenied:
+    """Return what the webhook would do with a pod or a pod template."""
+    try:
+        return rewrite.change_of(place, judge, namespace)
+    except PolicyDenied as error:
+        return error
+
+
+def refusals(
+    decision: Change | PolicyDenied,
+    place: PodPlace,
+    saying: str = "",
+    kind: FindingType = FindingType.REFUSED,
+    *,
+    computed: bool = True,
+) -> Iterator[Finding]:
+    """Yield for what the webhook would refuse a pod; ``computed``: nothing but the computation says so."""
+    problems = decision.problems if isinstance(decision, PolicyDenied) else ()
+    for number, problem in enumerate(problems, 1):
+        hint = BY_SETTINGS if computed and number == len(problems) else ""
+        yield Finding(type=kind, reason=problem.reason, message=f"{saying}{_located(problem, place)}", hint=hint)
+
+
+def warnings(decision: Change | PolicyDenied, kind: FindingType) -> Iterator[Finding]:
+    """Yield what the webhook, or ``gpu-share inject``, would warn of."""
+    for message in () if isinstance(decision, PolicyDenied) else decision.warnings:
+        yield Finding(type=kind, message=message)
+
+
+def not_readable(namespace: str) -> Finding:
+    """Say that a namespace's opt-in and maximums are not known."""
+    message = (
+        f"you may not read namespace {namespace}, so whether it has opted in is not known; ask for the ClusterRole"
+    )
+    return Finding(type=FindingType.UNKNOWN, message=f"{message} view there")
+
+
+def is_unknown(record: PodRecord) -> bool:
+    """Tell whether claims that the reader may not read may give a pod its share."""
+    return record.claims is None and bool(claim_names(record.pod))
+
+
+def nothing_asked(record: PodRecord) -> str:
+    """Say of a pod that asks for nothing what was looked for."""
+    if missing := missing_claims(record):
+        return f"no annotation asks for one, and its ResourceClaims do not exist (any more): {some(missing, NAMED)}"
+    if is_unknown(record):
+        return "no annotation asks for one; you may not read its claims, so whether one of them does is not known"
+    return "no annotation and no claim of it asks for one"
+
+
+def _created_again(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod without what the scheduler wrote: the webhook refuses pods that choose a node themselves."""
+    spec = {key: value for key, value in mapping(pod, "spec").items() if key != "nodeName"}
+    return {**pod, "spec": spec}
+
+
+def _located(problem: Problem, place: PodPlace) -> Problem:
+    if problem.field.startswith(namespace_policy.FIELD):
+        return problem
+    return replace(problem, field=".".join(filter(None, (place.field, problem.field))))

@@ -1,0 +1,158 @@
+"""What keeps a pod with a share from running, and how its containers ended."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gpushare import contract
+from gpushare.claim_messages import claim_in_use_message
+from gpushare.pod_claims import containers
+from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare.reasons import Reason
+from gpushare_cli.explain import mps_file, no_share, pod_events, sizes
+from gpushare_cli.explain.findings import Finding, FindingType
+from gpushare_cli.explain.pod_record import (
+    PodRecord,
+    claims_of,
+    container_statuses,
+    exact_requests,
+    first_pod_of,
+    shortened,
+    used_claims,
+)
+
+NO_ROOM: Final = "cannot allocate all claims"
+"""Kubernetes' words for a claim that no node can satisfy now."""
+HINTS: Final[Mapping[str, str]] = {
+    "image will run as root": "sharing pods may not run as root here: set securityContext.runAsUser to another user",
+    "ResourceClaim not created yet": "its claim is made from a template that the webhook writes; see gpu-share check",
+    "Preemption is not helpful": "there is no preemption for shares: whatever its priority, it waits for room",
+}
+"""Words of Kubernetes, and what they mean for a share; the first that are there count."""
+ROOM: Final = "has that much memory, compute or clients left; it is placed once one has"
+OOM_KILLED: Final = "OOMKilled"
+SIGKILLED: Final = 137
+"""The exit code of a process that SIGKILL ended."""
+
+
+def claims_in_use(record: PodRecord) -> Iterator[Finding]:
+    """Yield claims that another pod has: this one may hold nothing of them, whatever its annotations say."""
+    for claim in claims_of(record):
+        if first := first_pod_of(record, claim):
+            users = objects(mapping(claim, "status"), "reservedFor")
+            gone = all(user.get("uid") != first.get("podUid") for user in users)
+            who = "this pod may hold 0 MiB of it and is ended when it holds any"
+            name = text(mapping(claim, "metadata"), "name")
+            message = claim_in_use_message(name, text(first, "pod"), who, gone=gone)
+            yield Finding(type=FindingType.OBSTACLE, message=message, reason=Reason.CLAIM_IN_USE)
+
+
+def obstacles(record: PodRecord) -> Iterator[Finding]:
+    """Yield what keeps a pod from running, each in the words of the component that says it."""
+    if record.waits_for_node:
+        yield from _of_placement(record)
+    for each in container_statuses(record.pod):
+        waiting = mapping(mapping(each, "state"), "waiting")
+        if message := text(waiting, "message"):
+            yield _obstacle(f"container {text(each, 'name')} waits: {message}", record)
+    if not record.has_ended:
+        yield from _of_mps_file(record)
+    reasons = list(filter(None, (text(record.status, "reason"), text(record.status, "message")))) or _disruption(record)
+    if record.status.get("phase") == "Failed" and reasons:
+        yield Finding(type=FindingType.OBSTACLE, message=f"failed: {': '.join(reasons)}")
+    yield from pod_events.troubles(record)
+
+
+def _of_placement(record: PodRecord) -> Iterator[Finding]:
+    # Claims that people write are shared in each namespace with the label, also where the webhook is never called.
+    excluded = record.namespace_name in no_share.EXCLUDED
+    closed = [] if excluded else no_share.closed(record.namespace, record.namespace_name)
+    yield from (Finding(type=FindingType.OBSTACLE, message=message, hint=hint) for message, hint in closed)
+    yield from sizes.too_large(record)
+    for condition in objects(record.status, "conditions"):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield _obstacle(f"not placed: {text(condition, 'message')}", record)
+    name, known = text(record.spec, "schedulerName"), ", ".join(record.schedulers)
+    if name not in {"", *record.schedulers}:
+        message = f"schedulerName is {shortened(name)}: only Kubernetes' own scheduler places shares ({known})"
+        hint = f"write schedulerName: {record.schedulers[0]}, unless webhook.schedulerNames lists {shortened(name)}"
+        yield Finding(type=FindingType.OBSTACLE, message=message, hint=hint)
+
+
+def _obstacle(message: str, record: PodRecord) -> Finding:
+    known = next((hint for words, hint in HINTS.items() if words in message), "")
+    hint = _room(record) if NO_ROOM in message else known
+    return Finding(type=FindingType.OBSTACLE, message=message, hint=hint)
+
+
+def _room(record: PodRecord) -> str:
+    chosen = any(exactly.get("selectors") for claim in claims_of(record) for exactly in exact_requests(claim))
+    room = f"no GPU that its claim selects {ROOM}" if chosen else f"no GPU {ROOM}"
+    if record.gpus is None:
+        return f"{room}, if any GPU is that large: you may not list ResourceSlices, so that is not known"
+    return "" if list(sizes.too_large(record)) else room
+
+
+def _of_mps_file(record: PodRecord) -> Iterator[Finding]:
+    failed = {text(each, "name") for each in container_statuses(record.pod) if _has_failed(each)} - {contract.SIDECAR}
+    for container in containers(record.pod):
+        if text(container, "name") in failed:
+            claims = [claim for claim, _ in used_claims(record, container)]
+            for message in mps_file.hindrances(record.pod, container, claims):
+                yield Finding(type=FindingType.OBSTACLE, message=message, container=text(container, "name"))
+
+
+def _has_failed(status: Object) -> bool:
+    """Return whether the last run that ended did so by an error, also where the next one runs by now.
+
+    A restart whose last run is not available counts as one: a container that fails at once runs whenever it is asked.
+    """
+    ends = [end for key in ("state", "lastState") if (end := mapping(mapping(status, key), "terminated"))]
+    return bool(ends[0].get("exitCode") if ends else status.get("restartCount"))
+
+
+def _disruption(record: PodRecord) -> list[str]:
+    """Why Kubernetes ended a pod, where its status has no reason: eviction, preemption, a node that is gone."""
+    found = [each for each in objects(record.status, "conditions") if each.get("type") == "DisruptionTarget"]
+    return [part for each in found[:1] for part in (text(each, "reason"), text(each, "message")) if part]
+
+
+def wide(record: PodRecord) -> Iterator[Finding]:
+    """Yield what a container that asks for several GPUs waits for beside room."""
+    several = [key for key, value in record.annotations.items() if value != "1"]
+    found = [shortened(key) for key in several if key == contract.GPUS or key.startswith(contract.GPUS_OF)]
+    if found and not record.node:
+        where = f"shares them by turns (node label {contract.NODE_MODE}: {contract.TIME_SLICING})"
+        message = f"{found[0]}: only a node that {where} and has room on so many of them can take it"
+        yield Finding(type=FindingType.OBSTACLE, message=message)
+
+
+def endings(record: PodRecord) -> Iterator[Finding]:
+    """Yield when and how the containers of a pod that has ended did so."""
+    for status in container_statuses(record.pod):
+        end = mapping(mapping(status, "state"), "terminated")
+        name = text(status, "name")
+        if record.has_ended and end and name != contract.SIDECAR:
+            reason, code = text(end, "reason"), end.get("exitCode")
+            message = f"container {name} ended with exit code {code}"
+            yield Finding(
+                type=FindingType.ENDED, message=message, reason=reason, time=text(end, "finishedAt"), container=name,
+                hint=_why(record, name, reason, code),
+            )  # fmt: skip
+
+
+def _why(record: PodRecord, container: str, reason: str, code: object) -> str:
+    if any(pod_events.container_of(each) == container for each in pod_events.kills(record)):
+        return "the enforcer killed processes of it for exceeding its quota, see last kill"
+    if reason == OOM_KILLED:
+        return "it exceeded its limit of RAM (resources.limits.memory), which is not GPU memory"
+    if code == SIGKILLED and record.events is not None:
+        return (
+            "SIGKILL ended it; there is no Event about a kill, and the API server keeps Events for an hour by default"
+        )
+    return ""
+
+
+def ended_at(record: PodRecord) -> str:
+    """Return when the last container of a pod that has ended did so; empty where that is not known."""
+    ends = (mapping(mapping(each, "state"), "terminated") for each in container_statuses(record.pod))
+    return max((text(end, "finishedAt") for end in ends), default="") if record.has_ended else ""

@@ -1,0 +1,90 @@
+"""The Events about a pod: what the enforcer did to it, and what Kubernetes says of its share."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from enforcer.status.messages import used_amounts
+from gpushare import contract
+from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare_cli.explain.findings import Finding, FindingType
+from gpushare_cli.explain.pod_record import PodRecord, missing_claims
+
+ENFORCER: Final = f"{contract.DRIVER}/enforcer"
+"""What reports our Events."""
+SHOWN: Final = 5
+"""So many Events are shown, the latest."""
+KILL: Final = "Kill"
+"""The action of an Event about a kill."""
+TROUBLE: Final = frozenset({"FailedPrepareDynamicResources", "FailedCreatePodSandBox"})
+NO_CLAIM: Final = "FailedResourceClaimCreation"
+"""Ordinary in the moment before the template is there."""
+NOT_READY: Final = "the share of the GPU is not ready"
+"""The sidecar's start-up probe."""
+
+
+def of_enforcer(record: PodRecord) -> list[Object]:
+    """Return the enforcer's Events about a pod, oldest first."""
+    return [each for each in _about(record) if each.get("reportingComponent") == ENFORCER]
+
+
+def kills(record: PodRecord) -> list[Object]:
+    """Return the Events about kills in a pod, oldest first."""
+    return [each for each in of_enforcer(record) if each.get("action") == KILL]
+
+
+def held(record: PodRecord) -> dict[str, tuple[int, int]]:
+    """Return what the enforcer's Events say that each container held at most, and its quota then, in MiB."""
+    found: dict[str, tuple[int, int]] = {}
+    for event in of_enforcer(record):
+        if amounts := used_amounts(text(event, "message")):
+            container, used, quota = amounts
+            found[container] = max((used, quota), found.get(container, (0, 0)))
+    return found
+
+
+def container_of(event: Object) -> str:
+    """Name the container that an Event of the enforcer is about; empty where it is about none."""
+    field = text(mapping(event, "involvedObject"), "fieldPath")
+    return field.removeprefix("spec.containers{").removesuffix("}") if field.startswith("spec.containers{") else ""
+
+
+def latest(record: PodRecord) -> Iterator[Finding]:
+    """Yield the enforcer's latest Events about a pod, but for the last kill."""
+    last = kills(record)[-1:]
+    yield from (finding_of(each, FindingType.EVENT) for each in of_enforcer(record)[-SHOWN:] if each not in last)
+
+
+def troubles(record: PodRecord) -> Iterator[Finding]:
+    """Yield what Kubernetes says of the share of a pod that has not started; of each Reason the latest."""
+    if record.status.get("phase") == "Pending":
+        found = {text(each, "reason"): each for each in _about(record) if _is_trouble(each, record)}
+        yield from (finding_of(each, FindingType.OBSTACLE) for each in found.values())
+
+
+def finding_of(event: Object, kind: FindingType) -> Finding:
+    """Return an Event as a finding."""
+    return Finding(
+        type=kind, message=text(event, "message"), reason=text(event, "reason"), time=time_of(event),
+        container=container_of(event),
+    )  # fmt: skip
+
+
+def time_of(event: Object) -> str:
+    """Return when an Event happened last; empty where it does not say."""
+    return text(event, "eventTime") or text(event, "lastTimestamp")
+
+
+def _about(record: PodRecord) -> list[Object]:
+    """The Events about this very pod, and not one of its name before it; oldest first."""
+    uid = record.metadata.get("uid")
+    mine = (each for each in record.events or () if mapping(each, "involvedObject").get("uid") == uid)
+    return sorted(mine, key=time_of)
+
+
+def _is_trouble(event: Object, record: PodRecord) -> bool:
+    """Whether an Event of Kubernetes' own is about a share, still holds, and says what stands nowhere in the pod."""
+    reason = text(event, "reason")
+    if reason == NO_CLAIM:
+        named = len(objects(record.spec, "resourceClaims"))
+        return record.claims is not None and (len(record.claims) < named or bool(missing_claims(record)))
+    return reason in TROUBLE or (reason == "Unhealthy" and NOT_READY in text(event, "message"))

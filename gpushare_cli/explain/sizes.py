@@ -1,0 +1,151 @@
+"""How much memory would fit or would have sufficed: the largest GPU, and the amount to ask for after a kill."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from enforcer.dra.resize import ResizeBounds, ceiling_of, resized
+from enforcer.quota.from_claims import parse_mib
+from enforcer.quota.types import MIN_TOLERANCE_MIB, TOLERANCE_SHARE
+from gpushare import contract
+from gpushare.errors import ResizeRefused
+from gpushare.main_container import main_container
+from gpushare.quantity import GIB, format_mib
+from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare_cli.explain import pod_events
+from gpushare_cli.explain.findings import Finding, FindingType
+from gpushare_cli.explain.pod_record import PodRecord, claims_of, requested
+from gpushare_cli.prepared import prepared_of
+from webhook.mutation.rewrite import is_our_claim
+
+SMALL_STEP: Final = 256
+"""MiB to which amounts below ``SMALL`` are rounded up; others are whole GiB."""
+SMALL: Final = 2 * GIB
+GARBAGE: Final = (KeyError, TypeError, AttributeError, ValueError)
+"""What comes of a claim's status that our driver did not write."""
+
+
+def gpu_memory(resource_slice: Object) -> Iterator[int]:
+    """Yield the MiB that shares of each GPU of a ResourceSlice can have."""
+    for device in objects(mapping(resource_slice, "spec"), "devices"):
+        kind = text(mapping(mapping(device, "attributes"), "kind"), "string")
+        memory = mapping(mapping(device, "capacity"), contract.CAPACITY_MEMORY)
+        if kind == contract.KIND_GPU and (mib := parse_mib(memory.get("value"))):
+            yield mib
+
+
+def too_large(record: PodRecord) -> Iterator[Finding]:
+    """Yield the requests of a pod that waits for a node which no published GPU can hold, also when it is empty."""
+    if record.gpus is None or not record.waits_for_node:
+        return
+    if not record.gpus:
+        message = "no node publishes a GPU for sharing now; gpu-share check shows an operator why"
+        yield Finding(type=FindingType.OBSTACLE, message=message)
+        return
+    largest = max(record.gpus)
+    for names, mib in (group for claim in claims_of(record) for group in _on_one_gpu(claim)):
+        if mib > largest:
+            several = f"containers {', '.join(names)} together ask" if len(names) > 1 else f"container {names[0]} asks"
+            fits = f"the largest GPU has {in_gib(largest)}: it never fits; ask for {in_gib(largest)} or less"
+            yield Finding(type=FindingType.OBSTACLE, message=f"{several} for {in_gib(mib)}, and {fits}")
+
+
+def _on_one_gpu(claim: Object) -> Iterator[tuple[Sequence[str], int]]:
+    """Yield the requests of a claim that have to be on one GPU, by name, with what they need there in MiB."""
+    amounts = {name: parse_mib(each.get(contract.CAPACITY_MEMORY)) or 0 for name, each in requested(claim)}
+    together: set[str] = set()
+    for each in objects(mapping(mapping(claim, "spec"), "devices"), "constraints"):
+        if each.get("matchAttribute") == contract.ATTRIBUTE_UUID:
+            named = each.get("requests")
+            names = [name for name in amounts if not isinstance(named, list) or not named or name in named]
+            together |= set(names)
+            yield names, sum(amounts[name] for name in names)
+    yield from (([name], mib) for name, mib in amounts.items() if name not in together)
+
+
+def in_gib(mib: int) -> str:
+    """Write an amount in GiB where that takes one decimal, such as ``15.5Gi``, else in MiB."""
+    whole, rest = divmod(mib * 10, GIB)
+    return format_mib(mib) if rest or not whole % 10 else f"{whole / 10:g}Gi"
+
+
+def sufficient_mib(peak_mib: int) -> int:
+    """Return the amount that a container with this peak asks for: peak and default tolerance, rounded up."""
+    needed = peak_mib + max(MIN_TOLERANCE_MIB, peak_mib // TOLERANCE_SHARE)
+    step = SMALL_STEP if needed < SMALL else GIB
+    return -(-needed // step) * step
+
+
+def advice(record: PodRecord) -> Iterator[Finding]:
+    """Yield for each container that was killed how much would have sufficed for its peak, and how to ask for it."""
+    seen = pod_events.held(record)
+    for name in dict.fromkeys(map(pod_events.container_of, pod_events.kills(record))):
+        held, quota = seen.get(name, (0, 0))
+        peak = max([held, *_peaks(record, name)])
+        enough = sufficient_mib(peak)
+        if quota and peak > quota and enough > (_limit_now(record, name) or quota):
+            yield _advice(record, name, peak, enough)
+
+
+def _advice(record: PodRecord, name: str, peak: int, enough: int) -> Finding:
+    ceiling = ceiling_of(mapping(mapping(record.namespace or {}, "metadata"), "annotations"))
+    if ceiling is not None and enough > ceiling:
+        above = f"that is above this namespace's {contract.MAX_MEMORY} of {format_mib(ceiling)}, which an operator sets"
+        command, hint = "", above
+    elif _can_resize(record, name, enough, ceiling):
+        command = f"gpu-share resize {record.name} {name} {format_mib(enough)}"
+        hint = f"its pod reserved that much already: {command}"
+    elif not any(map(is_our_claim, objects(record.spec, "resourceClaims"))):
+        command = f"{contract.CAPACITY_MEMORY}: {format_mib(enough)}"
+        hint = f"write {command} into capacity.requests of a new ResourceClaim, or of its template"
+    else:
+        command = f"{_annotation(record, name)}: {format_mib(enough)}"
+        hint = f"set {command} {_place(record)}"
+    message = f"container {name} held {peak} MiB at most: {format_mib(enough)} would have sufficed for that"
+    return Finding(type=FindingType.ADVICE, message=message, hint=hint, command=command, container=name)
+
+
+def _peaks(record: PodRecord, container: str) -> list[int]:
+    status = record.usage.status
+    uses = () if status is None else status.uses
+    return [each.peak_mib for each in uses if each.container == container and each.peak_mib is not None]
+
+
+def _limit_now(record: PodRecord, container: str) -> int | None:
+    """The quota that a container has by now, after a resize; ``None`` where no claim says so."""
+    entries = [each for claim in claims_of(record) for each in objects(mapping(claim, "status"), "devices")]
+    limits = [limit for each in entries for limit in objects(mapping(each, "data"), "limits")]
+    found = [limit.get("memoryMiB") for limit in limits if limit.get("container") == container]
+    return next((each for each in found if isinstance(each, int)), None)
+
+
+def _can_resize(record: PodRecord, container: str, mib: int, ceiling: int | None) -> bool:
+    """Whether ``gpu-share resize`` can give a container that much, by the rules by which the node answers."""
+    if record.phase != "Running" or "deletionTimestamp" in record.metadata:
+        return False
+    for claim in claims_of(record):
+        with suppress(ResizeRefused, StopIteration, *GARBAGE):
+            prepared = prepared_of(claim, record.pod)
+            if prepared is not None:
+                resized(prepared, record.pod, container, mib, ResizeBounds(max_mib=ceiling))
+                return True
+    return False
+
+
+def _annotation(record: PodRecord, container: str) -> str:
+    """The annotation that asks for a container's memory: the one that is there, else the usual one."""
+    own, apps = contract.MEMORY_OF + container, objects(record.spec, "containers")
+    is_main = bool(apps) and main_container(record.annotations, apps) == container
+    return contract.MEMORY if is_main and own not in record.annotations else own
+
+
+def _place(record: PodRecord) -> str:
+    """Where the annotation has to be written: pods of a workload come from its template."""
+    owners = [each for each in objects(record.metadata, "ownerReferences") if each.get("controller")]
+    if not owners:
+        return "on a new pod; annotations of a pod that is there are not read again"
+    kind, name = text(owners[0], "kind"), text(owners[0], "name")
+    ending = f"-{text(mapping(record.metadata, 'labels'), 'pod-template-hash')}"
+    if kind == "ReplicaSet" and len(ending) > 1 and name.endswith(ending):
+        kind, name = "Deployment", name.removesuffix(ending)
+    return f"in the pod template of {kind} {name}"

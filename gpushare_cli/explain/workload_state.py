@@ -1,0 +1,131 @@
+"""Explain a workload: which pods it has, why there are not more, and what the webhook would do with its template."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gpushare.errors import PolicyDenied
+from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare.reasons import Reason
+from gpushare_cli.explain import no_share, pod_events
+from gpushare_cli.explain.cluster_state import explain
+from gpushare_cli.explain.explanation import PodExplanation, WorkloadExplanation
+from gpushare_cli.explain.findings import Finding, FindingType
+from gpushare_cli.explain.kinds import CRON_JOB, DAEMON_SET, JOB
+from gpushare_cli.explain.no_share import Judge
+from gpushare_cli.explain.workload import WorkloadRecord
+from gpushare_cli.inject.rewrite import Change
+from gpushare_cli.inject.workloads import PodPlace
+from gpushare_cli.terminal import counted
+
+REPLICA_FAILURE: Final = "ReplicaFailure"
+"""The condition of a workload whose pods are refused; it stays where the Events about them have expired."""
+
+
+def explain_workload(record: WorkloadRecord, judge: Judge) -> WorkloadExplanation:
+    """Return all about a workload; ``judge`` is the webhook's decision on pods of its namespace."""
+    metadata = mapping(record.workload, "metadata")
+    namespace, name = text(metadata, "namespace"), text(metadata, "name")
+    decision = None if record.place is None else no_share.decide(record.place, judge, namespace)
+    asks = record.place is not None and bool(
+        no_share.asks(mapping(mapping(record.place.pod, "metadata"), "annotations"))
+    )
+    wanted, short = wanted_pods(record), _is_short(record)
+    shut = list(no_share.closed(record.namespace, namespace)) if asks else []
+    refused = list(_refused(record)) if short else []
+    by_events = any(each.type is FindingType.REFUSED for each in refused)
+    template = [] if record.place is None or decision is None else _of_template(
+        record.place, decision, shut=bool(shut), short=short, by_events=by_events
+    )  # fmt: skip
+    findings = [*_closed(record, shut, asks=asks), *template, *refused]
+    pods = tuple(explain(each, judge) for each in record.pods)
+    outcome = _outcome(decision if short else None, refused, asks=asks, shut=bool(shut))
+    count = counted(record.found, "pod") if wanted is None else f"{record.found} of {counted(wanted, 'pod')}"
+    return WorkloadExplanation(
+        kind=record.kind.name, namespace=namespace, name=name, wanted=wanted, found=record.found, asks=asks,
+        fine=_is_fine(findings, pods), findings=tuple(findings), pods=pods,
+        summary=f"{namespace}/{name} ({record.kind.name}): {count}{outcome}",
+    )  # fmt: skip
+
+
+def wanted_pods(record: WorkloadRecord) -> int | None:
+    """Return how many pods a workload wants; ``None`` for one that has pods for a while only."""
+    if record.kind in (JOB, CRON_JOB):
+        return None
+    if record.kind is DAEMON_SET:
+        found = mapping(record.workload, "status").get("desiredNumberScheduled")
+    else:
+        found = mapping(record.workload, "spec").get("replicas", 1)
+    return found if isinstance(found, int) else None
+
+
+def _is_short(record: WorkloadRecord) -> bool:
+    """Whether there are fewer pods than are wanted, or, where no number is, none; or new ones cannot be created."""
+    wanted = wanted_pods(record)
+    if next(_failures(record), None) is not None:
+        return True
+    return record.found < wanted if wanted is not None else not record.found
+
+
+def _outcome(decision: Change | PolicyDenied | None, refused: Sequence[Finding], *, asks: bool, shut: bool) -> str:
+    if not asks:
+        return "; its pod template asks for no share"
+    if shut:
+        return ", WITHOUT shares, although its pod template asks for them"
+    evidence = [each.reason for each in refused if each.type is FindingType.REFUSED]
+    if isinstance(decision, PolicyDenied):
+        return f": {'refused' if evidence else 'would be refused'}, {decision.reason}"
+    return f": refused, {evidence[0]}" if evidence else ""
+
+
+def _closed(record: WorkloadRecord, shut: Sequence[tuple[str, str]], *, asks: bool) -> Iterator[Finding]:
+    yield from (Finding(type=FindingType.NO_SHARE, message=message, hint=hint) for message, hint in shut)
+    if asks and not shut and record.namespace is None:
+        yield no_share.not_readable(text(mapping(record.workload, "metadata"), "namespace"))
+
+
+def _of_template(
+    place: PodPlace, decision: Change | PolicyDenied, *, shut: bool, short: bool, by_events: bool
+) -> Iterator[Finding]:
+    """Yield what the webhook would refuse in the pod template, or warn of."""
+    if shut:
+        yield from no_share.refusals(decision, place, "where the webhook rewrites pods, they would be refused: ")
+    elif short:
+        yield from no_share.refusals(decision, place, computed=not by_events)
+    else:  # the pods that are there are evidence against it
+        yield from no_share.refusals(decision, place, "new pods would be refused: ", FindingType.WARNING)
+    if isinstance(decision, Change) and decision.reason is Reason.NO_SHARE:
+        yield from no_share.warnings(decision, FindingType.NO_SHARE)
+    elif not shut:
+        yield from no_share.warnings(decision, FindingType.WARNING)
+
+
+def _refused(record: WorkloadRecord) -> Iterator[Finding]:
+    """Yield the latest refusal of a pod, as the controller that wanted to create it reports it."""
+    events = sorted(record.refused or (), key=pod_events.time_of)
+    if events:
+        yield pod_events.finding_of(events[-1], FindingType.REFUSED)
+        return
+    if (failure := next(_failures(record), None)) is not None:
+        yield _of_condition(failure)
+    elif record.refused is None:
+        message = "you may not read Events, so whether pods were refused is not known; ask for the ClusterRole view"
+        yield Finding(type=FindingType.UNKNOWN, message=message)
+
+
+def _failures(record: WorkloadRecord) -> Iterator[Object]:
+    for each in (record.workload, *record.owned):
+        for condition in objects(mapping(each, "status"), "conditions"):
+            if condition.get("type") == REPLICA_FAILURE and condition.get("status") == "True":
+                yield condition
+
+
+def _of_condition(condition: Object) -> Finding:
+    return Finding(
+        type=FindingType.REFUSED, reason=text(condition, "reason"), message=text(condition, "message"),
+        time=text(condition, "lastTransitionTime"),
+    )  # fmt: skip
+
+
+def _is_fine(findings: Sequence[Finding], pods: Sequence[PodExplanation]) -> bool:
+    bad = {FindingType.NO_SHARE, FindingType.REFUSED}
+    return not any(each.type in bad for each in findings) and all(each.fine for each in pods)

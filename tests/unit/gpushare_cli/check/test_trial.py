@@ -1,0 +1,143 @@
+"""The pod that is tried by dry run, and what is made of the answer."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from gpushare.errors import ClusterError
+from gpushare.namespace_policy import NamespacePolicy
+from gpushare_cli.check.trial import flaws_of, probe, trial
+from tests.unit.gpushare_cli.check.api import Api
+from webhook.mutation.mutate import mutate_pod
+from webhook.mutation.settings import Settings
+
+ELSEWHERE = Settings(
+    image="registry.example/gpu-share:0.1.0",
+    image_pull_policy="Always",
+    tolerations=({"key": "a", "operator": "Exists"},),
+    sidecar_limits={"cpu": "300m", "memory": "192Mi"},
+    runtime_class="nvidia",
+)
+
+
+def rewritten(settings: Settings | None = None) -> Any:
+    made = mutate_pod(probe(1024), policy=NamespacePolicy(), settings=settings or Settings()).pod
+    return copy.deepcopy(dict(made))
+
+
+@pytest.mark.parametrize("settings", [Settings(), ELSEWHERE])
+def test_what_the_webhook_writes_has_no_flaw_whatever_the_chart_values_are(settings: Settings) -> None:
+    assert list(flaws_of(rewritten(settings), NamespacePolicy(), exact=True)) == []
+
+
+def env(pod: Any, name: str) -> Any:
+    return next(each for each in pod["spec"]["containers"][0]["env"] if each["name"] == name)
+
+
+FLAWS: dict[str, Callable[[Any], object]] = {
+    "no label": lambda pod: pod["metadata"].pop("labels"),
+    "no claim": lambda pod: pod["spec"].pop("resourceClaims"),
+    "another template": lambda pod: pod["spec"]["resourceClaims"][0].update(resourceClaimTemplateName="gpu-share-0"),
+    "no sidecar": lambda pod: pod["spec"].update(initContainers=[]),
+    "the sidecar ends": lambda pod: pod["spec"]["initContainers"][0].pop("restartPolicy"),
+    "another limit": lambda pod: env(pod, contract.MPS_MEMORY_LIMIT).update(value="0=9999M"),
+    "a visible GPU": lambda pod: env(pod, contract.NVIDIA_VISIBLE_DEVICES).update(value="all"),
+    "no request": lambda pod: pod["spec"]["containers"][0]["resources"].pop("claims"),
+}
+
+
+@pytest.mark.parametrize("name", FLAWS)
+def test_what_is_missing_or_changed_is_a_flaw(name: str) -> None:
+    pod = rewritten()
+    FLAWS[name](pod)
+    assert list(flaws_of(pod, NamespacePolicy(), exact=True)) != []
+
+
+def test_of_a_webhook_of_another_release_only_its_mark_is_known() -> None:
+    pod = rewritten()
+    pod["spec"].pop("resourceClaims")
+    assert list(flaws_of(pod, NamespacePolicy(), exact=False)) == []
+    assert list(flaws_of(probe(1024), NamespacePolicy(), exact=False)) == ["it was not rewritten"]
+
+
+class Server(Api):
+    """Rewrites pods, or refuses them."""
+
+    def __init__(self, refusals: dict[str, str] | None = None, **answers: Any) -> None:
+        super().__init__({"deployments": [], **answers})
+        self.refusals = refusals or {}
+        self.tried: list[tuple[str, str]] = []
+
+    def create(self, where: str, body: Any, **query: str) -> Any:
+        assert query == {"dryRun": "All"}, "nothing may be made"
+        namespace = where.split("/")[-2]
+        self.tried.append((namespace, body["metadata"]["annotations"][contract.MEMORY]))
+        if namespace in self.refusals:
+            raise ClusterError(f"POST {where}: {self.refusals[namespace]}", 403)
+        return dict(mutate_pod(body, policy=NamespacePolicy(), settings=Settings()).pod)
+
+
+def namespace(name: str, **annotations: str) -> dict[str, Any]:
+    labels = {contract.NAMESPACE_LABEL: "true"}
+    noted = {f"{contract.GROUP}/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    return {"metadata": {"name": name, "labels": labels, "annotations": noted}}
+
+
+def asked(server: Server, named: str | None = None) -> tuple[str, str]:
+    found = trial(server, named)  # type: ignore[arg-type] # it only reads and tries
+    return found.level, found.detail
+
+
+def test_without_an_opted_in_namespace_nothing_is_tried() -> None:
+    assert asked(Server(namespaces=[])) == ("warning", "not tried: no namespace has opted in")
+    leaving = namespace("a")
+    leaving["metadata"]["deletionTimestamp"] = "now"
+    assert asked(Server(namespaces=[leaving, namespace("kube-system"), namespace("gpu-share-system")]))[0] == "warning"
+
+
+def test_the_first_namespace_is_tried_with_what_its_policy_allows() -> None:
+    server = Server(namespaces=[namespace("b"), namespace("a", max_memory="700Mi")])
+    level, detail = asked(server)
+    assert (level, server.tried) == ("ok", [("a", "700Mi")])
+    assert detail.startswith("rewritten in namespace a (dry run, ")
+    assert detail.endswith("no default: name gpu-share.io/memory, at most 700Mi, on exceed: kill")
+
+
+def test_another_namespace_is_tried_where_one_refuses_and_all_have_to_refuse() -> None:
+    spaces = [namespace("a"), namespace("b")]
+    assert asked(Server({"a": "a policy of somebody else"}, namespaces=spaces))[0] == "ok"
+    found = asked(Server(dict.fromkeys("ab", "failed calling webhook"), namespaces=spaces))
+    assert (found[0], "refused in namespace a: " in found[1]) == ("wrong", True)
+
+
+def test_a_quota_is_no_fault_of_the_release() -> None:
+    assert asked(Server({"a": "pods is forbidden: exceeded quota: gpus"}, namespaces=[namespace("a")]))[0] == "warning"
+
+
+def test_a_named_namespace_is_tried_alone_and_has_to_have_opted_in() -> None:
+    server = Server(a=namespace("a", default_memory="2Gi"))
+    assert asked(server, "a")[0] == "ok"
+    assert server.tried == [("a", "2048Mi")]
+    other = {"metadata": {"name": "a"}}
+    assert asked(Server(a=other), "a") == (
+        "wrong", "namespace a has not opted in: annotations of gpu-share.io do nothing there",
+    )  # fmt: skip
+
+
+def test_a_namespace_whose_policy_cannot_be_read_is_wrong() -> None:
+    level, detail = asked(Server(a=namespace("a", max_memory="80GB")), "a")
+    assert (level, "80GB" in detail) == ("wrong", True)
+
+
+def test_who_may_not_read_the_namespace_or_the_release_still_tries() -> None:
+    server = Server(a=403, deployments=403)
+    assert asked(server, "a")[0] == "ok"
+
+
+def test_who_may_not_create_pods_has_not_asked() -> None:
+    said = 'User "jo" cannot create resource "pods" in API group "" in the namespace "a"'
+    with pytest.raises(ClusterError, match="cannot create"):
+        asked(Server({"a": said}, a=namespace("a")), "a")

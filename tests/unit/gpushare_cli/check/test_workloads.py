@@ -1,0 +1,164 @@
+"""Webhook replicas, enforcers of labelled nodes, and what enforcers report."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from gpushare.kube_client import KubeClient
+from gpushare_cli.check import workloads
+from gpushare_cli.check.result import CheckResult
+from tests.unit.gpushare_cli.check.api import Api
+
+Ask = Callable[[KubeClient], CheckResult]
+
+
+def deployment(replicas: int = 2, version: str = "0.1.0") -> dict[str, Any]:
+    metadata = {"name": "x", "namespace": "elsewhere", "labels": {"app.kubernetes.io/version": version}}
+    return {"metadata": metadata, "spec": {"replicas": replicas}}
+
+
+def item(name: str, *, ready: bool = True, node: str = "", version: str = "0.1.0") -> dict[str, Any]:
+    """A node or a pod."""
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    metadata = {"name": name, "labels": {"app.kubernetes.io/version": version}}
+    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"conditions": conditions}}
+
+
+def report(node: str, **said: Any) -> dict[str, Any]:
+    body = {"version": "0.1.0", "enforcing": True, "breaker": None, "auditLog": "", "problems": [], **said}
+    return {"metadata": {"annotations": {contract.ENFORCER: json.dumps(body)}}, "spec": {"nodeName": node}}
+
+
+def asked(ask: Ask, **answers: Any) -> tuple[str, str]:
+    found = ask(Api({"deployments": [deployment()], "daemonsets": [{}], **answers}))  # type: ignore[arg-type]
+    return found.level, found.detail
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ready", "level"), [(3, 3, "ok"), (3, 2, "warning"), (3, 0, "wrong"), (0, 0, "wrong")]
+)
+def test_webhook_replicas_have_to_be_ready(wanted: int, ready: int, level: str) -> None:
+    pods = [item(f"p{number}", ready=number < ready) for number in range(wanted)]
+    found = asked(workloads.webhooks, deployments=[deployment(wanted)], pods=pods)
+    assert found[0] == level
+    assert found[1].startswith(f"{ready} of {wanted} ready")
+    leaving = item("p")
+    leaving["metadata"]["deletionTimestamp"] = "now"
+    assert asked(workloads.webhooks, deployments=[deployment(1)], pods=[leaving])[0] == "wrong"
+    assert asked(workloads.webhooks, deployments=[])[0] == "wrong"
+
+
+class Nodes(Api):
+    """Nodes with the enforcers' pods in the release's namespace, and sharing pods anywhere."""
+
+    def __init__(self, nodes: list[Any], pods: list[Any], sharing: list[Any]) -> None:
+        super().__init__({"deployments": [deployment()], "daemonsets": [{}], "nodes": nodes})
+        self.pods, self.sharing = pods, sharing
+
+    def list(self, where: str, **query: str) -> tuple[Any, str]:
+        if not where.endswith("/pods"):
+            return super().list(where, **query)
+        return (self.pods if "/namespaces/elsewhere/" in where else self.sharing), "1"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "enforcers", "sharing", "level", "detail"),
+    [
+        ("ab", "ab", "abb", "ok", "on 2 labelled nodes"),
+        ("ab", "a", "", "wrong", "not ready on 1 node: b"),
+        ("ab", "aB", "bb", "wrong", "not ready on 1 node: b (2 sharing pods run unwatched)"),
+        ("a", "a", "b", "wrong", "not ready on 1 node: b (1 sharing pod runs unwatched)"),
+        ("aB", "a", "b", "warning", "on no b, which is not Ready"),
+        ("", "", "", "warning", "no labelled node"),
+    ],
+)
+def test_every_labelled_node_and_every_node_with_sharing_pods_needs_an_enforcer(
+    nodes: str, enforcers: str, sharing: str, level: str, detail: str
+) -> None:
+    """Letters are nodes, of which a capital one is not Ready; the DaemonSet's own count is not asked."""
+    api = Nodes(
+        [item(each.lower(), ready=each.islower()) for each in nodes],
+        [item(f"enforcer-{each}", node=each.lower(), ready=each.islower()) for each in enforcers],
+        [item(f"share-{number}", node=each) for number, each in enumerate(sharing)],
+    )
+    found = workloads.enforcers(api)  # type: ignore[arg-type] # it only lists
+    assert (found.level, found.detail) == (level, detail)
+
+
+def test_ended_and_waiting_pods_need_no_enforcer_and_without_a_daemonset_all_is_wrong() -> None:
+    ended, waiting = item("a", node="n"), item("b")
+    ended["status"]["phase"] = "Succeeded"
+    api = Nodes([], [], [ended, waiting])
+    assert workloads.enforcers(api).level == "warning"  # type: ignore[arg-type]
+    assert asked(workloads.mps_hosts, daemonsets=[])[0] == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("said", "level", "says"),
+    [
+        ({}, "ok", ""),
+        ({"breaker": "2026-11-24T10:00:00Z"}, "wrong", "n: circuit breaker open since 2026-11-24T10:00:00Z"),
+        ({"breaker": ""}, "wrong", "n: circuit breaker open: nothing is killed"),
+        ({"auditLog": "disk full"}, "wrong", "n: audit log: disk full"),
+        ({"problems": ["NVML is away"]}, "wrong", "n: NVML is away"),
+        ({"enforcing": False}, "warning", "not killed on n"),
+        ({"problems": "x", "breaker": None, "version": 5}, "ok", ""),
+        ({"problems": ["\x1b[31mred"]}, "wrong", "n:  [31mred"),
+    ],
+)
+def test_reports_of_enforcers_are_read(said: dict[str, Any], level: str, says: str) -> None:
+    found = asked(workloads.reported, resourceslices=[report("n", **said)])
+    assert (found[0], says in found[1]) == (level, True), found
+
+
+@pytest.mark.parametrize("raw", ["junk", "[]", "{" * 9999, "1" * 20_000, None])
+def test_what_is_no_report_is_none(raw: str | None) -> None:
+    annotations = {} if raw is None else {contract.ENFORCER: raw}
+    slices = [{"metadata": {"annotations": annotations}, "spec": {"nodeName": "n"}}]
+    assert asked(workloads.reported, resourceslices=slices) == ("warning", "no report from n")
+    assert asked(workloads.reported, resourceslices=[*slices, report("n")])[0] == "ok", "one slice has it"
+
+
+@pytest.mark.parametrize(
+    ("webhook", "enforcer", "fits"),
+    [
+        ("0.3.0", "0.3.0", True),
+        ("0.3.0", "0.3.9", True),
+        ("0.3.1", "0.2.0", True),
+        ("0.3.0", "0.1.9", False),
+        ("0.3.0", "0.4.0", False),
+        ("1.0.0", "0.9.0", True),
+        ("1.1.0", "0.9.0", False),
+        ("0.9.0", "1.0.0", False),
+        ("0.3.0", "nightly", True),
+    ],
+)
+def test_enforcers_may_be_one_release_behind_the_webhook(webhook: str, enforcer: str, *, fits: bool) -> None:
+    pods, slices = [item("w", version=webhook)], [report("gpu-7", version=enforcer)]
+    level, detail = asked(
+        workloads.versions, deployments=[deployment(version=webhook)], pods=pods, resourceslices=slices
+    )
+    assert (level == "wrong") is not fits
+    assert ("not supported beside this webhook: gpu-7" in detail) is not fits
+    assert f"webhook {webhook} (1), enforcers {enforcer} (1)" in detail
+
+
+def test_one_version_is_fine_and_several_are_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workloads, "installed", lambda: "0.1.0")
+    pods = [item("a"), item("b")]
+    same = asked(workloads.versions, pods=pods, resourceslices=[report("n"), report("m")])
+    assert same == ("ok", "command line 0.1.0, webhook 0.1.0 (2), enforcers 0.1.0 (2)")
+    pods = [item("a"), item("b", version="0.2.0")]
+    level, detail = asked(workloads.versions, pods=pods, resourceslices=[report("n"), report("m", version="0.2.0")])
+    assert (level, "webhook 0.2.0 (1), 0.1.0 (1), enforcers 0.2.0 (1), 0.1.0 (1)" in detail) == ("warning", True)
+
+
+def test_a_labelled_node_that_publishes_nothing_is_named() -> None:
+    nodes = [item(f"n{number}") for number in range(9)]
+    found = asked(workloads.unsliced, nodes=nodes, resourceslices=[report("n0")])
+    assert found == ("wrong", "9; without a ResourceSlice: n1, n2, n3, n4, n5 and 3 more")
+    assert asked(workloads.unsliced, nodes=nodes[:1], resourceslices=[report("n0")]) == ("ok", "1")
+    assert asked(workloads.unsliced, nodes=[], resourceslices=[])[0] == "warning"
