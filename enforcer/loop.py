@@ -1,4 +1,4 @@
-"""The loop: read, attribute, judge, act, record. It looks, decides and reports; acting happens beside it."""
+"""The loop: sample, attribute, detect, start kills, report. Kills run in threads beside it."""
 
 import random
 import threading
@@ -22,7 +22,8 @@ from enforcer.detection import kill_history, nvml_outage, state_file
 from enforcer.detection.detector import container_key, evaluate, namespaces_exceeding, record_kill_result
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
 from enforcer.kill.circuit_breaker import CircuitBreaker
-from enforcer.kill.executor import KillExecutor, KillResult
+from enforcer.kill.executor import KillExecutor
+from enforcer.kill.report import KillResult
 from enforcer.nvml.device_health import GpuConditions
 from enforcer.quota.types import LimitStatus, OnExceed, Quota
 from enforcer.runtime import files
@@ -40,7 +41,7 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 WORKERS: Final = 4
-"""Verdicts carried out at once: a process that will not end must not keep others waiting."""
+"""Kills at once: an unkillable process must not keep others waiting."""
 DISK_SECONDS: Final = 10.0
 """For what a restart must know to be written; what takes longer is not acted upon, as with the audit log."""
 _ACTIONS: Final = {
@@ -77,8 +78,8 @@ class LoopDependencies:
     sink: EventSink
     metrics: Metrics
     problems: Callable[[], Sequence[str]] = tuple
-    look_after: Callable[[], object] = tuple
-    """See ``KillExecutor.look_after``."""
+    reap_pending: Callable[[], object] = tuple
+    """See ``KillExecutor.reap_pending``."""
     tell_pods: Callable[[Snapshot], object] = id
     """Bring the pods' own status files up to date; by default there are none."""
     tell_operators: Callable[[Reason, str], object] = lambda *_: None
@@ -102,7 +103,7 @@ class EnforcementLoop:
         node: its name.
         state: directory for ``status.json``.
         parts: see there.
-        rules: how careful the judge is.
+        rules: how careful the detector is.
         enforcing: false: over-quota containers are warned and nothing more.
         clock: see ``boot_clock``.
     """
@@ -122,10 +123,10 @@ class EnforcementLoop:
         self._boot = boot_id()
         self._disk = BackgroundExecutor(f"the disk of {state}")
         self._quotas: tuple[Quota, ...] = ()
-        self._told: tuple[str, ...] = ()
+        self._other_problems: tuple[str, ...] = ()
         self._knows = False
-        """Whether quotas and problems were asked for with success. Before, nobody is judged: what a restart has to take
-        over of grace periods would be judged by no quota, and forgotten."""
+        """Whether quotas and problems were read. Before, nothing is evaluated: what a restart has to take over of grace
+        periods would be compared with no quota, and forgotten."""
         self._remembered, self._kept = b"", Future[None]()
         self._unkept = ""
         self._state = self._recall()
@@ -134,7 +135,7 @@ class EnforcementLoop:
         self._file, self._editions = StatusFile(state), StatusCache()
         self._sight: nvml_outage.Sight = {}
         self._armed: dict[kill_history.ContainerKey, float] = {}
-        self._episodes = EventDeduplicator()
+        self._deduplicator = EventDeduplicator()
         self._breaker = CircuitBreaker(state, self._disk)
 
     def run(self, stopped: threading.Event, interval: float) -> None:
@@ -156,11 +157,11 @@ class EnforcementLoop:
             self._disk.turn()
             self._take_results(now)
             if (found := self._disk.soon("asked", self._ask, None)) is not None:
-                (self._quotas, self._told), self._knows = found, True
+                (self._quotas, self._other_problems), self._knows = found, True
             views = self._look()
-            for verdict in self._judge(views, now) if self._knows else ():
-                self._decide(verdict)
-            self._parts.look_after()
+            for decision in self._evaluate(views, now) if self._knows else ():
+                self._act_on(decision)
+            self._parts.reap_pending()
             self._parts.audit_log.catch_up()
             self._report(views, self._quotas, now)
 
@@ -169,16 +170,16 @@ class EnforcementLoop:
         state = self._state
         return frozenset() if state.open else namespaces_exceeding(state)
 
-    def _judge(self, views: Sequence[GpuSnapshot], now: float) -> Sequence[KillDecision]:
+    def _evaluate(self, views: Sequence[GpuSnapshot], now: float) -> Sequence[KillDecision]:
         readings = {view.gpu.uuid: view.reading for view in views}
         warned = (replace(each, on_exceed=OnExceed.WARN) for each in self._quotas)
-        judged = self._quotas if self._enforcing else tuple(warned)
-        pursued = {container_key(verdict.quota) for verdict in self._pending.values()}
-        told = self._breaker.told(self._state)
-        self._state, verdicts = evaluate(told, judged, readings, now, self._rules, pursued=pursued)
-        self._breaker.keep(self._state)
+        quotas = self._quotas if self._enforcing else tuple(warned)
+        killing = {container_key(decision.quota) for decision in self._pending.values()}
+        state = self._breaker.sync_from_disk(self._state)
+        self._state, decisions = evaluate(state, quotas, readings, now, self._rules, killing=killing)
+        self._breaker.persist(self._state)
         self._remember()  # first: should we die over a kill, the next enforcer counts it
-        return verdicts
+        return decisions
 
     def _ask(self) -> tuple[tuple[Quota, ...], tuple[str, ...]]:
         """Ask for all that may wait for a disk, at once: each time that another thread is waited for costs."""
@@ -211,7 +212,7 @@ class EnforcementLoop:
     def _remember(self) -> None:
         """Keep what a restart must not lose. It may be lost with the machine: that ends the processes as well.
 
-        Where the disk takes its time, looking goes on, and who is to be ended has to wait; see ``_carry_out``.
+        Where the disk takes its time, looking goes on, and who is to be ended has to wait; see ``_execute``.
         """
         data = state_file.encode(self._state, self._boot)
         if data != self._remembered:
@@ -230,7 +231,7 @@ class EnforcementLoop:
         else:
             self._unkept = ""
 
-    def _carry_out(self, kept: Future[None], verdict: KillDecision) -> KillResult:
+    def _execute(self, kept: Future[None], decision: KillDecision) -> KillResult:
         """Act, once a restart would know of it; on a disk that refuses all the same, on one that says nothing not.
 
         The breaker's file may have been there already, and the disk too slow to say so in time.
@@ -238,10 +239,10 @@ class EnforcementLoop:
         try:
             kept.result(DISK_SECONDS)
         except TimeoutError:
-            log.critical("nobody ended", reason=str(Reason.AUDIT_UNWRITABLE), error=self._disk.problem)
-            self._parts.sink.notify(messages.unrecorded(verdict))
+            log.critical("no process killed", reason=str(Reason.AUDIT_UNWRITABLE), error=self._disk.problem)
+            self._parts.sink.notify(messages.unrecorded(decision))
             return KillResult(Reason.AUDIT_UNWRITABLE)
-        return KillResult(Reason.BREAKER_OPEN) if self._breaker.stands else self._parts.executor.carry_out(verdict)
+        return KillResult(Reason.BREAKER_OPEN) if self._breaker.is_open else self._parts.executor.execute(decision)
 
     def _look(self) -> tuple[GpuSnapshot, ...]:
         try:
@@ -251,7 +252,7 @@ class EnforcementLoop:
             views, problems = (), {nvml_outage.EVERYWHERE: error}
         for problem in problems.values():
             self._parts.metrics.nvml_errors.labels(str(problem.reason)).inc()
-        self._sight, changes = nvml_outage.looked(self._sight, problems, self._clock())
+        self._sight, changes = nvml_outage.update(self._sight, problems, self._clock())
         for change in changes:
             self._say(change)
         return views
@@ -267,44 +268,44 @@ class EnforcementLoop:
         if (note := nvml_outage.operator_message(change, self._clock())) is not None:
             self._parts.tell_operators(reason, note)
 
-    def _decide(self, verdict: KillDecision) -> None:
-        quota = verdict.quota
-        spell = self._episodes.heard(verdict, self._clock())
-        armed = verdict.decision is Decision.GRACE_STARTED and self._arms(verdict)
-        tell = log.debug if spell is None or (verdict.decision is Decision.GRACE_STARTED and not armed) else log.info
+    def _act_on(self, decision: KillDecision) -> None:
+        quota = decision.quota
+        spell = self._deduplicator.register(decision, self._clock())
+        armed = decision.decision is Decision.GRACE_STARTED and self._arms(decision)
+        tell = log.debug if spell is None or (decision.decision is Decision.GRACE_STARTED and not armed) else log.info
         tell(
-            "judged", reason=str(Reason.OVER_QUOTA), decision=str(verdict.decision), namespace=quota.namespace,
-            pod=quota.pod, container=quota.container, gpu=quota.gpu, used_mib=verdict.used_mib,
-            quota_mib=quota.memory_mib, over_for=round(verdict.over_for, 1),
+            "decided", reason=str(Reason.OVER_QUOTA), decision=str(decision.decision), namespace=quota.namespace,
+            pod=quota.pod, container=quota.container, gpu=quota.gpu, used_mib=decision.used_mib,
+            quota_mib=quota.memory_mib, over_for=round(decision.over_for, 1),
         )  # fmt: skip
-        if action := _ACTIONS.get(verdict.decision):
+        if action := _ACTIONS.get(decision.decision):
             self._parts.metrics.violations.labels(action).inc()
         if spell is not None:
-            self._tell(verdict, spell)
+            self._tell(decision, spell)
         if armed:
-            self._record(Kind.GRACE_STARTED, verdict)
-        if verdict.decision is Decision.KILL:
-            self._pending[self._workers.submit(self._carry_out, self._kept, verdict)] = verdict
+            self._record(Kind.GRACE_STARTED, decision)
+        if decision.decision is Decision.KILL:
+            self._pending[self._workers.submit(self._execute, self._kept, decision)] = decision
 
-    def _tell(self, verdict: KillDecision, spell: Repetition) -> None:
-        if (words := messages.DECIDED.get(verdict.decision)) is not None:
-            self._parts.sink.notify(words(verdict, spell))
-        if verdict.decision in {Decision.WARNED, Decision.IN_DEBT}:
-            self._record(Kind.WARNED, verdict, spell.times)
+    def _tell(self, decision: KillDecision, spell: Repetition) -> None:
+        if (words := messages.DECIDED.get(decision.decision)) is not None:
+            self._parts.sink.notify(words(decision, spell))
+        if decision.decision in {Decision.WARNED, Decision.IN_DEBT}:
+            self._record(Kind.WARNED, decision, spell.times)
 
-    def _arms(self, verdict: KillDecision) -> bool:
+    def _arms(self, decision: KillDecision) -> bool:
         """Whether to try the disk when grace begins: that it is dead is known before somebody is to be ended.
 
         Once in a while for each place is enough: who goes over and back with every sample does not fill the disk.
         """
-        now, place = self._clock(), container_key(verdict.quota)
+        now, place = self._clock(), container_key(decision.quota)
         self._armed = {each: at for each, at in self._armed.items() if now - at < self._rules.window}
         fresh = place not in self._armed
         self._armed.setdefault(place, now)
         return fresh
 
-    def _record(self, kind: Kind, verdict: KillDecision, times: int = 1) -> None:
-        self._parts.audit_log.post(kind, warning_fields(self._node, verdict, times), self._unrecorded)
+    def _record(self, kind: Kind, decision: KillDecision, times: int = 1) -> None:
+        self._parts.audit_log.post(kind, warning_fields(self._node, decision, times), self._unrecorded)
 
     def _unrecorded(self, error: RecordError) -> None:
         self._parts.metrics.record_errors.inc()
@@ -312,28 +313,28 @@ class EnforcementLoop:
 
     def _take_results(self, now: float) -> None:
         for future in [future for future in self._pending if future.done()]:
-            verdict = self._pending.pop(future)
-            acted = self._took(future, verdict)
-            self._state = record_kill_result(self._state, verdict.quota, now, self._rules, acted=acted)
+            decision = self._pending.pop(future)
+            acted = self._took(future, decision)
+            self._state = record_kill_result(self._state, decision.quota, now, self._rules, acted=acted)
 
-    def _took(self, future: Future[KillResult], verdict: KillDecision) -> bool:
+    def _took(self, future: Future[KillResult], decision: KillDecision) -> bool:
         """Report one result; whether anything was done."""
         if future.cancelled():
             return False
-        metrics, quota = self._parts.metrics, verdict.quota
+        metrics, quota = self._parts.metrics, decision.quota
         if (bug := future.exception()) is not None:
             metrics.failures.inc()
-            log.critical("acting failed", reason=str(Reason.INTERNAL), container=quota.container, exc_info=bug)
+            log.critical("kill failed", reason=str(Reason.INTERNAL), container=quota.container, exc_info=bug)
             return True  # what was done before it is not known here, and counts towards the most a minute allows
         result = future.result()
         metrics.results.labels(str(result.reason)).inc()
         if result.reason is Reason.AUDIT_UNWRITABLE:
             metrics.record_errors.inc()
-        for ending in result.endings:
-            metrics.signalled.labels(str(ending.result)).inc()
+        for outcome in result.outcomes:
+            metrics.signalled.labels(str(outcome.result)).inc()
         log.warning(
-            "acted", reason=str(result.reason), namespace=quota.namespace, pod=quota.pod, container=quota.container,
-            gpu=quota.gpu, ended=[ending.pid for ending in result.endings],
+            "kill done", reason=str(result.reason), namespace=quota.namespace, pod=quota.pod, container=quota.container,
+            gpu=quota.gpu, ended=[outcome.pid for outcome in result.outcomes],
         )  # fmt: skip
         return result.acted
 
@@ -353,4 +354,4 @@ class EnforcementLoop:
 
     def _problems(self) -> list[str]:
         own = [each for each in (self._breaker.problem, self._file.problem, self._disk.problem) if each is not None]
-        return [*own, *(f"blind on {gpu}: {blind.why}" for gpu, blind in self._sight.items()), *self._told]
+        return [*own, *(f"blind on {gpu}: {blind.why}" for gpu, blind in self._sight.items()), *self._other_problems]

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from enforcer.attribution.cgroup import Attributor
+from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import CgroupAttributor, in_initial_pid_namespace, is_alive
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import FOLDER, AuditLog
@@ -26,7 +27,7 @@ from enforcer.detection.types import DetectorConfig
 from enforcer.dra.plugin import DraPlugin, DraPluginConfig
 from enforcer.dra.podresources import allocatable
 from enforcer.flags import parse
-from enforcer.kill.circuit_breaker import guard_quota_source
+from enforcer.kill.circuit_breaker import GuardedQuotas
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient
 from enforcer.limits.applier import LimitApplier
@@ -129,9 +130,9 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         side.tell = pods.notify
         outlets = VerifierSinks(notify=pods.notify, changed=side.prove)
         prover = LimitVerifier(NodeEvidence(limiter, side.daemons), lambda: watch.latest, checkpoint.read, outlets)
-        in_force = guard_quota_source(options.state, checkpoint.in_force)
+        quotas = GuardedQuotas(options.state, checkpoint)
         tools = KillDependencies(
-            eyes=watch, attributor=attributor, audit_log=audit_log, mps=mps, sink=pods, in_force=in_force
+            usage=watch, quotas=quotas, processes=HostProcesses(attributor), audit_log=audit_log, mps=mps, sink=pods
         )
         enforcer = _enforcer(options, seeing, checkpoint, tools, pods, prover, side)
         side.exceeding = enforcer.exceeding
@@ -162,7 +163,7 @@ def _enforcer(
     side.listeners.append(inquest)
     parts = LoopDependencies(
         watch=watch, quotas=checkpoint.read, executor=executor, audit_log=tools.audit_log, sink=pods,
-        look_after=executor.look_after, metrics=seeing.metrics, problems=side.all,
+        reap_pending=executor.reap_pending, metrics=seeing.metrics, problems=side.all,
         tell_pods=call_both(call_both(inquest.look, MpsClients(pods).look), pods.write),
         standing=lambda: side.now(watch.latest), findings=inquest.findings, tell_operators=side.tell_operators,
         proven=lambda: prover.proven, growth=seeing.growth, setup=setup_of(options),

@@ -5,7 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-CLEAN: Final = ("certs", "gpushare", "sidecar", "webhook")
+CLEAN: Final = (
+    "certs", "enforcer/attribution", "enforcer/audit", "enforcer/detection", "enforcer/kill", "enforcer/limits",
+    "enforcer/status", "gpushare", "sidecar", "webhook",
+)  # fmt: skip
 """Packages that the rule holds for."""
 BANNED: Final = re.compile(
     r"(?<![a-z])(aside|deeds?|desks?|held|ill|inquests?|judge[sd]?|judging|lanes?|outlooks?|pursuits?|said|scribes?|"

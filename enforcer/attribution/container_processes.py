@@ -8,9 +8,10 @@ that: the first process of its namespace is the host's, or the pod's sandbox.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from enforcer.attribution.cgroup import Attributor, ContainerRef, Identity
-from enforcer.attribution.procfs import DEAD, namespace_pids, read_stat
+from enforcer.attribution.procfs import DEAD, PidHandle, leads_namespace, namespace_pids, read_stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,51 @@ class ContainerProcess:
 
     identity: Identity
     numbers: tuple[int, ...]
+
+
+class ProcessTable(Protocol):
+    """The processes of this node, as they are now."""
+
+    def identify(self, pid: int) -> Identity | None:
+        """Return who has a pid; ``None`` when that process has ended."""
+
+    def pin(self, pid: int) -> PidHandle | None:
+        """Open a pidfd of whatever has a pid; ``None`` when nothing has. Raises ``OSError``: too many open files."""
+
+    def leads_namespace(self, pid: int) -> bool:
+        """Return whether a process is the first of its pid namespace, so that the kernel kills the others with it."""
+
+    def processes_of(self, container: ContainerRef) -> Sequence[ContainerProcess]:
+        """List the processes of a container."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostProcesses:
+    """The processes that /proc shows.
+
+    Args:
+        attributor: attributes each to its container.
+        handles: opens the pidfds.
+    """
+
+    attributor: Attributor
+    handles: type[PidHandle] = PidHandle
+
+    def identify(self, pid: int) -> Identity | None:
+        """Return who has a pid; ``None`` when that process has ended."""
+        return self.attributor.identify(pid)
+
+    def pin(self, pid: int) -> PidHandle | None:
+        """Open a pidfd of whatever has a pid; ``None`` when nothing has. Raises ``OSError``: too many open files."""
+        return self.handles.open(pid)
+
+    def leads_namespace(self, pid: int) -> bool:
+        """Return whether a process is the first of its pid namespace, so that the kernel kills the others with it."""
+        return leads_namespace(pid)
+
+    def processes_of(self, container: ContainerRef) -> Sequence[ContainerProcess]:
+        """List the processes of a container."""
+        return list_processes(self.attributor, container)
 
 
 def list_processes(attributor: Attributor, owner: ContainerRef, proc: Path = Path("/proc")) -> list[ContainerProcess]:
@@ -47,16 +93,21 @@ def init_process(family: Sequence[ContainerProcess], cgroup_inode: int | None) -
     return found[0] if len(found) == 1 and found[0].identity.cgroup_inode == cgroup_inode else None
 
 
+def init_process_of(processes: ProcessTable, one: Identity) -> ContainerProcess | None:
+    """Find the first process of the container that a process is in; ``None`` where there is none, or no container."""
+    return None if one.owner is None else init_process(processes.processes_of(one.owner), one.cgroup_inode)
+
+
 def _may_be_in(folder: Path, owner: ContainerRef) -> bool:
     """Whether it is worth to read who this is: a machine has hundreds of processes, a container a few.
 
     One whose leader has ended may have threads that live on; in cgroup v1 its own file names no container any more.
     """
     try:
-        said = (folder / "cgroup").read_bytes()
+        text = (folder / "cgroup").read_bytes()
     except OSError:
         return False
-    if owner.container_id.encode() in said:
+    if owner.container_id.encode() in text:
         return True
-    stat = read_stat(folder / "stat") if b":/\n" in said else None
+    stat = read_stat(folder / "stat") if b":/\n" in text else None
     return stat is not None and stat.state in DEAD

@@ -1,8 +1,8 @@
-"""Processes that are held on to between looks: to see that one is as it was costs less than to make it out anew.
+"""The identities of processes, kept between samples: to see that one is unchanged costs less than to read it again.
 
-Each is held by a pidfd and by its open ``/proc/<pid>/cgroup``. Either is of the process that had the pid when it was
-opened and never of the next. So nothing is known by its pid here: what was found of a process counts for as long as
-it lives, its cgroup is called as it was, and that is still the same directory.
+Each process is pinned by a pidfd and by its open ``/proc/<pid>/cgroup``. Either is of the process that had the pid when
+it was opened and never of the next. So nothing is cached by pid alone: what was found of a process counts for as long
+as it lives, its cgroup is called as it was, and that is still the same directory.
 """
 
 import os
@@ -18,25 +18,25 @@ from enforcer.attribution.cgroup import Identity
 
 PAGE: Final = 4096
 MOST: Final = 256
-"""Processes held on to: those on a node's GPUs are far fewer, and a tenant's any number."""
+"""Processes in the cache: those on a node's GPUs are far fewer, and a tenant's any number."""
 SHARE: Final = 8
 """... and no more than this part of the files that we may have open: there are two for each."""
 LINGER: Final = 30.0
-"""Seconds after which one that nobody asked about is let go of."""
+"""Seconds after which one that nobody asked about is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedIdentity:
-    """What was found of a process: who it is, what its cgroup file said, and its cgroup's directory with its inode."""
+    """What was found of a process: its identity, the text of its cgroup file, and its cgroup's directory and inode."""
 
     identity: Identity
-    said: bytes
+    cgroup_text: bytes
     folder: str
     inode: int
 
 
 @dataclass(slots=True)
-class PinnedProcess:
+class CachedProcess:
     """One process: its pidfd, its cgroup file, whether it has ended (answered at once), and what was found of it.
 
     ``asked`` is when somebody asked about it last.
@@ -49,8 +49,8 @@ class PinnedProcess:
     asked: float = 0.0
 
     @classmethod
-    def on(cls, pid: int) -> Self | None:
-        """Take hold of whatever has this pid now; ``None`` where nothing has, or there is no room for more files."""
+    def open(cls, pid: int) -> Self | None:
+        """Pin whatever has this pid now; ``None`` where nothing has, or there is no room for more files."""
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:
@@ -64,12 +64,12 @@ class PinnedProcess:
         poll.register(pidfd, select.POLLIN)
         return cls(pidfd, cgroup, poll.poll)
 
-    def is_as(self, found: CachedIdentity) -> bool:
-        """Whether it lives, its cgroup file says what it did, and that cgroup is still the same directory."""
+    def unchanged_since(self, found: CachedIdentity) -> bool:
+        """Whether it lives, its cgroup file has the same text, and that cgroup is still the same directory."""
         try:
             # Whether it lives comes last: all that was read before is its own then. What is longer than a page differs.
             return (
-                os.pread(self.cgroup, PAGE, 0) == found.said
+                os.pread(self.cgroup, PAGE, 0) == found.cgroup_text
                 and os.stat(found.folder).st_ino == found.inode  # noqa: PTH116 - a path object costs more than the call
                 and not self.ended(0)
             )
@@ -77,13 +77,13 @@ class PinnedProcess:
             return False
 
     def close(self) -> None:
-        """Let go."""
+        """Unpin it."""
         os.close(self.pidfd)
         os.close(self.cgroup)
 
 
 class ProcessCache:
-    """All that are held on to, by pid. Safe to use from several threads.
+    """The processes in the cache, by pid. Safe to use from several threads.
 
     Args:
         clock: seconds that never go back.
@@ -92,48 +92,48 @@ class ProcessCache:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._most = clock, _room()
         self._lock = threading.Lock()
-        self._holds: dict[int, PinnedProcess] = {}
-        self._tidied = clock()
+        self._entries: dict[int, CachedProcess] = {}
+        self._cleaned = clock()
 
     def lookup(self, pid: int) -> Identity | None:
-        """Return who has a pid, where that is one we hold and all is as it was; ``None``: it has to be made out."""
+        """Return who has a pid, where that one is in the cache and unchanged; ``None``: it has to be read."""
         with self._lock:
             now = self._clock()
-            if now - self._tidied > LINGER:
-                self._tidy(now)
-            hold = self._holds.get(pid)
-            if hold is None or hold.found is None:
+            if now - self._cleaned > LINGER:
+                self._remove_unused(now)
+            entry = self._entries.get(pid)
+            if entry is None or entry.found is None:
                 return None
-            hold.asked = now
-            if hold.is_as(hold.found):
-                return hold.found.identity
-            self._holds.pop(pid).close()
+            entry.asked = now
+            if entry.unchanged_since(entry.found):
+                return entry.found.identity
+            self._entries.pop(pid).close()
             return None
 
     @property
     def full(self) -> bool:
-        """Whether no other can be held."""
-        return len(self._holds) >= self._most
+        """Whether no other process can be added."""
+        return len(self._entries) >= self._most
 
-    def keep(self, hold: PinnedProcess, found: CachedIdentity | None) -> None:
-        """Keep hold of a process, where what was found is still so; else let go.
+    def store(self, entry: CachedProcess, found: CachedIdentity | None) -> None:
+        """Add a process, where what was found is still so; else close it.
 
         Args:
-            hold: taken before anything was found: what was, was then of this process, if that still lives.
+            entry: opened before anything was found: what was, was then of this process, if that still lives.
             found: what was; ``None``: nothing.
         """
-        if found is not None and hold.is_as(found):
-            hold.found, hold.asked = found, self._clock()
+        if found is not None and entry.unchanged_since(found):
+            entry.found, entry.asked = found, self._clock()
             with self._lock:
-                if not self.full and found.identity.pid not in self._holds:
-                    self._holds[found.identity.pid] = hold
+                if not self.full and found.identity.pid not in self._entries:
+                    self._entries[found.identity.pid] = entry
                     return
-        hold.close()
+        entry.close()
 
-    def _tidy(self, now: float) -> None:
-        self._tidied = now
-        for pid in [pid for pid, hold in self._holds.items() if now - hold.asked > LINGER]:
-            self._holds.pop(pid).close()
+    def _remove_unused(self, now: float) -> None:
+        self._cleaned = now
+        for pid in [pid for pid, entry in self._entries.items() if now - entry.asked > LINGER]:
+            self._entries.pop(pid).close()
 
 
 def _room() -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from enforcer.attribution.cgroup import REMEMBERED, SHORT, Identity, container_cgroups, container_of
-from enforcer.attribution.process_cache import CachedIdentity, PinnedProcess, ProcessCache
+from enforcer.attribution.process_cache import CachedIdentity, CachedProcess, ProcessCache
 
 INITIAL_PID_NAMESPACE: Final = 4026531836
 """The inode of the host's own pid namespace: ``PROC_PID_INIT_INO`` of the kernel."""
@@ -54,16 +54,21 @@ class CgroupAttributor:
     def __init__(self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> None:
         # Texts: hundreds of times a second, to make one of a path costs as much as to look.
         self._proc, self._cgroup = str(proc), str(cgroup)
-        self._held = ProcessCache() if self._proc == PROC else None
+        self._cache = ProcessCache() if self._proc == PROC else None
 
     def identify(self, pid: int) -> Identity | None:
         """Look at a process now; ``None`` when it has ended, also when only its corpse is left."""
-        held = self._held
-        if held is not None and (known := held.lookup(pid)) is not None:
+        cache = self._cache
+        if cache is not None and (known := cache.lookup(pid)) is not None:
             return known
         identity, found = self._made_out(pid)
-        if held is not None and found is not None and not held.full and (hold := PinnedProcess.on(pid)) is not None:
-            held.keep(hold, self._made_out(pid)[1])
+        if (
+            cache is not None
+            and found is not None
+            and not cache.full
+            and (entry := CachedProcess.open(pid)) is not None
+        ):
+            cache.store(entry, self._made_out(pid)[1])
         return identity
 
     def _made_out(self, pid: int) -> tuple[Identity | None, CachedIdentity | None]:
@@ -76,19 +81,19 @@ class CgroupAttributor:
         identity = Identity(
             pid=pid, start=stat.start, owner=container_of(text), cgroup_inode=inode, kernel_thread=stat.kernel_thread
         )
-        said = text.encode("utf-8", "surrogateescape")
-        return identity, None if inode is None else CachedIdentity(identity, said, folder, inode)
+        raw = text.encode("utf-8", "surrogateescape")
+        return identity, None if inode is None else CachedIdentity(identity, raw, folder, inode)
 
     def _cgroup_text(self, pid: int, stat: Stat) -> str | None:
         own = _text(f"{self._proc}/{pid}/cgroup")
         if stat.state not in DEAD:
             return own
         # The leader has ended, other threads may live on: in cgroup v1 its own file then says "/", in v2 what it did.
-        said = own is not None and own.count("\n") == 1 and container_of(own) is not None
+        named = own is not None and own.count("\n") == 1 and container_of(own) is not None
         found: list[str] = []
         for _ in range(TURNS):
             others = [task for task in _tasks(Path(self._proc, str(pid), "task")) if task.name != str(pid)]
-            if said and others:
+            if named and others:
                 return own
             for text in filter(None, map(_living, others[:MOST_THREADS])):
                 if container_of(text) is not None:
@@ -130,7 +135,7 @@ class PidHandle:
 
     @classmethod
     def open(cls, pid: int) -> Self | None:
-        """Take hold of whatever has this pid now; ``None`` where nothing has.
+        """Pin whatever has this pid now; ``None`` where nothing has.
 
         Raises:
             OSError: the kernel cannot (too many open files).
@@ -162,20 +167,20 @@ class PidHandle:
             return False
         return True
 
-    def deaf(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
-        """Whether the kernel keeps a signal from it: the first of a pid namespace gets only those it has handlers for.
+    def ignores(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
+        """Return whether the kernel keeps a signal from it: the first of a pid namespace gets only those it handles.
 
         Not so SIGKILL and SIGSTOP from outside.
         """
-        caught = int(_said(self.pid, "SigCgt", proc) or "0", 16)
+        caught = int(_status_line(self.pid, "SigCgt", proc) or "0", 16)
         return leads_namespace(self.pid, proc) and not caught >> (number - 1) & 1
 
-    def again(self) -> Self:
-        """Another hold on the same process. Raises ``OSError``: too many open files."""
+    def duplicate(self) -> Self:
+        """Return another pidfd of the same process. Raises ``OSError``: too many open files."""
         return type(self)(self.pid, os.dup(self._descriptor))
 
     def close(self) -> None:
-        """Let go."""
+        """Unpin it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -209,10 +214,10 @@ def leads_namespace(pid: int, proc: Path = Path("/proc")) -> bool:
 
 def namespace_pids(pid: int, proc: Path = Path("/proc")) -> tuple[int, ...]:
     """Its pid in each of its pid namespaces, from ours to its own; empty where it has ended."""
-    return tuple(int(number) for number in _said(pid, "NSpid", proc).split())
+    return tuple(int(number) for number in _status_line(pid, "NSpid", proc).split())
 
 
-def _said(pid: int, name: str, proc: Path) -> str:
+def _status_line(pid: int, name: str, proc: Path) -> str:
     """One line of ``/proc/<pid>/status``. The command name in there is the tenant's, but has no line break."""
     lines = (_text(proc / str(pid) / "status") or "").splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:")), "")

@@ -1,4 +1,4 @@
-"""What was seen of one GPU at one moment, and what can be said about it. Pure."""
+"""One GPU at one moment, and what follows from that. Pure."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ class ProcessUsage:
 
 
 UsageByContainer = Mapping[str, tuple[ProcessUsage, ...]]
-"""What one GPU held at one moment: the processes of each container, by container id."""
+"""The usage of one GPU at one moment: the processes of each container, by container id."""
 
 
 def total_mib(holders: Sequence[ProcessUsage]) -> int:
-    """MiB held together."""
+    """Return their MiB together."""
     return sum(holder.used_mib for holder in holders)
 
 

@@ -22,7 +22,7 @@ ENUMERATE_EVERY: Final = 60
 """Looks after which the GPUs are counted again: they come and go with the driver only."""
 
 Seen = tuple[Gpu, GpuSample, list[Identity | None]]
-"""A GPU, what it held, and whose each process was."""
+"""A GPU, its sample, and the identity of each process in it."""
 
 
 class UsageSampler:
@@ -54,7 +54,7 @@ class UsageSampler:
         self._read: dict[str, int] = {}
         """Number of the look at which each was read last."""
         self._known: dict[str, Known] = {}
-        """What each GPU's list said last; see ``enforcer.attribution.stale_pids``."""
+        """What each GPU's list had last; see ``enforcer.attribution.stale_pids``."""
         self._seen: dict[str, tuple[Seen, GpuSnapshot]] = {}
         """What was put together last of what; where that is the same again, so is the view."""
         self.latest: tuple[GpuSnapshot, ...] = ()

@@ -9,7 +9,7 @@ from enforcer.detection.types import KillDecision
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 
-NOT_DONE: Final = ("refused", "not permitted", str(Reason.MPS_CONTROL_BLOCKED))
+NOOP_STEPS: Final = ("refused", "not permitted", str(Reason.MPS_CONTROL_BLOCKED))
 """Ends of steps that came to nothing."""
 
 
@@ -24,14 +24,14 @@ class ProcessOutcome:
     steps: tuple[str, ...] = ()
 
     @property
-    def touched(self) -> bool:
+    def acted_on(self) -> bool:
         """Whether anything was done to it: a step that was refused, or did not come about, is nothing."""
-        return touched(self.steps)
+        return acted_on(self.steps)
 
 
-def touched(steps: Sequence[str]) -> bool:
+def acted_on(steps: Sequence[str]) -> bool:
     """Whether one of these steps did anything to anybody."""
-    return any(not step.endswith(NOT_DONE) for step in steps)
+    return any(not step.endswith(NOOP_STEPS) for step in steps)
 
 
 ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
@@ -57,18 +57,23 @@ def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> 
     return {"node": node, **kept, "intent": record["seq"], "result": str(result), "note": note}
 
 
-def warning_fields(node: str, verdict: KillDecision, times: int = 1) -> dict[str, Any]:
+def warning_fields(node: str, decision: KillDecision, times: int = 1) -> dict[str, Any]:
     """What an GRACE_STARTED or a WARNED record holds; ``times`` it happened since there was one like it."""
-    held = {"usedMiB": verdict.used_mib, "overFor": f"{verdict.over_for:.1f}s"}
-    return {**about(node, verdict.quota), **held, **_debt(verdict), **({"times": times} if times > 1 else {})}
+    usage = {"usedMiB": decision.used_mib, "overFor": f"{decision.over_for:.1f}s"}
+    return {
+        **target_fields(node, decision.quota),
+        **usage,
+        **_debt(decision),
+        **({"times": times} if times > 1 else {}),
+    }
 
 
-def _debt(verdict: KillDecision) -> dict[str, Any]:
+def _debt(decision: KillDecision) -> dict[str, Any]:
     """Write the debt, where half of the credit or more is used up."""
-    return {"debt": f"{verdict.debt:.1f}s"} if verdict.debt else {}
+    return {"debt": f"{decision.debt:.1f}s"} if decision.debt else {}
 
 
-def about(node: str, quota: Quota) -> dict[str, Any]:
+def target_fields(node: str, quota: Quota) -> dict[str, Any]:
     """Say whom a record is about."""
     return {
         "node": node,
@@ -82,30 +87,30 @@ def about(node: str, quota: Quota) -> dict[str, Any]:
 
 
 def intent_record(
-    node: str, verdict: KillDecision, holders: Sequence[ProcessUsage], first: Sequence[ProcessUsage] = ()
+    node: str, decision: KillDecision, holders: Sequence[ProcessUsage], first: Sequence[ProcessUsage] = ()
 ) -> dict[str, Any]:
     """Write what an INTENT record holds.
 
     Args:
         node: its name.
-        verdict: what was decided.
+        decision: what was decided.
         holders: who is to be ended, at least one.
         first: the first process of the container, where all of it is ended by that; or none.
     """
     holders = [*first, *(each for each in holders if each not in first)]
-    whole = verdict.quota.on_exceed is OnExceed.KILL_CONTAINER
+    whole = decision.quota.on_exceed is OnExceed.KILL_CONTAINER
     first_pid = {"first": first[0].identity.pid} if first else {"note": NO_FIRST}
     one = holders[0].identity
     return {
-        **about(node, verdict.quota),
+        **target_fields(node, decision.quota),
         **(first_pid if whole else {}),
-        **({"escalated": ESCALATED} if verdict.respawns else {}),
+        **({"escalated": ESCALATED} if decision.respawns else {}),
         "pid": one.pid,
         "start": one.start,
         "cgroupInode": one.cgroup_inode,
-        "usedMiB": verdict.used_mib,
-        "overFor": f"{verdict.over_for:.1f}s",
-        **_debt(verdict),
+        "usedMiB": decision.used_mib,
+        "overFor": f"{decision.over_for:.1f}s",
+        **_debt(decision),
         "action": ACTION,
         "targets": [_target(holder) for holder in holders],
         "targetsTotal": len(holders),
@@ -122,7 +127,7 @@ def process_outcome(holder: ProcessUsage, result: Reason, *steps: str) -> Proces
     return ProcessOutcome(pid=identity.pid, start=identity.start, used_mib=holder.used_mib, result=result, steps=steps)
 
 
-def shown(each: ProcessOutcome) -> dict[str, Any]:
+def outcome_fields(each: ProcessOutcome) -> dict[str, Any]:
     """Write it as an OUTCOME record does."""
     return {
         "pid": each.pid,

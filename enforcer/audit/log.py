@@ -1,9 +1,9 @@
 """The audit log on disk: appended to, made durable, and only then acted upon.
 
 Segments ``kills-<first number>.jsonl`` in a directory that is ours alone; the chain runs on from one to the next and
-over restarts. A write that fails is taken back; a line that was torn by a crash is cut off and said to have been. On a
-full disk the log goes on in room set aside before (``enforcer.audit.reserved_space``). What is too much or too old is
-removed from the front, and said to have been.
+over restarts. A write that fails is taken back; a line that was torn by a crash is cut off, on record. On a
+full disk the log goes on in space reserved before (``enforcer.audit.reserved_space``). What is too much or too old is
+removed from the front, on record.
 """
 
 import errno
@@ -50,7 +50,7 @@ class AuditLog:
     Args:
         folder: made if it is not there (0700); must be ours and nobody else's to write or read.
         segment_bytes: a segment that would grow beyond this is followed by the next.
-        reserve_bytes: room to set aside for when the disk is full.
+        reserve_bytes: space to reserve for when the disk is full.
         retention: what is kept; looked at when the log is opened and when a segment is full.
         now: gives the ``time`` of records.
     """
@@ -74,13 +74,13 @@ class AuditLog:
         self._head = GENESIS
         self._doubtful = False
         self._torn: deque[bytes] = deque()
-        """What was cut off and is not yet said to have been."""
+        """What was cut off and is not on record yet."""
         self._doomed: deque[str] = deque()
         """Segments that a durable record says are removed."""
         self.problem: str | None = None
         """Why the last record asked for is not there; ``None`` while all is well."""
         self.listeners: Final[list[Listener]] = []
-        """Told of each record once it is durable, in the log's order; they neither wait nor fail."""
+        """Called with each record once it is durable, in the log's order; they neither wait nor fail."""
 
     @property
     def head(self) -> ChainHead:
@@ -89,11 +89,11 @@ class AuditLog:
 
     @property
     def shortage(self) -> str | None:
-        """That the disk is full, or why a full one would stop us; ``None`` while room is set aside."""
+        """That the disk is full, or why a full one would stop us; ``None`` while space is reserved."""
         return self._reserve.problem
 
     def open(self) -> list[dict[str, Any]]:
-        """Find the chain's end and mend a torn tail. Returns the INTENT records that nothing was said about since.
+        """Find the chain's end and repair a torn tail. Returns the INTENT records without an OUTCOME.
 
         Raises:
             RecordError: the folder is not ours alone, or its last record does not hold.
@@ -141,7 +141,7 @@ class AuditLog:
         self.close()
 
     def _ensure(self, write: Callable[[], ChainHead]) -> ChainHead:
-        """Do it; where the disk is full, in the room set aside."""
+        """Do it; where the disk is full, in the reserved space."""
         try:
             return write()
         except OSError as error:
@@ -165,7 +165,7 @@ class AuditLog:
         return self._say(kind, fields)
 
     def _catch_up(self) -> ChainHead:
-        """Say what has to be said before anything else."""
+        """Write the records that have to come before any other."""
         self._say_torn()
         self._prune()
         return self._head
@@ -223,7 +223,7 @@ class AuditLog:
         self._file, self._name, self._size, self._doubtful = file, name, 0, False
 
     def _recover(self) -> None:
-        """Take up the chain where the files on disk end; where that cannot be known, none is held for writing.
+        """Take up the chain where the files on disk end; where that cannot be known, none is open for writing.
 
         What an enforcer before us wrote may not have reached the disk yet: it has, before anything is added to it.
         """
@@ -291,7 +291,7 @@ class AuditLog:
         return record if record["seq"] == first_of(name) else None
 
     def _tend(self) -> None:
-        """Remove what is recorded as removed, and set room aside. What fails is tried again after the next record."""
+        """Remove what is recorded as removed, and reserve space. What fails is tried again after the next record."""
         with suppress(OSError):
             while self._doomed:
                 # One after the other, durably: whatever crashes, what is left is the end of the log and has no hole.

@@ -1,4 +1,4 @@
-"""The end of a segment, and what a crash may leave there of a record that nobody was told of.
+"""The end of a segment, and what a crash may leave there of a record that was never reported as durable.
 
 Only one line is ever not yet durable, and no other is written before it is, or is taken back. So a crash leaves it cut
 short, or whole with holes where blocks of it never reached the disk, or back although it had been taken back.
@@ -13,7 +13,7 @@ from enforcer.audit.segments import LogFolder
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 
-_ASIDE: Final = "move the folder aside to begin a new log"
+_WAY_OUT: Final = "move the folder away to begin a new log"
 _HOLE: Final = b"\0"
 """What a block that never reached the disk reads as; no record holds it."""
 
@@ -24,7 +24,7 @@ def repair_torn_tail(folder: LogFolder, name: str, unwanted: int | None = None) 
     Args:
         folder: of the log.
         name: of the segment.
-        unwanted: number of a record that its writer was not told is durable, and took back.
+        unwanted: number of a record that was not durable in time, and was taken back.
 
     Raises:
         OSError: the file system says so.
@@ -35,7 +35,7 @@ def repair_torn_tail(folder: LogFolder, name: str, unwanted: int | None = None) 
         size = os.fstat(file).st_size
         last, rest = _tail(file, size, unwanted)
         if len(rest) > MAX_BYTES:
-            raise RecordError(f"{name} ends in {len(rest)} bytes that are not a line; {_ASIDE}")
+            raise RecordError(f"{name} ends in {len(rest)} bytes that are not a line; {_WAY_OUT}")
         head = head_of(_trusted(name, last)) if last else None
         if rest:
             os.ftruncate(file, size - len(rest))
@@ -83,4 +83,4 @@ def _trusted(name: str, line: bytes) -> dict[str, Any]:
     try:
         return read(line)
     except RecordError as error:
-        raise RecordError(f"the last record of {name} does not hold: {error.message}; {_ASIDE}") from error
+        raise RecordError(f"the last record of {name} does not hold: {error.message}; {_WAY_OUT}") from error

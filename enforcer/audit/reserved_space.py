@@ -1,4 +1,4 @@
-"""Room set aside for the audit log: a file whose blocks are allocated while there are some, for when there are none."""
+"""Space reserved for the audit log: a file whose blocks are allocated while there are some, for when there are none."""
 
 import ctypes
 import os
@@ -25,48 +25,48 @@ def preallocate(file: int, size: int) -> None:
 
 
 class ReservedSpace:
-    """The file set aside, in the log's own folder. It becomes the next segment where the disk has no room for one."""
+    """The reserved file, in the log's own folder. It becomes the next segment where the disk has no room for one."""
 
     def __init__(self, folder: LogFolder, size: int = BYTES) -> None:
         self._folder, self._size = folder, size
         self._there = False
         self.problem: str | None = None
-        """Why nothing is set aside; ``None`` while something is."""
+        """Why nothing is reserved; ``None`` while something is."""
 
     def look(self) -> None:
-        """Find out whether some is set aside: the folder was opened anew."""
+        """Find out whether some is reserved: the folder was opened anew."""
         self._there = False
         with suppress(OSError):
             self._there = self._folder.is_free(NAME) and self._folder.found(NAME).st_blocks > 0
 
     def fill(self) -> None:
-        """Set room aside unless that is done. What hinders it is remembered, not raised."""
+        """Reserve space unless that is done. What hinders it is remembered, not raised."""
         if self._there or not self._size:
             return
         try:
             self._fill()
         except (OSError, RecordError) as error:
-            self.problem = f"no room is set aside for the audit log in {self._folder.path}: {error}"
+            self.problem = f"no space is reserved for the audit log in {self._folder.path}: {error}"
         else:
             self._there, self.problem = True, None
 
     def become(self, name: str) -> bool:
-        """Turn it into the segment of that name; false where none is set aside or the name is taken."""
+        """Turn it into the segment of that name; false where none is reserved or the name is taken."""
         if not self._there or not self._folder.is_free(name):
             return False
         self._there = False
         self._folder.rename(NAME, name)
-        self.problem = f"the disk of {self._folder.path} is full; the audit log goes on in the room set aside for it"
+        self.problem = f"the disk of {self._folder.path} is full; the audit log goes on in the space reserved for it"
         return True
 
     def _fill(self) -> None:
         """Raises ``OSError`` where there is no room, ``RecordError`` where something else has the name."""
         file = self._folder.file(NAME, make=True)
         try:
-            held = os.fstat(file)
-            if held.st_size:
+            found = os.fstat(file)
+            if found.st_size:
                 raise FileExistsError(f"{NAME} is there and not empty; move it away")
-            if held.st_blocks * _BLOCK < self._size:
+            if found.st_blocks * _BLOCK < self._size:
                 preallocate(file, self._size)
             os.fsync(file)
             self._folder.sync()

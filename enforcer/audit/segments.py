@@ -1,4 +1,4 @@
-"""The audit log's directory, held by descriptor: whatever becomes of its path, nothing is written outside of it."""
+"""The audit log's directory, open by descriptor: whatever becomes of its path, nothing is written outside of it."""
 
 import errno
 import os
@@ -80,21 +80,21 @@ class LogFolder:
         self._descriptor: int | None = None
 
     def open(self) -> None:
-        """Take hold of the directory, unless it is held already; its own entry is durable afterwards."""
+        """Open the directory, unless it is open already; its own entry is durable afterwards."""
         if self._descriptor is not None:
             return
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.path, _DIRECTORY | os.O_NOFOLLOW)
         try:
             self._check(os.fstat(descriptor), "chown {} and chmod 0700", 0o077)
-            with _held(self.path.parent) as parent:
+            with _folder(self.path.parent) as parent:
                 self._check(os.fstat(parent), "chown {} and chmod go-w its parent", _OTHERS_WRITE)
                 os.fsync(parent)
         except BaseException:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
-        with suppress(OSError), _held(self.path.parent.parent) as grandparent:
+        with suppress(OSError), _folder(self.path.parent.parent) as grandparent:
             os.fsync(grandparent)
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class LogFolder:
 
     def names(self) -> list[str]:
         """The log's segments in order."""
-        with os.scandir(self._held()) as entries:
+        with os.scandir(self._opened()) as entries:
             return sorted(entry.name for entry in entries if _is_segment(entry.name))
 
     def paths(self) -> list[Path]:
@@ -115,7 +115,7 @@ class LogFolder:
     def file(self, name: str, *, make: bool = False, appending: bool = True) -> int:
         """Open a file and check that it is plain, ours, and known by no other name."""
         flags = _FLAGS | (os.O_CREAT if make else 0) | (os.O_APPEND if appending else 0)
-        file = os.open(name, flags, 0o600, dir_fd=self._held())
+        file = os.open(name, flags, 0o600, dir_fd=self._opened())
         try:
             self._check_file(name, os.fstat(file))
         except BaseException:
@@ -133,20 +133,20 @@ class LogFolder:
 
     def found(self, name: str) -> os.stat_result:
         """What the file system says of a name; a link is not followed."""
-        return os.stat(name, dir_fd=self._held(), follow_symlinks=False)
+        return os.stat(name, dir_fd=self._opened(), follow_symlinks=False)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file; another of the new name is gone."""
-        os.rename(old, new, src_dir_fd=self._held(), dst_dir_fd=self._held())
+        os.rename(old, new, src_dir_fd=self._opened(), dst_dir_fd=self._opened())
 
     def remove(self, name: str) -> None:
         """Remove a file that may be gone already."""
         with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._held())
+            os.unlink(name, dir_fd=self._opened())
 
     def sync(self) -> None:
         """Wait until what was made, renamed and removed is durable."""
-        os.fsync(self._held())
+        os.fsync(self._opened())
 
     def leads_to(self, file: int, name: str) -> bool:
         """Whether who follows the path today finds this very file, and under no second name."""
@@ -156,7 +156,7 @@ class LogFolder:
             return False
         return found.st_nlink == 1 and os.path.samestat(found, os.fstat(file))
 
-    def _held(self) -> int:
+    def _opened(self) -> int:
         assert self._descriptor is not None
         return self._descriptor
 
@@ -176,7 +176,7 @@ class LogFolder:
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[int]:
+def _folder(path: Path) -> Iterator[int]:
     descriptor = os.open(path, _DIRECTORY)
     try:
         yield descriptor

@@ -26,7 +26,7 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 WAIT_SECONDS: Final = 10.0
-"""For one record. A disk that takes five is slow; after longer, what was judged is worth another judgement."""
+"""For one record. A disk that takes five is slow; after longer, the detector has to decide again."""
 MAX_WAITING: Final = 256
 """Records that may wait for the disk; beyond that, what nobody waits for is let go of."""
 

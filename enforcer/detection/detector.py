@@ -16,7 +16,7 @@ from enforcer.detection import debt as debts
 from enforcer.detection import doubt, fresh, storm
 from enforcer.detection.debt import Debt, DebtKey
 from enforcer.detection.kill_history import ContainerKey, RecentKill, excluding, prune_older, tenant_of, with_time
-from enforcer.detection.targets import select_victims
+from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, Key, KillDecision, Phase, ViolationState
 from enforcer.quota.types import OnExceed, Quota
 
@@ -31,21 +31,21 @@ class _Due:
 
 def evaluate(
     state: DetectorState, quotas: Sequence[Quota], readings: Mapping[str, UsageByContainer | None], now: float,
-    rules: DetectorConfig, *, pursued: AbstractSet[ContainerKey] = frozenset(),
+    rules: DetectorConfig, *, killing: AbstractSet[ContainerKey] = frozenset(),
 ) -> tuple[DetectorState, tuple[KillDecision, ...]]:  # fmt: skip
     """Take in one sample of every GPU.
 
     Args:
         state: what was remembered.
-        quotas: who may hold how much; at most one per container id and GPU. Containers without one are let be.
+        quotas: at most one per container id and GPU. Containers without one are ignored.
         readings: by GPU UUID; ``None``, or no entry, where the GPU could not be read.
         now: seconds on a clock that never jumps and goes on while the machine sleeps.
         rules: how careful to be.
-        pursued: whom somebody is acting upon still, also where the container has restarted meanwhile.
+        killing: containers with a kill under way, also where the container has restarted meanwhile.
     """
     cases, owed, within = dict[Key, ViolationState](), dict[DebtKey, Debt](), dict[ContainerKey, float]()
-    verdicts, due = list[KillDecision](), list[_Due]()
-    busy = _busy(state, quotas) | pursued
+    decisions, due = list[KillDecision](), list[_Due]()
+    busy = _busy(state, quotas) | killing
     state = replace(_aged(state, busy, now, rules), thresholds=doubt.followed(state.thresholds, quotas, now))
     exceeding, ended = namespaces_exceeding(state), state.ended
     for quota in quotas:
@@ -61,23 +61,23 @@ def evaluate(
             within[place] = fresh.within_since(since, now, within=False)
             continue
         holders = reading.get(quota.container_id, ())
-        cases[key], said = _look(case, quota, holders, now, rules)
-        verdicts += said
+        cases[key], more = _look(case, quota, holders, now, rules)
+        decisions += more
         within[place] = fresh.within_since(since, now, within=not cases[key].samples)
         if _ended_over(case, cases[key], quota) and now - since < fresh.SETTLED:
             ended = (*ended, RecentKill(now, quota.namespace, place))
         debt = _charged(case, cases[key], quota, state, now, rules)
         new = quota.namespace in exceeding and fresh.is_fresh(within, place, now)
-        cases[key], owed[debts.key_of(quota)], said = _indebted(cases[key], debt, quota, now, rules, new=new)
-        verdicts += said
+        cases[key], owed[debts.key_of(quota)], more = _indebted(cases[key], debt, quota, now, rules, new=new)
+        decisions += more
         if place not in busy and _is_due(cases[key], debt, quota, state, now, rules):
             due.append(_Due(quota, holders))
     owed = debts.aged({**state.debts, **owed}, now, rules.debt)
     state = replace(state, cases=cases, debts=owed, within=within, ended=ended)
     state = _breaker(state, due, quotas, now, rules)
     pods = {pod for pod, _ in busy}  # one attempt on a pod at a time: none keeps the others waiting
-    state, more = _chosen(state, due, pods, cases, now, rules)
-    return state, (*verdicts, *more)
+    state, kills = _chosen(state, due, pods, cases, now, rules)
+    return state, (*decisions, *kills)
 
 
 def _busy(state: DetectorState, quotas: Sequence[Quota]) -> frozenset[ContainerKey]:
@@ -92,8 +92,8 @@ def _chosen(
     """Return the kills of those that are due, except of pods that a kill is under way for, and what they change."""
     if state.open or state.cases is not cases:  # or has just closed by itself: all begin a new grace period
         return state, _suspended(due, cases) if state.open else []
-    state, sentences = _sentences([e for e in due if e.quota.pod_uid not in pods], cases, state, now, rules)
-    return replace(state, cases=cases), sentences
+    state, kills = _kills([e for e in due if e.quota.pod_uid not in pods], cases, state, now, rules)
+    return replace(state, cases=cases), kills
 
 
 def record_kill_result(
@@ -101,8 +101,8 @@ def record_kill_result(
 ) -> DetectorState:
     """Take in that acting on a KILL has ended; ``acted`` is false where nothing was done to the container.
 
-    Either way the place is let be, so that what fails is not tried twice a second. What did nothing to anybody takes
-    nothing from the breaker's budget.
+    Either way the place is spared for a while, so that what fails is not tried twice a second. What did nothing to
+    anybody takes nothing from the breaker's budget.
     """
     key, place = _key(quota), container_key(quota)
     case = state.cases.get(key)
@@ -189,8 +189,8 @@ def _look(
     used = total_mib(holders)
     if used > quota.ceiling_mib:
         return _over(_counted(case, quota, holders, now, rules), quota, rules)
-    said = [KillDecision(decision=Decision.BACK_UNDER, quota=quota, used_mib=used, over_for=case.over_for)]
-    return ViolationState(used_mib=used, acting=case.acting), said if case.warned and not (
+    decisions = [KillDecision(decision=Decision.BACK_UNDER, quota=quota, used_mib=used, over_for=case.over_for)]
+    return ViolationState(used_mib=used, acting=case.acting), decisions if case.warned and not (
         case.acting or case.acted
     ) else []
 
@@ -222,11 +222,11 @@ def _is_stale(case: ViolationState, inode: int | None, now: float, rules: Detect
 
 
 def _over(case: ViolationState, quota: Quota, rules: DetectorConfig) -> tuple[ViolationState, list[KillDecision]]:
-    verdict = _verdict(Decision.GRACE_STARTED, quota, case)
-    said = [verdict] if case.samples == 1 else []
+    started = _decision(Decision.GRACE_STARTED, quota, case)
+    decisions = [started] if case.samples == 1 else []
     if case.samples >= rules.samples and not case.warned:
-        return replace(case, warned=True), [*said, replace(verdict, decision=Decision.WARNED)]
-    return case, said
+        return replace(case, warned=True), [*decisions, replace(started, decision=Decision.WARNED)]
+    return case, decisions
 
 
 def _charged(
@@ -251,7 +251,7 @@ def _indebted(
     earlier = debt.seconds > case.over_for + rules.debt.first
     if debt.warned or not earlier or debt.seconds < rules.debt.credit_of(quota) / 2:
         return case, debt, []
-    return case, replace(debt, warned=True), [replace(_verdict(Decision.IN_DEBT, quota, case), debt=debt.seconds)]
+    return case, replace(debt, warned=True), [replace(_decision(Decision.IN_DEBT, quota, case), debt=debt.seconds)]
 
 
 def _is_due(
@@ -280,26 +280,26 @@ def _breaker(
 
 
 def _suspended(due: Sequence[_Due], cases: dict[Key, ViolationState]) -> list[KillDecision]:
-    return [said for each in due for said in _postponed(Decision.BREAKER_OPEN, each.quota, cases)]
+    return [decision for each in due for decision in _postponed(Decision.BREAKER_OPEN, each.quota, cases)]
 
 
 def _postponed(decision: Decision, quota: Quota, cases: dict[Key, ViolationState]) -> list[KillDecision]:
-    """Note in the cases that somebody is let be, and say so once."""
+    """Note in the cases that a container is spared for now; decide it once."""
     case = cases[_key(quota)]
     cases[_key(quota)] = replace(case, postponed=True)
-    return [] if case.postponed else [_verdict(decision, quota, case)]
+    return [] if case.postponed else [_decision(decision, quota, case)]
 
 
-def _sentences(
+def _kills(
     due: Sequence[_Due], cases: dict[Key, ViolationState], state: DetectorState, now: float, rules: DetectorConfig
 ) -> tuple[DetectorState, list[KillDecision]]:
-    """Kill as many as the minute allows, and note it in the cases; returns what is remembered, and what is said.
+    """Kill as many as the minute allows, and note it in the cases; returns the state, and the decisions.
 
     Who was acted upon longest ago, or never, is first, then who is over for longest: a tenant whose containers are
     ended again and again does not use up the budget that would end another. A repeated kill takes nothing from it, nor
     does one of a fresh container without grace period.
     """
-    kills, chosen, said = state.kills, set[str](), list[KillDecision]()
+    kills, chosen, decisions = state.kills, set[str](), list[KillDecision]()
     room = {name: rules.kills - len(recent_kills(state, now, rules, name)) for name in {e.quota.namespace for e in due}}
     turn = sorted(due, key=lambda e: (state.cooling.get(container_key(e.quota), -inf), -cases[_key(e.quota)].over_for))
     for quota, holders in ((each.quota, each.holders) for each in turn):
@@ -310,18 +310,18 @@ def _sentences(
         again = debts.killed_lately(debt, now, rules.debt)
         free = again or has_no_grace(state, quota, now)
         if room[quota.namespace] <= 0 and not free:
-            said += _postponed(Decision.RATE_LIMITED, quota, cases)
+            decisions += _postponed(Decision.RATE_LIMITED, quota, cases)
         else:
-            verdict = replace(_verdict(Decision.KILL, quota, case), debt=debt.seconds if debt.warned else 0.0)
-            said.append(replace(verdict, targets=select_victims(quota, holders), at=now, respawns=again))
+            kill = replace(_decision(Decision.KILL, quota, case), debt=debt.seconds if debt.warned else 0.0)
+            decisions.append(replace(kill, targets=select_targets(quota, holders), at=now, respawns=again))
             cases[_key(quota)] = replace(case, acting=True, postponed=False)
             room[quota.namespace] -= not free
             chosen.add(quota.pod_uid)
             kills = (*kills, RecentKill(now, quota.namespace, place, free))
-    return replace(state, kills=kills), said
+    return replace(state, kills=kills), decisions
 
 
-def _verdict(decision: Decision, quota: Quota, case: ViolationState) -> KillDecision:
+def _decision(decision: Decision, quota: Quota, case: ViolationState) -> KillDecision:
     return KillDecision(
         decision=decision,
         quota=quota,

@@ -10,7 +10,7 @@ from enforcer.detection.types import DetectorConfig, DetectorState, Phase, Viola
 from enforcer.quota.types import Quota
 
 RESET: Final = "gpu-share breaker --reset"
-_SAID: Final = {
+_PHRASES: Final = {
     Phase.NOT_STARTED: "has not started",
     Phase.WITHIN: "is within its quota",
     Phase.KILLING: "is over its quota and is being stopped",
@@ -21,9 +21,9 @@ def describe(state: DetectorState, quota: Quota, now: float, rules: DetectorConf
     """Say where a container stands and why, and when it will be stopped if nothing changes."""
     case = state.cases.get((quota.container_id or "", quota.gpu), ViolationState())
     where = phase(state, quota, now)
-    said = _SAID.get(where) or f"{_over(where, case, rules)}{_end(state, quota, case, now, rules)}"
-    said += _debt(state, quota, now, rules)
-    return f"{quota.container} holds {case.used_mib} MiB of {quota.memory_mib} MiB and {said}"
+    sentence = _PHRASES.get(where) or f"{_over(where, case, rules)}{_end(state, quota, case, now, rules)}"
+    sentence += _debt(state, quota, now, rules)
+    return f"{quota.container} holds {case.used_mib} MiB of {quota.memory_mib} MiB and {sentence}"
 
 
 def owed(state: DetectorState, quota: Quota, now: float) -> float:

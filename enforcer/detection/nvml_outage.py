@@ -1,4 +1,4 @@
-"""Blindness: since when a GPU cannot be read, why, and who was told. A blind GPU is judged by nobody. Pure."""
+"""NVML outages: since when a GPU cannot be read, why, and whether operators know. Its containers are spared. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Final
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 
-TOLD_AFTER: Final = 10.0
-"""Seconds until operators are told: a moment passes, and a list that outgrew its buffer is no news."""
+REPORT_AFTER: Final = 10.0
+"""Seconds until it is reported to operators: a moment passes, as does a list that outgrew its buffer."""
 EVERYWHERE: Final = "all"
 """Stands for the GPUs where they cannot even be counted."""
 
@@ -21,7 +21,7 @@ class NvmlOutage:
     since: float
     reason: Reason
     why: str
-    told: bool = False
+    reported: bool = False
 
 
 Sight = Mapping[str, NvmlOutage]
@@ -33,7 +33,7 @@ class Transition(StrEnum):
 
     LOST = "Lost"
     STAYS_LOST = "StaysLost"
-    """For ``TOLD_AFTER`` seconds now: operators are to know."""
+    """For ``REPORT_AFTER`` seconds now: operators are to know."""
     BACK = "Back"
 
 
@@ -46,8 +46,8 @@ class OutageChange:
     blind: NvmlOutage
 
 
-def looked(before: Sight, problems: Mapping[str, NvmlError], now: float) -> tuple[Sight, tuple[OutageChange, ...]]:
-    """Take in one look.
+def update(before: Sight, problems: Mapping[str, NvmlError], now: float) -> tuple[Sight, tuple[OutageChange, ...]]:
+    """Take in one sample.
 
     Args:
         before: what was known.
@@ -59,7 +59,7 @@ def looked(before: Sight, problems: Mapping[str, NvmlError], now: float) -> tupl
     stay = [
         OutageChange(gpu, Transition.STAYS_LOST, blind)
         for gpu, blind in after.items()
-        if blind.told and not _knew(before, gpu)
+        if blind.reported and not _knew(before, gpu)
     ]
     back = [OutageChange(gpu, Transition.BACK, blind) for gpu, blind in before.items() if gpu not in after]
     return after, (*lost, *stay, *back)
@@ -67,11 +67,11 @@ def looked(before: Sight, problems: Mapping[str, NvmlError], now: float) -> tupl
 
 def _met(before: NvmlOutage | None, problem: NvmlError, now: float) -> NvmlOutage:
     since = now if before is None else before.since
-    return NvmlOutage(since, problem.reason, problem.message, now - since >= TOLD_AFTER)
+    return NvmlOutage(since, problem.reason, problem.message, now - since >= REPORT_AFTER)
 
 
 def _knew(before: Sight, gpu: str) -> bool:
-    return gpu in before and before[gpu].told
+    return gpu in before and before[gpu].reported
 
 
 def operator_message(change: OutageChange, now: float) -> str | None:
@@ -80,13 +80,13 @@ def operator_message(change: OutageChange, now: float) -> str | None:
     where = "anywhere" if change.gpu == EVERYWHERE else "on it"
     if change.turn is Transition.STAYS_LOST:
         cannot = "can be read" if change.gpu == EVERYWHERE else "cannot be read"
-        return f"{who} {cannot}, and nobody {where} is held to a quota: {change.blind.why}"
-    if change.turn is Transition.BACK and change.blind.told:
+        return f"{who} {cannot}, and no quota {where} is enforced: {change.blind.why}"
+    if change.turn is Transition.BACK and change.blind.reported:
         return f"GPUs can be read again, after {now - change.blind.since:.0f} s: {change.gpu}"
     return None
 
 
 def sentence(container: str, blind: NvmlOutage | None, now: float) -> str:
-    """Say of a container what blindness means to it."""
+    """Say of a container what an outage means to it."""
     why = "" if blind is None else f" for {max(0.0, now - blind.since):.0f} s ({blind.reason}: {blind.why})"
-    return f"{container} is not judged and nothing of it is stopped: its GPU could not be read{why}"
+    return f"the quota of {container} is not enforced and nothing of it is stopped: its GPU could not be read{why}"

@@ -1,7 +1,7 @@
 """What the detector must not forget when the enforcer starts again: running grace periods, debts, recent kills. Pure.
 
 Times are seconds since boot and hold for one boot only. Of each container over its quota there are its id, its cgroup's
-inode, the samples in a row, for how long it was over and when it was last seen so: the judge takes up there, unless
+inode, the samples in a row, for how long it was over and when it was last seen so: the detector takes up there, unless
 that is too long ago or the cgroup another one. What cannot be read counts as nothing remembered, which gives everybody
 a full grace period.
 """

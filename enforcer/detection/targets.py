@@ -6,7 +6,7 @@ from enforcer.attribution.snapshot import ProcessUsage, total_mib
 from enforcer.quota.types import OnExceed, Quota
 
 
-def select_victims(quota: Quota, holders: Sequence[ProcessUsage]) -> tuple[ProcessUsage, ...]:
+def select_targets(quota: Quota, holders: Sequence[ProcessUsage]) -> tuple[ProcessUsage, ...]:
     """Choose the processes to end: the largest first until the rest is within the ceiling, or all of the container."""
     ordered = sorted(holders, key=lambda holder: (-holder.used_mib, holder.identity.pid))
     if quota.on_exceed is OnExceed.KILL_CONTAINER:

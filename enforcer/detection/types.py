@@ -22,7 +22,7 @@ class DetectorConfig:
     ``max_gap`` is the longest time between two looks that still counts; after a longer one nobody knows what happened
     meanwhile and the grace period starts anew. ``kills`` in a ``window`` are the most a node makes of one namespace;
     for ``storm_window`` they count towards a storm. They count from their end: a first signal may be long in coming. A
-    place is let be for ``spacing`` after it was acted upon, while its memory is freed, and for ``cool_down`` after what
+    place is spared for ``spacing`` after it was acted upon, while its memory is freed, and for ``cool_down`` after what
     did nothing to it.
     """
 
@@ -53,7 +53,7 @@ class ViolationState:
     """One container on one GPU: samples in a row over quota, seconds over it, when last seen over.
 
     ``blind``: its GPU could not be read since. ``cgroup_inode`` tells its cgroup from one made anew under its name.
-    ``lenient``: only a warning was wanted. Who was told so has a full grace period once more is. ``graceless``: it has
+    ``lenient``: only a warning was wanted. After that warning it has a full grace period once more is. ``graceless``:
     no grace period, for its credit is used up, it was killed lately, or it is fresh (``enforcer.detection.fresh``).
     """
 

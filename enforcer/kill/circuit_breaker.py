@@ -7,7 +7,7 @@ killed for a while; then only an operator closes it, and so it is after a boot.
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,8 @@ from enforcer.audit.log import utc_now
 from enforcer.detection.detector import close_breaker
 from enforcer.detection.forecast import RESET
 from enforcer.detection.types import DetectorState
-from enforcer.kill.recheck import InForce
+from enforcer.kill.recheck import QuotaSource
+from enforcer.quota.types import Quota
 from enforcer.runtime import files
 from enforcer.runtime.background import BackgroundExecutor
 from gpushare.reasons import Reason
@@ -34,7 +35,7 @@ class CircuitBreaker:
 
     Args:
         folder: the state directory.
-        disk: asked and told in its own time.
+        disk: reads and writes the file in its own time.
     """
 
     def __init__(self, folder: Path, disk: BackgroundExecutor) -> None:
@@ -43,15 +44,15 @@ class CircuitBreaker:
         self._written = False
         self._closing = False
         """Whether the detector has closed it, and the file is still to be removed."""
-        self.stands = False
-        """Whether the file was there when the disk said so last."""
+        self.is_open = False
+        """Whether the file was there when the disk answered last."""
         self.problem: str | None = None
-        """What to tell operators; ``None`` while it is closed."""
+        """What operators have to know; ``None`` while it is closed."""
 
-    def told(self, state: DetectorState) -> DetectorState:
-        """Return the state as the file has it: opened where it stands, closed where it was taken away.
+    def sync_from_disk(self, state: DetectorState) -> DetectorState:
+        """Return the state as the file has it: open where there is one, closed where it was removed.
 
-        Where nothing can be said it stays as it was.
+        Unchanged while the disk does not answer.
         """
         if self._closing:
             return state
@@ -65,8 +66,8 @@ class CircuitBreaker:
             return close_breaker(state)
         return state
 
-    def keep(self, state: DetectorState) -> None:
-        """Put the file there where the judge has opened the breaker; tried again until it is written."""
+    def persist(self, state: DetectorState) -> None:
+        """Write the file where the detector has opened the breaker; tried again until it is written."""
         self.problem = OPEN if state.open else None
         self._closing = self._written and not state.open
         if self._closing:
@@ -80,7 +81,7 @@ class CircuitBreaker:
         except OSError as error:  # while it stands nobody is killed; the next iteration tries again
             log.critical("the breaker's file stays", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
             return
-        self._written = self._closing = self.stands = False
+        self._written = self._closing = self.is_open = False
         log.warning("the breaker has closed: what opened it is over", reason=str(Reason.RECOVERED), file=NAME)
 
     def _write(self, state: DetectorState) -> None:
@@ -99,16 +100,16 @@ class CircuitBreaker:
             log.critical("the breaker's state is not kept", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
 
     def _looked(self) -> bool | None:
-        """Whether it stands there; ``None`` where nothing can be said."""
+        """Whether the file is there; ``None`` where the disk cannot tell."""
         try:
             self._path.lstat()
         except FileNotFoundError:
-            self.stands = False
+            self.is_open = False
         except OSError:
             return None
         else:
-            self.stands = True
-        return self.stands
+            self.is_open = True
+        return self.is_open
 
 
 def _opened(state: DetectorState) -> DetectorState:
@@ -116,9 +117,21 @@ def _opened(state: DetectorState) -> DetectorState:
     return replace(state, open=True)
 
 
-def guard_quota_source(folder: Path, in_force: InForce) -> InForce:
-    """Let nobody be ended by a judgement made before either, once the file in that folder stands."""
-    return lambda judged: None if os.path.lexists(folder / NAME) else in_force(judged)
+@dataclass(frozen=True, slots=True)
+class GuardedQuotas:
+    """The quotas in force while the circuit breaker's file is absent; while it is there no container may be killed.
+
+    Args:
+        folder: the state directory.
+        quotas: those of this node.
+    """
+
+    folder: Path
+    quotas: QuotaSource
+
+    def in_force(self, quota: Quota) -> Quota | None:
+        """Return the container's quota now; ``None``: it must not be killed."""
+        return None if os.path.lexists(self.folder / NAME) else self.quotas.in_force(quota)
 
 
 def opened_at(folder: Path) -> str | None:

@@ -1,270 +1,293 @@
-"""Going after a container's processes, round by round, until it is within its quota.
+"""The kill of one container, phase by phase.
 
-Before each process it is looked again: whether the container still is over, and who that process is. Those of one round
-are released one by one, looked at once more where a signal would be the first thing done to them, and then signalled
-and waited for together. A container that puts new processes in place of
-those that were ended is not raced: where it has a first process, that is the one to end.
+The order is the safety: pin the processes by pidfd, then recheck them; write INTENT and wait until it is durable;
+recheck, because the disk may have taken seconds; terminate the MPS clients, because killing a live one can harm its
+neighbours; recheck the processes to which nothing was done, because MPS may have taken seconds; then SIGTERM, wait,
+SIGKILL, wait; report what came of it.
+
+This repeats, round by round, until the container is within its quota. A container that starts new processes in place of
+the killed ones is not raced: where it has a first process, that is the one to kill.
 """
 
+import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
-from types import MappingProxyType
 
-from enforcer.attribution.cgroup import ContainerRef, Identity
-from enforcer.attribution.container_processes import ContainerProcess, init_process
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.container_processes import ProcessTable, init_process, init_process_of
 from enforcer.attribution.snapshot import ProcessUsage
-from enforcer.audit import kill_records
-from enforcer.audit.kill_records import NOT_DONE, ProcessOutcome, touched
-from enforcer.detection.targets import select_victims
-from enforcer.kill.pidfd_target import PidfdPinner, Victim
-from enforcer.kill.process_kill import STOPPED, KillTimeouts, Kin, ProcessKill, ProcessKiller
+from enforcer.audit.kill_records import NOOP_STEPS, ProcessOutcome, process_outcome
+from enforcer.detection.targets import select_targets
+from enforcer.detection.types import KillDecision
+from enforcer.kill.pidfd_target import CANCELLED, KillTarget, PidfdPinner, PinnedProcess
+from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.kill.recheck import Rechecker
-from enforcer.quota.types import OnExceed, Quota
+from enforcer.kill.report import KillReporter, KillResult, PendingKill, summarize
+from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
-
-Asked = dict[Identity, tuple[ProcessUsage, list[str]]]
-"""Who had a turn to be released because another one is to be signalled, and what was done to each."""
-
-
-@dataclass(frozen=True, slots=True)
-class PidNamespaceLookup:
-    """Whose end is whose: whether that of a process is that of all in its namespace, and who is in a container."""
-
-    leads: Callable[[int], bool]
-    family: Callable[[ContainerRef], Sequence[ContainerProcess]]
-
-    def first(self, one: Identity) -> ContainerProcess | None:
-        """Find the process whose end is the end of all in the container of this one."""
-        return None if one.owner is None else init_process(self.family(one.owner), one.cgroup_inode)
 
 
 class ContainerKill:
-    """One container over its quota on one GPU.
+    """One kill of a container over its quota on one GPU.
 
     Args:
-        quota: of the container.
-        outlook: look again, and ask again what it may hold.
-        grip: takes hold of processes.
-        ladder: ends them.
-        kinship: whose end is whose.
-        patience: how often to go after new processes, and for how long.
+        decision: the kill decision.
+        processes: finds the container's first process.
+        pinner: pins processes.
+        rechecker: samples the usage again, and reads the quota again.
+        killer: terminates clients and sends signals.
+        reporter: writes INTENT and OUTCOME.
+        timeouts: seconds to wait, and rounds.
     """
+
+    _group: list[PinnedProcess]
+    """This round's processes to signal, or that MPS refused to terminate."""
+    _leaders: list[PinnedProcess]
+    """Of those, the ones whose pid namespace ends with them."""
+    _children: dict[Identity, KillTarget]
+    """The GPU processes that may end with a leader: MPS has to have terminated their clients before a signal."""
 
     def __init__(
         self,
-        quota: Quota,
-        outlook: Rechecker,
-        grip: PidfdPinner,
-        ladder: ProcessKiller,
-        kinship: PidNamespaceLookup,
-        patience: KillTimeouts,
+        decision: KillDecision,
+        processes: ProcessTable,
+        pinner: PidfdPinner,
+        rechecker: Rechecker,
+        killer: ProcessKiller,
+        reporter: KillReporter,
+        timeouts: KillTimeouts,
     ) -> None:
-        self._quota, self._outlook, self._grip, self._ladder = quota, outlook, grip, ladder
-        self._kinship, self._rounds = kinship, patience.rounds
-        self._until = time.monotonic() + patience.total
-        self._seen: frozenset[Identity] | None = None
-        """Who held memory when the first of them was looked at again."""
+        self._decision, self._quota, self._timeouts = decision, decision.quota, timeouts
+        self._processes, self._pinner, self._rechecker = processes, pinner, rechecker
+        self._killer, self._reporter = killer, reporter
+        self._until = time.monotonic() + timeouts.total
+        self._whole = decision.quota.on_exceed is OnExceed.KILL_CONTAINER
+        self._outcomes = list[ProcessOutcome]()
+        self._first_sample: frozenset[Identity] | None = None
+        """The container's GPU processes at the first recheck after INTENT."""
+        self._others = dict[Identity, KillTarget]()
+        """The other processes of the container when its first process was pinned."""
         self.respawned: tuple[ProcessUsage, ...] = ()
-        """Who holds memory now, where new processes came and the whole container can be ended by its first one."""
-        self._others: Mapping[Identity, ProcessUsage] = {}
-        """Who else was in the container when its first process was looked for."""
+        """The GPU processes now, if new ones have replaced the killed and the container has a first process to kill."""
 
-    def first(self, stack: ExitStack, victims: Sequence[Victim]) -> list[Victim]:
-        """Take hold of the process whose end is the end of the whole container, where all of it has to go.
+    def run(self) -> KillResult:
+        """Kill, as far as that is still right, and report it. Blocks for seconds."""
+        with ExitStack() as stack:
+            targets, exited = self._pin(stack, self._decision.targets)
+            if not targets:
+                return KillResult(self._reason_for_none(exited), tuple(exited))
+            if (reason := self._recheck_container(targets)) is not None:
+                return KillResult(reason)
+            init = self._pin_init_process(stack, targets)
+            usages = [each.usage for each in targets]
+            intent = self._reporter.intent(self._decision, usages, [each.usage for each in init])
+            if intent is None:
+                return KillResult(Reason.AUDIT_UNWRITABLE)
+            try:
+                result = summarize(self._run_rounds(stack, init or targets), self._outcomes)
+            except BaseException:
+                bug = KillResult(Reason.INTERNAL, tuple(self._outcomes))
+                self._reporter.outcome(PendingKill(self._decision, intent, bug))
+                raise
+            self._reporter.outcome(PendingKill(self._decision, intent, result))
+            return result
 
-        Returns none, or one. Then these victims, who die with it, are let go of: there may be more processes than
-        descriptors.
+    def _pin(
+        self, stack: ExitStack, usages: Sequence[ProcessUsage]
+    ) -> tuple[list[PinnedProcess], list[ProcessOutcome]]:
+        return self._pinner.pin(stack, self._quota, usages, self._killer.unkillable)
+
+    def _reason_for_none(self, exited: Sequence[ProcessOutcome]) -> Reason:
+        if any(each.identity in self._killer.unkillable for each in self._decision.targets):
+            return Reason.UNKILLABLE
+        return Reason.ALREADY_EXITED if exited else Reason.IDENTITY_CHANGED
+
+    def _recheck_container(self, targets: Sequence[PinnedProcess]) -> Reason | None:
+        """Return why not to kill; ``None``: the container is still over, and a target still uses the GPU."""
+        usages = self._rechecker.processes(self._quota)
+        if (reason := self._rechecker.reason_to_spare(self._quota, usages)) is not None:
+            return reason
+        using = {each.identity for each in usages or ()}
+        return None if any(each.identity in using for each in targets) else Reason.IDENTITY_CHANGED
+
+    def _pin_init_process(self, stack: ExitStack, targets: Sequence[PinnedProcess]) -> list[PinnedProcess]:
+        """Pin the first process of a container that is killed whole; return it, or nothing.
+
+        Then the targets, which end with it, are unpinned: there may be more processes than descriptors.
         """
-        quota, one = self._quota, victims[0].holder.identity
-        if quota.on_exceed is not OnExceed.KILL_CONTAINER or one.owner is None:
+        one = targets[0].identity
+        if not self._whole or one.owner is None:
             return []
-        family = self._kinship.family(one.owner)
-        found = init_process(family, one.cgroup_inode)
-        if found is None:
+        everyone = self._processes.processes_of(one.owner)
+        init = init_process(everyone, one.cgroup_inode)
+        if init is None:
             return []
-        used = {each.holder.identity: each.holder for each in victims}
-        chief = used.get(found.identity, ProcessUsage(found.identity, 0))
-        taken, _ = self._grip.take(stack, quota, [chief], self._ladder.hung)
-        for each in victims if taken else ():
+        used = {each.identity: each.usage for each in targets}
+        pinned, _ = self._pin(stack, [used.get(init.identity, ProcessUsage(init.identity, 0))])
+        for each in targets if pinned else ():
             each.handle.close()
-        self._others = {
-            each.identity: ProcessUsage(each.identity, 0) for each in family if each.identity != found.identity
-        }
-        return taken
+        others = (each.identity for each in everyone if each.identity != init.identity)
+        self._others = {each: KillTarget(ProcessUsage(each, 0)) for each in others}
+        return pinned
 
-    def run(self, stack: ExitStack, victims: list[Victim], endings: list[ProcessOutcome]) -> Reason:
-        """Go after these, and after what they forked meanwhile, until the container is within its quota.
+    def _run_rounds(self, stack: ExitStack, targets: Sequence[PinnedProcess]) -> Reason:
+        """Kill the targets, and what the container forked meanwhile, until it is within its quota.
 
-        Returns why it stopped; what becomes of each process is added to ``endings``.
+        Returns why it stopped.
         """
-        quota, inode = self._quota, victims[0].holder.identity.cgroup_inode
-        for _ in range(self._rounds):
-            why = self._end(victims, endings)
-            if why is not None:
-                return why
-            left = self._outlook.holders(quota)
-            if (why := self._outlook.let_be(quota, left)) is not None:
-                return why
-            # A container made again meanwhile has another cgroup, and is another episode.
-            chosen = select_victims(self._outlook.allowed(quota), left or ())
-            same = [holder for holder in chosen if holder.identity.cgroup_inode == inode]
-            if self._respawns(same) or self._late():
+        inode = targets[0].identity.cgroup_inode
+        for _ in range(self._timeouts.rounds):
+            if (reason := self._run_round(targets)) is not None:
+                return reason
+            usages = self._rechecker.processes(self._quota)
+            if (reason := self._rechecker.reason_to_spare(self._quota, usages)) is not None:
+                return reason
+            # A container that was created again meanwhile has another cgroup, and its kill is another one.
+            selected = [each for each in self._select(usages) if each.identity.cgroup_inode == inode]
+            if self._respawns(selected) or self._is_late():
                 return Reason.LIMIT_EXCEEDED
-            victims, gone = self._grip.take(stack, quota, same, self._ladder.hung)
-            endings += gone
-            if not victims:
+            targets, exited = self._pin(stack, selected)
+            self._outcomes += exited
+            if not targets:
                 return Reason.IDENTITY_CHANGED
         return Reason.LIMIT_EXCEEDED
 
-    def _late(self) -> bool:
-        return time.monotonic() >= self._until
+    def _run_round(self, targets: Sequence[PinnedProcess]) -> Reason | None:
+        """Terminate the clients one by one, then signal all; ``None`` to go on, else why to stop.
 
-    def _respawns(self, left: Sequence[ProcessUsage]) -> bool:
-        """Whether these came in the place of others, and it takes the end of the whole container."""
-        fresh = [each.identity for each in left if each.identity not in (self._seen or ())]
-        if fresh and self._quota.on_exceed is OnExceed.KILL and self._kinship.first(fresh[0]) is not None:
-            self.respawned = tuple(left)
-        return bool(self.respawned)
-
-    def _end(self, victims: Sequence[Victim], endings: list[ProcessOutcome]) -> Reason | None:
-        """Release one after the other, then signal all; ``None`` to go on, else why to stop.
-
-        Add what came of each, whatever goes wrong on the way.
+        Adds the outcome of each, whatever fails on the way.
         """
-        group: list[ProcessKill] = []
-        asked: dict[Identity, Asked] = {}
+        self._group, self._leaders, self._children = [], [], {}
         try:
-            why = self._release(victims, group, endings)
-            one_of_them = {each.victim.holder.identity: (each.victim.holder, each.steps) for each in group}
-            for each in (each for each in group if self._kinship.leads(each.victim.holder.identity.pid)):
-                asked[each.victim.holder.identity] = theirs = dict(one_of_them)
-                each.kin = partial(self._kin, theirs)
-            self._ladder.climb(
-                group, self._quota.gpu, lambda ready: self._check(ready, begun=any_action_taken(endings, group, asked))
-            )
+            reason = self._terminate_clients(targets)
+            self._leaders = [each for each in self._group if self._processes.leads_namespace(each.identity.pid)]
+            self._children = {each.identity: each for each in self._group}
+            for number, seconds in ((signal.SIGTERM, self._timeouts.term), (signal.SIGKILL, self._timeouts.kill)):
+                self._terminate_children()
+                self._recheck_group()
+                self._killer.signal_and_wait(_unfinished(self._group), number, seconds)
+            for each in _unfinished(self._group):
+                self._killer.give_up(each)
         finally:
-            endings += self._became(group, asked)
-            for victim in victims:
-                victim.handle.close()  # there may be more processes than descriptors
-        results = {each.result for each in group if each.spared or each.result is Reason.TERMINATE_FAILED}
-        return next((each for each in (Reason.TERMINATE_FAILED, *STOPPED) if each in results), why)
+            self._outcomes += self._round_outcomes()
+            for target in targets:
+                target.handle.close()  # there may be more processes than descriptors
+        results = {each.result for each in self._group if each.spared or each.result is Reason.TERMINATE_FAILED}
+        return next((each for each in (Reason.TERMINATE_FAILED, *CANCELLED) if each in results), reason)
 
-    def _release(
-        self, victims: Sequence[Victim], group: list[ProcessKill], endings: list[ProcessOutcome]
-    ) -> Reason | None:
-        """Check each once more and have it released; added to the group are those to be signalled, or refused.
+    def _terminate_clients(self, targets: Sequence[PinnedProcess]) -> Reason | None:
+        """Recheck each target and terminate its MPS client; return why to stop.
 
-        Returns why to stop. Then of the group only those are left to whom something was done.
+        If there is a reason, the group keeps only those that were refused or to which something was done.
         """
-        why: Reason | None = None
-        holders: Sequence[ProcessUsage] | None = ()
-        for victim in victims:
-            holders = self._look()
-            why = self._why_stop(victim, holders, group, endings)
-            if why is None and self._is_right(victim, holders or (), endings):
-                group.append(ProcessKill(victim))
-                why = None if self._ladder.release(group[-1], self._quota.gpu) else Reason.TERMINATE_FAILED
-            if why is not None or (group and self._late()):
+        reason: Reason | None = None
+        for target in targets:
+            usages = self._sample()
+            reason = self._reason_to_spare(usages)
+            if reason is None and self._is_target(target, usages):
+                self._group.append(target)
+                if not self._killer.terminate_mps_client(target, self._quota.gpu):
+                    reason = Reason.TERMINATE_FAILED
+            elif reason is Reason.BACK_UNDER_QUOTA and target.handle.ended():
+                self._outcomes.append(process_outcome(target.usage, Reason.ALREADY_EXITED))
+            if reason is not None or (self._group and self._is_late()):
                 break
-        group[:] = [each for each in group if why is None or each.result or touched(each.steps)]
-        return why
+        self._group = [each for each in self._group if reason is None or each.result or each.acted_on]
+        return reason
 
-    def _check(self, ready: Sequence[ProcessKill], *, begun: bool) -> None:
-        """Look once more right before a first signal: MPS may have taken seconds over it. Tells whom to spare, and why.
+    def _terminate_children(self) -> None:
+        """Terminate the clients of the processes that end with a leader, one by one, until no new one appears.
 
-        Who was released has to go on, and is not looked at: its work on the GPU is over, and it holds nothing.
+        If MPS refuses one, no leader gets a signal.
         """
-        untouched = [each for each in ready if not touched(each.steps) and not each.victim.handle.ended()]
-        holders = self._outlook.holders(self._quota) if untouched else ()
-        for each in untouched:
-            each.result = self._let_be(holders, begun=begun) or self._grip.mistaken(self._quota, each.victim)
-            if each.result is None and not self._concerns(each.victim, holders or ()):
-                each.result = Reason.IDENTITY_CHANGED
-
-    def _look(self) -> Sequence[ProcessUsage] | None:
-        holders = self._outlook.holders(self._quota)
-        if self._seen is None and holders is not None:
-            self._seen = frozenset(each.identity for each in holders)
-        return holders
-
-    def _why_stop(
-        self,
-        victim: Victim,
-        holders: Sequence[ProcessUsage] | None,
-        group: Sequence[ProcessKill],
-        endings: list[ProcessOutcome],
-    ) -> Reason | None:
-        """Whether the container is to be let be now; one that is ended whole is not, once something was done to it."""
-        why = self._let_be(holders, begun=any_action_taken(endings, group))
-        if why is Reason.BACK_UNDER_QUOTA and victim.handle.ended():
-            endings.append(kill_records.process_outcome(victim.holder, Reason.ALREADY_EXITED))
-        return why
-
-    def _let_be(self, holders: Sequence[ProcessUsage] | None, *, begun: bool) -> Reason | None:
-        whole = self._quota.on_exceed is OnExceed.KILL_CONTAINER and begun
-        return None if whole and holders is not None else self._outlook.let_be(self._quota, holders)
-
-    def _is_right(self, victim: Victim, holders: Sequence[ProcessUsage], endings: list[ProcessOutcome]) -> bool:
-        """Whether it still is who it was, and one of those to end; else the next round finds who is."""
-        why = self._grip.mistaken(self._quota, victim)
-        if why is Reason.ALREADY_EXITED:
-            endings.append(kill_records.process_outcome(victim.holder, why))
-        return why is None and self._concerns(victim, holders)
-
-    def _concerns(self, victim: Victim, holders: Sequence[ProcessUsage]) -> bool:
-        """Whether a process still is one of those to end: by what it holds now, or the whole container has to go."""
-        quota = self._outlook.allowed(self._quota)
-        chosen = any(holder.identity == victim.holder.identity for holder in select_victims(quota, holders))
-        return chosen or quota.on_exceed is OnExceed.KILL_CONTAINER
-
-    def _became(self, group: Sequence[ProcessKill], asked: Mapping[Identity, Asked]) -> Iterator[ProcessOutcome]:
-        """Say what became of each, and of those that die with it; of who was spared nothing did."""
-        named = {each.victim.holder.identity for each in group if not each.spared}
-        for each in group:
-            if not each.spared:
-                yield kill_records.process_outcome(each.victim.holder, each.result or Reason.INTERNAL, *each.steps)
-            if (theirs := asked.get(each.victim.holder.identity)) is not None:
-                beside = self._beside(each.victim, theirs, named)
-                yield from (one for one in beside if one.touched or not each.spared)
-
-    def _kin(self, asked: Asked) -> Iterator[Kin]:
-        """Take hold of those that the kernel kills with one: all have to be released before any signal.
-
-        One after the other, and again until nobody is new; ``asked``: who had a turn, added to.
-        """
-        for _ in range(self._rounds):
-            holders = self._outlook.holders(self._quota) or ()
-            fresh = [each for each in holders if each.identity not in asked]
-            for holder in fresh:
-                asked[holder.identity] = holder, []
-                with ExitStack() as stack:
-                    taken, _ = self._grip.take(stack, self._quota, [holder], self._ladder.hung)
-                    yield from ((each, asked[holder.identity][1]) for each in taken)
-            if not fresh:
+        leaders = _unfinished(self._leaders)
+        for _ in range(self._timeouts.rounds if leaders else 0):
+            usages = self._rechecker.processes(self._quota) or ()
+            new = [each for each in usages if each.identity not in self._children]
+            if not all(self._terminate_child(each) for each in new):
+                for leader in leaders:
+                    leader.result = Reason.TERMINATE_FAILED
+                return
+            if not new:
                 return
 
-    def _beside(self, victim: Victim, asked: Asked, named: Collection[Identity]) -> Iterator[ProcessOutcome]:
-        """Say what became of those that die with this one."""
-        ended = victim.handle.ended()
-        beside = {**{one: (holder, list[str]()) for one, holder in self._others.items()}, **asked}
-        for holder, said in (found for one, found in beside.items() if one not in named):
-            if ended:
-                yield kill_records.process_outcome(holder, Reason.KILLED, *said, f"with {victim.holder.identity.pid}")
-            elif said:
-                refused = said[-1].endswith(NOT_DONE)
-                yield kill_records.process_outcome(
-                    holder, Reason.TERMINATE_FAILED if refused else Reason.CLIENT_TERMINATED, *said
+    def _terminate_child(self, usage: ProcessUsage) -> bool:
+        self._children[usage.identity] = KillTarget(usage)
+        with ExitStack() as stack:
+            pinned, _ = self._pin(stack, [usage])
+            self._children |= {each.identity: each for each in pinned}
+            return all(self._killer.terminate_mps_client(each, self._quota.gpu) for each in pinned)
+
+    def _recheck_group(self) -> None:
+        """Recheck the processes to which nothing was done, right before a signal; set the result of the spared ones.
+
+        A process whose client was terminated is not rechecked: its work on the GPU is over, and it uses no memory.
+        """
+        untouched = [each for each in _unfinished(self._group) if not each.acted_on and not each.handle.ended()]
+        usages = self._rechecker.processes(self._quota) if untouched else ()
+        for each in untouched:
+            each.result = self._reason_to_spare(usages) or self._pinner.identity_mismatch(self._quota, each)
+            if each.result is None and not self._is_selected(each, usages):
+                each.result = Reason.IDENTITY_CHANGED
+
+    def _sample(self) -> Sequence[ProcessUsage] | None:
+        usages = self._rechecker.processes(self._quota)
+        if self._first_sample is None and usages is not None:
+            self._first_sample = frozenset(each.identity for each in usages)
+        return usages
+
+    def _reason_to_spare(self, usages: Sequence[ProcessUsage] | None) -> Reason | None:
+        """Return why to spare the container now; a whole container is not spared once something was done to it."""
+        if self._whole and usages is not None and self._has_acted():
+            return None
+        return self._rechecker.reason_to_spare(self._quota, usages)
+
+    def _has_acted(self) -> bool:
+        """Return whether anything was done to a process, in this round or before it."""
+        targets: list[KillTarget] = [*self._group, *self._children.values()]
+        return any(each.acted_on for each in self._outcomes) or any(each.acted_on for each in targets)
+
+    def _is_target(self, target: PinnedProcess, usages: Sequence[ProcessUsage] | None) -> bool:
+        """Return whether a process still is the selected one and is selected now; the next round finds others."""
+        mismatch = self._pinner.identity_mismatch(self._quota, target)
+        if mismatch is Reason.ALREADY_EXITED:
+            self._outcomes.append(process_outcome(target.usage, mismatch))
+        return mismatch is None and self._is_selected(target, usages)
+
+    def _is_selected(self, target: PinnedProcess, usages: Sequence[ProcessUsage] | None) -> bool:
+        return self._whole or any(each.identity == target.identity for each in self._select(usages))
+
+    def _select(self, usages: Sequence[ProcessUsage] | None) -> Sequence[ProcessUsage]:
+        return select_targets(self._rechecker.current_quota(self._quota), usages or ())
+
+    def _respawns(self, selected: Sequence[ProcessUsage]) -> bool:
+        """Return whether new processes replaced the killed ones, and only the first process ends all of them."""
+        new = [each.identity for each in selected if each.identity not in (self._first_sample or ())]
+        if new and not self._whole and init_process_of(self._processes, new[0]) is not None:
+            self.respawned = tuple(selected)
+        return bool(self.respawned)
+
+    def _is_late(self) -> bool:
+        return time.monotonic() >= self._until
+
+    def _round_outcomes(self) -> Iterator[ProcessOutcome]:
+        """Return what came of each process of this round; of the spared ones nothing did."""
+        done = [each for each in self._group if not each.spared]
+        for each in done:
+            yield process_outcome(each.usage, each.result or Reason.INTERNAL, *each.steps)
+        ended = next((each for each in self._leaders if each.handle.ended()), None)
+        all_spared = all(each.spared for each in self._leaders)
+        named = {each.identity for each in done}
+        for child in (each for each in {**self._others, **self._children}.values() if each.identity not in named):
+            if ended is not None:
+                yield process_outcome(child.usage, Reason.KILLED, *child.steps, f"with {ended.identity.pid}")
+            elif child.acted_on or (child.steps and not all_spared):
+                failed = child.steps[-1].endswith(NOOP_STEPS)
+                yield process_outcome(
+                    child.usage, Reason.TERMINATE_FAILED if failed else Reason.CLIENT_TERMINATED, *child.steps
                 )
 
 
-def any_action_taken(
-    endings: Iterable[ProcessOutcome],
-    group: Iterable[ProcessKill],
-    asked: Mapping[Identity, Asked] = MappingProxyType({}),
-) -> bool:
-    """Whether anything was done to anybody, in this round or before it."""
-    said = [each.steps for each in group] + [steps for theirs in asked.values() for _, steps in theirs.values()]
-    return any(each.touched for each in endings) or any(touched(steps) for steps in said)
+def _unfinished(processes: Sequence[PinnedProcess]) -> list[PinnedProcess]:
+    return [each for each in processes if each.result is None]

@@ -1,103 +1,124 @@
-"""Taking hold of processes, so that a signal can reach nobody else.
+"""Pin processes, so that a signal cannot reach any other.
 
-The order is the safety: first a pidfd, then who it is. What /proc says of a pid is about the process held only if that
-one is still there afterwards.
+The order is the safety: first a pidfd, then the identity. What /proc shows of a pid is about the pinned process only
+if that one is alive afterwards.
 """
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
-from enforcer.attribution.cgroup import Attributor, ContainerRef, Identity
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.container_processes import ProcessTable
 from enforcer.attribution.procfs import PidHandle
 from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.audit import kill_records
-from enforcer.audit.kill_records import ProcessOutcome
+from enforcer.audit.kill_records import ProcessOutcome, acted_on
 from enforcer.quota.types import Quota
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
 INIT: Final = 1
+CANCELLED: Final = (Reason.NVML_UNAVAILABLE, Reason.NOT_ENFORCING, Reason.BACK_UNDER_QUOTA)
+"""Why the whole container is spared."""
+SPARED: Final = frozenset({*CANCELLED, Reason.IDENTITY_CHANGED, Reason.PROCESS_HIDDEN, Reason.PROTECTED})
+"""Why one process is spared."""
+
+
+@dataclass(slots=True)
+class KillTarget:
+    """A process that a kill concerns: its usage when it was selected, and what was done to it, in order."""
+
+    usage: ProcessUsage
+    steps: list[str] = field(default_factory=list)
+
+    @property
+    def identity(self) -> Identity:
+        """Which process it is."""
+        return self.usage.identity
+
+    @property
+    def acted_on(self) -> bool:
+        """Whether anything was done to it."""
+        return acted_on(self.steps)
+
+
+@dataclass(slots=True, kw_only=True)
+class PinnedProcess(KillTarget):
+    """A target that a pidfd pins. ``result`` is ``None`` until it is decided what became of it."""
+
+    handle: PidHandle
+    result: Reason | None = None
+
+    @property
+    def spared(self) -> bool:
+        """Whether it was spared before anything was done to it."""
+        return self.result in SPARED and not self.acted_on
 
 
 @dataclass(frozen=True, slots=True)
-class Victim:
-    """A process we hold on to, and what it held when it was judged."""
-
-    holder: ProcessUsage
-    handle: PidHandle
-
-
 class PidfdPinner:
-    """Takes hold of processes and tells whether they are who they are taken for.
+    """Pins processes, and compares them with the identity that was selected."""
 
-    Args:
-        attributor: says who a process is.
-        open_handle: takes hold of whatever has a pid.
-    """
+    processes: ProcessTable
 
-    def __init__(self, attributor: Attributor, open_handle: Callable[[int], PidHandle | None]) -> None:
-        self._attributor, self._open = attributor, open_handle
+    def pin(
+        self, stack: ExitStack, quota: Quota, usages: Sequence[ProcessUsage], exclude: Collection[Identity] = ()
+    ) -> tuple[list[PinnedProcess], list[ProcessOutcome]]:
+        """Pin processes and check each; return those that still are who they were, and those that have ended.
 
-    def take(
-        self, stack: ExitStack, quota: Quota, holders: Sequence[ProcessUsage], but: Collection[Identity] = ()
-    ) -> tuple[list[Victim], list[ProcessOutcome]]:
-        """Take hold of processes and check each: those that are still who they were, and those that have ended.
-
-        Where no more can be held at once, the rest is left for the next round.
+        When no more files can be opened, the rest waits for the next round.
 
         Args:
-            stack: lets go of them.
+            stack: unpins them.
             quota: of the container that they have to be in.
-            holders: whom to take.
-            but: of these, whom not to.
+            usages: of the processes to pin.
+            exclude: of these, which not.
         """
-        victims: list[Victim] = []
-        gone: list[ProcessOutcome] = []
-        for holder in (each for each in holders if each.identity not in but):
+        pinned: list[PinnedProcess] = []
+        exited: list[ProcessOutcome] = []
+        for usage in (each for each in usages if each.identity not in exclude):
             try:
-                handle = self._open(holder.identity.pid)
+                handle = self.processes.pin(usage.identity.pid)
             except OSError as error:
-                log.warning("process cannot be held", reason=str(Reason.INTERNAL), error=str(error))
+                log.warning("process cannot be pinned", reason=str(Reason.INTERNAL), error=str(error))
                 break
             if handle is None:
-                gone.append(kill_records.process_outcome(holder, Reason.ALREADY_EXITED))
+                exited.append(kill_records.process_outcome(usage, Reason.ALREADY_EXITED))
                 continue
-            victim = Victim(holder, stack.enter_context(handle))
-            why = self.mistaken(quota, victim)
-            if why is None:
-                victims.append(victim)
-            elif why is Reason.ALREADY_EXITED:
-                gone.append(kill_records.process_outcome(holder, why))
+            process = PinnedProcess(usage, handle=stack.enter_context(handle))
+            mismatch = self.identity_mismatch(quota, process)
+            if mismatch is None:
+                pinned.append(process)
+            elif mismatch is Reason.ALREADY_EXITED:
+                exited.append(kill_records.process_outcome(usage, mismatch))
             else:
-                log.warning("process spared", reason=str(why), pid=holder.identity.pid, container=quota.container)
-        return victims, gone
+                log.warning("process spared", reason=str(mismatch), pid=usage.identity.pid, container=quota.container)
+        return pinned, exited
 
-    def mistaken(self, quota: Quota, victim: Victim) -> Reason | None:
-        """Why this must not be touched; ``None`` where it is the very process that was judged, and of this container.
+    def identity_mismatch(self, quota: Quota, process: PinnedProcess) -> Reason | None:
+        """Return why a process must not be killed; ``None``: it is the selected one, and in this container.
 
-        What /proc says is only then about the process we hold if that one is still there afterwards.
+        What /proc shows is about the pinned process only if that one is alive afterwards.
         """
-        identity = self._attributor.identify(victim.holder.identity.pid)
-        if victim.handle.ended():
+        identity = self.processes.identify(process.identity.pid)
+        if process.handle.ended():
             return Reason.ALREADY_EXITED
         if identity is None:
             return Reason.PROCESS_HIDDEN
         if is_protected(identity):
             return Reason.PROTECTED
-        if identity != victim.holder.identity or identity.owner != ContainerRef(
-            quota.pod_uid, quota.container_id or ""
-        ):
+        if identity != process.identity or identity.owner != ContainerRef(quota.pod_uid, quota.container_id or ""):
             return Reason.IDENTITY_CHANGED
         return None
 
 
 def is_protected(identity: Identity) -> bool:
-    """Whether this is somebody we never touch, whatever any list says: ourselves, init, the kernel, nobody's."""
+    """Return whether a process must never be killed: the enforcer, init, a kernel thread, one in no container."""
     ours = identity.pid in {os.getpid(), os.getppid()}
     return ours or identity.pid <= INIT or identity.kernel_thread or identity.owner is None

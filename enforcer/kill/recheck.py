@@ -1,10 +1,11 @@
-"""How a container stands while it is being ended: what it holds of its GPU, and what it may hold, both as they are now.
+"""Recheck a container while it is being killed: its usage of the GPU, and its quota, both as they are now.
 
-Between a judgement and the signal there may be half a minute of disk and MPS. In that time a quota may be raised, a
-namespace's policy changed, a claim undone; who is no longer over by what holds now is let be.
+The disk and MPS may take half a minute between the kill decision and the signal. In that time a quota may be raised, a
+namespace's policy changed, or a claim unprepared. A container that is not over its quota by what is in force now is
+spared.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,42 +13,41 @@ from enforcer.attribution.snapshot import ProcessUsage, total_mib
 from enforcer.quota.types import Quota
 from gpushare.reasons import Reason
 
-InForce = Callable[[Quota], Quota | None]
-"""From the quota that a container was judged by to what it may hold now: no less; ``None``: it is not to be ended."""
-
 
 class UsageSource(Protocol):
-    """A fresh look at one container's use of its GPU."""
+    """Samples one container's usage of its GPU."""
 
     def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
-        """Who in the container holds how much now; ``None`` when blind."""
+        """Return the container's GPU processes now; ``None`` while NVML is unavailable."""
 
 
-def unchanged(quota: Quota) -> Quota:
-    """Say that nothing has changed since."""
-    return quota
+class QuotaSource(Protocol):
+    """Knows which quotas are in force."""
+
+    def in_force(self, quota: Quota) -> Quota | None:
+        """Return the container's quota now, no less than that of the kill decision; ``None``: it must not be killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rechecker:
-    """Looks at containers and asks for their quotas."""
+    """Samples containers again, and reads their quotas again."""
 
-    eyes: UsageSource
-    in_force: InForce = unchanged
+    usage: UsageSource
+    quotas: QuotaSource
 
-    def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
-        """Who in the container holds how much now; ``None`` when blind."""
-        return self.eyes.holders(quota)
+    def processes(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
+        """Return the container's GPU processes now; ``None`` while NVML is unavailable."""
+        return self.usage.holders(quota)
 
-    def allowed(self, quota: Quota) -> Quota:
-        """What the container may hold now; another policy ends other processes, and is for the next judgement."""
-        return replace(self.in_force(quota) or quota, on_exceed=quota.on_exceed)
+    def current_quota(self, quota: Quota) -> Quota:
+        """Return the quota now. A changed policy selects other processes, and is for the next kill decision."""
+        return replace(self.quotas.in_force(quota) or quota, on_exceed=quota.on_exceed)
 
-    def let_be(self, quota: Quota, holders: Sequence[ProcessUsage] | None) -> Reason | None:
-        """Why a container that holds so much is not to be ended now; ``None`` where it is."""
-        if holders is None:
+    def reason_to_spare(self, quota: Quota, processes: Sequence[ProcessUsage] | None) -> Reason | None:
+        """Return why a container with these GPU processes must not be killed now; ``None``: it is over its quota."""
+        if processes is None:
             return Reason.NVML_UNAVAILABLE
-        now = self.in_force(quota)
+        now = self.quotas.in_force(quota)
         if now is None:
             return Reason.NOT_ENFORCING
-        return None if total_mib(holders) > now.ceiling_mib else Reason.BACK_UNDER_QUOTA
+        return None if total_mib(processes) > now.ceiling_mib else Reason.BACK_UNDER_QUOTA

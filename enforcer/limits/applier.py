@@ -52,7 +52,7 @@ class CgroupLocator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AppliedLimit:
-    """A limit as the back end keeps it: ``mib``, ``None`` where there is none; ``why`` it cannot be said."""
+    """A limit as the back end keeps it: ``mib``, ``None`` where there is none; ``why`` it cannot be read."""
 
     mib: int | None = None
     why: str | None = None

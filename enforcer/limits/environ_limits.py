@@ -18,7 +18,7 @@ _ORDINAL: Final = Pattern(r"[0-9]{1,4}", 4)
 
 @dataclass(frozen=True, slots=True)
 class EnvironLimit:
-    """What a process said of its limit when it started.
+    """The limit in a process's environment when it started.
 
     ``limit_mib`` is the largest it names for its GPU, ``None`` where it names none that MPS could read. ``unseen`` is
     an entry for a GPU it does not see: one such entry makes MPS drop every limit of the process.

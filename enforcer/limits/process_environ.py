@@ -14,14 +14,14 @@ PATIENCE: Final = 1.0
 MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_STUCK: Final = 16
 """Reads of the whole node that never came back. Beyond that no environment is read, whoever's it is, until one does:
-limits that rest on them are ``Unknown`` meanwhile, and quotas are judged as ever.
+limits that rest on them are ``Unknown`` meanwhile, and quotas are enforced as ever.
 """
 _ENV_START, _ENV_END = 47, 48
 """Positions after the command name in ``/proc/<pid>/stat``: fields 50 and 51 of proc(5)."""
 
 
 class EnvironReader:
-    """Says what processes said of their limits. For one thread.
+    """Reads the limits in the environments of processes. For one thread.
 
     Args:
         proc: where procfs is mounted.

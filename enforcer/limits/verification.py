@@ -5,7 +5,7 @@
 - ``PerProcessOnly``: each process is limited, and there are several: together they may hold more.
 - ``NotApplied``: the limit is not there.
 - ``LimitEscaped``: it is there, and somebody got around it.
-- ``Unknown``: nothing can be said now.
+- ``Unknown``: there is no evidence now.
 
 No state ends anybody: lists may be a moment old, and environments are the tenants' own. What is above its quota is
 ended, whatever stands here.
@@ -30,12 +30,12 @@ NO_LIMIT: Final = "nothing here prevents it from taking more; above its quota it
 class Process:
     """One process that holds memory of the GPU.
 
-    ``said`` is ``None`` where its environment cannot be read, ``client`` where MPS's clients cannot.
+    ``environ`` is ``None`` where its environment cannot be read, ``client`` where MPS's clients cannot.
     """
 
     pid: int
     used_mib: int
-    said: EnvironLimit | None = None
+    environ: EnvironLimit | None = None
     client: bool | None = None
 
 
@@ -59,15 +59,15 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class VerificationHistory:
-    """What was told of one container last, and what was seen once and is not believed yet."""
+    """What was reported of one container last, and what was found once and is not believed yet."""
 
-    told: LimitStatus | None = None
+    reported: LimitStatus | None = None
     suspected: Reason | None = None
 
 
 def verify_limit(evidence: Evidence) -> LimitStatus:
     """Answer from one look."""
-    state, sentence = _JUDGES[evidence.backend](evidence)
+    state, sentence = _VERIFIERS[evidence.backend](evidence)
     return LimitStatus(state=state, backend=str(evidence.backend), sentence=sentence)
 
 
@@ -75,23 +75,23 @@ def debounce(before: VerificationHistory, found: LimitStatus, *, idle: bool) -> 
     """Take in one look.
 
     A state that is bad for the container, and any doubt about one that was well, has to be seen twice in a row. A
-    container that holds nothing now (``idle``) gives no reason for doubt; before it ever did there is nothing to say.
-    What is said of a state stays as it was first said, but for ``InForce``, whose figures may change.
+    container that holds nothing now (``idle``) gives no reason for doubt; before it ever did nothing is reported. What
+    is reported of a state stays as it was first reported, but for ``InForce``, whose figures may change.
 
     Args:
         before: what was known.
         found: what this look found.
         idle: it holds no memory of the GPU.
     """
-    told = before.told
-    if told is not None and found.state is told.state:
-        return VerificationHistory(found if found.state is Reason.IN_FORCE else told)
-    if idle and found.state is Reason.UNKNOWN and (told is None or told.state is Reason.IN_FORCE):
-        return VerificationHistory(told)
-    at_once = found.state is Reason.IN_FORCE or (told is None and found.state is Reason.UNKNOWN)
+    reported = before.reported
+    if reported is not None and found.state is reported.state:
+        return VerificationHistory(found if found.state is Reason.IN_FORCE else reported)
+    if idle and found.state is Reason.UNKNOWN and (reported is None or reported.state is Reason.IN_FORCE):
+        return VerificationHistory(reported)
+    at_once = found.state is Reason.IN_FORCE or (reported is None and found.state is Reason.UNKNOWN)
     if at_once or before.suspected is found.state:
         return VerificationHistory(found)
-    return VerificationHistory(told, found.state)
+    return VerificationHistory(reported, found.state)
 
 
 def _of_mps(evidence: Evidence) -> tuple[Reason, str]:
@@ -112,7 +112,7 @@ def _doubts(processes: Sequence[Process]) -> Iterator[tuple[Reason, str]]:
     yield from (
         (Reason.UNKNOWN, f"with which limit process {each.pid} was started cannot be read")
         for each in processes
-        if each.said is None
+        if each.environ is None
     )
 
 
@@ -135,19 +135,19 @@ def _against(processes: Sequence[Process], evidence: Evidence) -> Iterator[tuple
     """What speaks against the limit, the worst first."""
     yield from ((Reason.LIMIT_ESCAPED, escape) for each in processes for escape in _escapes(each, evidence))
     for each in processes:
-        if _binds(evidence) and each.said is not None and each.said.limit_mib is None:
+        if _binds(evidence) and each.environ is not None and each.environ.limit_mib is None:
             yield Reason.NOT_APPLIED, f"process {each.pid} was started without its limit"
         if (mib := _kept(each, evidence)) is not None:
             yield Reason.NOT_APPLIED, f"process {each.pid} keeps the limit of {mib} MiB that it was started with"
 
 
 def _escapes(process: Process, evidence: Evidence) -> Iterator[str]:
-    told = process.said
-    if told is not None and told.unseen is not None:
+    environ = process.environ
+    if environ is not None and environ.unseen is not None:
         yield f"process {process.pid} names a GPU it does not see in its limits, which makes MPS drop them all"
     beyond = max(evidence.quota_mib, evidence.reserved_mib)
-    if _binds(evidence) and told is not None and told.limit_mib is not None and told.limit_mib > beyond:
-        yield f"process {process.pid} was started with a limit of {told.limit_mib} MiB, not {evidence.quota_mib}"
+    if _binds(evidence) and environ is not None and environ.limit_mib is not None and environ.limit_mib > beyond:
+        yield f"process {process.pid} was started with a limit of {environ.limit_mib} MiB, not {evidence.quota_mib}"
     if process.client is False:
         yield f"process {process.pid} holds GPU memory and is no MPS client"
     if process.used_mib > evidence.ceiling_mib and _kept(process, evidence) is None:
@@ -161,7 +161,7 @@ def _binds(evidence: Evidence) -> bool:
 
 def _kept(process: Process, evidence: Evidence) -> int | None:
     """The limit of a process that was started before its quota was lowered; ``None`` where that is not so."""
-    limit = None if process.said is None else process.said.limit_mib
+    limit = None if process.environ is None else process.environ.limit_mib
     return limit if limit is not None and evidence.quota_mib < limit <= evidence.reserved_mib else None
 
 
@@ -174,14 +174,14 @@ def _of_cgroup(evidence: Evidence) -> tuple[Reason, str]:
         return Reason.NOT_APPLIED, f"its cgroup's limit is {evidence.applied_mib} MiB, not {evidence.quota_mib}"
     if evidence.processes is None:
         return Reason.UNKNOWN, "the GPU cannot be read"
-    held = sum(each.used_mib for each in evidence.processes)
-    if held > evidence.ceiling_mib:
-        return Reason.LIMIT_ESCAPED, f"it holds {held} MiB under a limit of {evidence.quota_mib}"
+    used = sum(each.used_mib for each in evidence.processes)
+    if used > evidence.ceiling_mib:
+        return Reason.LIMIT_ESCAPED, f"it holds {used} MiB under a limit of {evidence.quota_mib}"
     return Reason.IN_FORCE, f"the driver limits its cgroup to {evidence.quota_mib} MiB{_unseen(evidence)}"
 
 
 def _unseen(evidence: Evidence) -> str:
-    """Name what may be held above the quota without anybody's acting on it, as a clause; nothing where nothing may."""
+    """Name the usage above the quota that is not acted upon, as a clause; empty where there is none."""
     tolerance = evidence.ceiling_mib - evidence.quota_mib
     return f"; up to {tolerance} MiB above it is not acted upon" if tolerance > 0 else ""
 
@@ -196,7 +196,7 @@ def _of_instance(evidence: Evidence) -> tuple[Reason, str]:
     return Reason.IN_FORCE, "its MIG instance has no more memory"
 
 
-_JUDGES: Final = {
+_VERIFIERS: Final = {
     Backend.MPS_V2: _of_mps,
     Backend.DRIVER_CGROUP: _of_cgroup,
     Backend.WATCH_ONLY: _of_nobody,

@@ -1,4 +1,4 @@
-"""The loop that proves limits: looks at every container, believes what it saw twice, and tells whoever has to know."""
+"""Verify limits periodically: read the evidence of every container, believe what was found twice, and report it."""
 
 import threading
 import time
@@ -46,15 +46,15 @@ class EvidenceSource(Protocol):
         """List the MPS clients of these GPUs; those whose daemon does not say are left out."""
 
     def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
-        """What a process said of its limit; ``None`` where that cannot be read."""
+        """Return the limit in a process's environment; ``None`` where that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSinks:
-    """Who is told.
+    """Where findings are reported.
 
     ``changed`` gets a claim's UID and all that is known of its limits when one of them has another state; it returns
-    false where it has to be told again.
+    false where it has to be reported again.
     """
 
     notify: Callable[[UserMessage], None]
@@ -68,7 +68,7 @@ class LimitVerifier:
         eyes: where evidence comes from.
         views: asked for the last look at the GPUs.
         quotas: asked for what was declared.
-        outlets: who is told.
+        outlets: where findings are reported.
         clock: seconds that never go back.
     """
 
@@ -82,10 +82,10 @@ class LimitVerifier:
     ) -> None:
         self._eyes, self._views, self._quotas, self._outlets = eyes, views, quotas, outlets
         self._known: dict[Key, VerificationHistory] = {}
-        self._untold: set[str] = set()
+        self._unreported: set[str] = set()
         self._clock = clock
         self._warned: dict[tuple[Key, Reason], float] = {}
-        """When a pod was told last of what is wrong with a limit."""
+        """When the owner of a pod was notified last of a limit not in force."""
         self.proven: Mapping[Key, LimitStatus] = {}
         """What is known of each limit, by container id and GPU."""
 
@@ -113,7 +113,7 @@ class LimitVerifier:
                 before.get(key, VerificationHistory()), verify_limit(evidence), idle=holders is not None and not holders
             )
             self._take(key, quota, known)
-        self.proven = {key: known.told for key, known in self._known.items() if known.told is not None}
+        self.proven = {key: known.reported for key, known in self._known.items() if known.reported is not None}
         self._tell(quotas)
 
     def _evidence(
@@ -138,26 +138,26 @@ class LimitVerifier:
         return Process(
             pid=pid,
             used_mib=holder.used_mib,
-            said=self._eyes.limit_of(pid, holder.identity.start) if by_mps else None,
+            environ=self._eyes.limit_of(pid, holder.identity.start) if by_mps else None,
             client=None if clients is None else pid in clients,
         )
 
     def _take(self, key: Key, quota: Quota, known: VerificationHistory) -> None:
-        before = self._known.get(key, VerificationHistory()).told
+        before = self._known.get(key, VerificationHistory()).reported
         self._known[key] = known
-        if known.told is None or before == known.told:
+        if known.reported is None or before == known.reported:
             return
-        self._untold.add(quota.claim_uid)
+        self._unreported.add(quota.claim_uid)
         log.info(
-            "limit", reason=str(known.told.state), namespace=quota.namespace, pod=quota.pod,
-            container=quota.container, gpu=quota.gpu, backend=known.told.backend, found=known.told.sentence,
+            "limit", reason=str(known.reported.state), namespace=quota.namespace, pod=quota.pod,
+            container=quota.container, gpu=quota.gpu, backend=known.reported.backend, found=known.reported.sentence,
         )  # fmt: skip
-        bad = known.told.state in BAD and known.told.backend != Backend.WATCH_ONLY
-        if bad and self._is_news(key, known.told.state):
-            self._outlets.notify(warning(quota, known.told))
+        bad = known.reported.state in BAD and known.reported.backend != Backend.WATCH_ONLY
+        if bad and self._is_new(key, known.reported.state):
+            self._outlets.notify(warning(quota, known.reported))
 
-    def _is_news(self, key: Key, state: Reason) -> bool:
-        """Whether its pod was not told so lately: the claim says each time what is, an Event does once in a while."""
+    def _is_new(self, key: Key, state: Reason) -> bool:
+        """Return whether its owner was not notified lately: the claim has each state, Events come once in a while."""
         now = self._clock()
         self._warned = {each: at for each, at in self._warned.items() if now - at < QUIET}
         news = (key, state) not in self._warned
@@ -165,15 +165,15 @@ class LimitVerifier:
         return news
 
     def _tell(self, quotas: Mapping[Key, Quota]) -> None:
-        self._untold &= {quota.claim_uid for quota in quotas.values()}
-        for claim in sorted(self._untold):
+        self._unreported &= {quota.claim_uid for quota in quotas.values()}
+        for claim in sorted(self._unreported):
             mine = [
                 (quota, self.proven[key])
                 for key, quota in quotas.items()
                 if quota.claim_uid == claim and key in self.proven
             ]
             if self._outlets.changed(claim, mine):
-                self._untold.discard(claim)
+                self._unreported.discard(claim)
 
 
 def warning(quota: Quota, found: LimitStatus) -> UserMessage:
@@ -224,7 +224,7 @@ class NodeEvidence:
     Args:
         limiter: who keeps limits, and what they are.
         daemons: asked for the MPS daemons by GPU.
-        environments: what processes said of their limits.
+        environments: reads the limits in the environments of processes.
     """
 
     def __init__(

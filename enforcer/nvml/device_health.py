@@ -45,7 +45,7 @@ class Health:
 class GpuConditions:
     """What is to be known of this node's GPUs beside what they hold, by UUID."""
 
-    ill: Mapping[str, Reason] = field(default_factory=dict)
+    unhealthy: Mapping[str, Reason] = field(default_factory=dict)
     contended: Mapping[str, str] = field(default_factory=dict)
     """Who else offers it, as a sentence."""
     modes: Mapping[str, str] = field(default_factory=dict)

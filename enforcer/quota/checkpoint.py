@@ -148,16 +148,16 @@ class Checkpoint:
         seen, known = (found.st_ino, found.st_size, found.st_mtime_ns), self._known
         return known[1] if known[0] == seen else self._load(seen)
 
-    def in_force(self, judged: Quota) -> Quota | None:
-        """Return what a container may hold that was judged by an earlier quota, no less than by that one.
+    def in_force(self, quota: Quota) -> Quota | None:
+        """Return what a container may use now that was decided on by an earlier quota, no less than by that one.
 
         ``None``: nothing is known of it any more, or only a warning is wanted.
         """
-        key = judged.pod_uid, judged.container_id, judged.gpu
+        key = quota.pod_uid, quota.container_id, quota.gpu
         now = next((each for each in self.read() if (each.pod_uid, each.container_id, each.gpu) == key), None)
         if now is None or now.on_exceed is OnExceed.WARN:
             return None
-        return max(judged, now, key=lambda each: each.ceiling_mib)
+        return max(quota, now, key=lambda each: each.ceiling_mib)
 
     def write(self, quotas: Sequence[Quota]) -> None:
         """Replace the file by these quotas, durably; nothing is written where they are the same.

@@ -40,11 +40,11 @@ class GpuAvailability:
 
     def standing(self, gpus: Sequence[Gpu]) -> GpuConditions:
         """Say all that is known, after a look at who else offers these GPUs. May take seconds."""
-        return GpuConditions(ill=self._ill(), contended=self.contended(gpus))
+        return GpuConditions(unhealthy=self._ill(), contended=self.contended(gpus))
 
     def now(self) -> GpuConditions:
         """Say all that is known, without looking."""
-        return GpuConditions(ill=self._ill(), contended={} if self._contests is None else self._contests.current)
+        return GpuConditions(unhealthy=self._ill(), contended={} if self._contests is None else self._contests.current)
 
     def health(self, views: Sequence[GpuSnapshot]) -> dict[str, Reason | None]:
         """Say by UUID why each GPU that was seen is unhealthy; ``None`` where it is healthy."""

@@ -283,7 +283,7 @@ def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: GpuC
 
 def _taints(gpu: Gpu, policy: InventoryPolicy, standing: GpuConditions) -> Object:
     """Write the taint of a GPU that is ill; an empty list says that there is to be none."""
-    ill = of_gpu(standing.ill, gpu)
+    ill = of_gpu(standing.unhealthy, gpu)
     if ill is None or policy.health_taint is Effect.NONE:
         return {"taints": []}
     return {"taints": [{"key": UNHEALTHY, "value": str(ill), "effect": str(policy.health_taint)}]}

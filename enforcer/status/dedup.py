@@ -1,7 +1,7 @@
-"""Who goes over the quota and back, again and again, is told once; what comes after is counted. Pure.
+"""Deduplicate the Events of a container that goes over its quota and back: one is sent, the others are counted. Pure.
 
 A container that stays just below its grace period would else make an Event and a record every few seconds, for as long
-as it likes. An attempt to end it closes the account: what comes after is told anew.
+as it likes. An attempt to end it closes the account: what comes after is sent again.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,14 +12,14 @@ from enforcer.detection.kill_history import ContainerKey
 from enforcer.detection.types import Decision, KillDecision
 
 QUIET: Final = 300.0
-"""Seconds after something was told in which the same of the same container is only counted."""
+"""Seconds after an Event in which the same of the same container is only counted."""
 _COUNTED: Final = frozenset({Decision.WARNED, Decision.IN_DEBT, Decision.RATE_LIMITED, Decision.BREAKER_OPEN})
 Key = tuple[ContainerKey, str, Decision]
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """How often something happened in how many seconds, since it was told last; once where it was not told lately."""
+    """How often something happened in how many seconds, since the last Event; once where there was none lately."""
 
     times: int = 1
     seconds: float = 0.0
@@ -36,43 +36,43 @@ ONCE: Final = Repetition()
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Sent:
     at: float
     times: int = 1
     silent: bool = False
     """Whether what happened last was only counted."""
     lenient: bool = False
-    """Whether it was told that nothing more is done."""
+    """Whether it had that nothing more is done."""
 
 
 @dataclass(slots=True)
 class EventDeduplicator:
-    """What was told of whom, and when. Seconds on any clock that goes forward."""
+    """Which Events were sent, and when. Seconds on any clock that goes forward."""
 
     quiet: float = QUIET
-    _told: dict[Key, _Told] = field(default_factory=dict)
+    _sent: dict[Key, _Sent] = field(default_factory=dict)
 
-    def heard(self, verdict: KillDecision, now: float) -> Repetition | None:
-        """Take in a verdict, and say how often there was one like it; ``None`` where it is not to be told."""
-        place, gpu = container_key(verdict.quota), verdict.quota.gpu
-        if verdict.decision is Decision.KILL:
-            self._told = {key: told for key, told in self._told.items() if key[0] != place}
-        if verdict.decision is Decision.BACK_UNDER:
-            warned = self._told.get((place, gpu, Decision.WARNED))
+    def register(self, decision: KillDecision, now: float) -> Repetition | None:
+        """Take in a decision and return how often there was one like it; ``None`` where no Event is due."""
+        place, gpu = container_key(decision.quota), decision.quota.gpu
+        if decision.decision is Decision.KILL:
+            self._sent = {key: sent for key, sent in self._sent.items() if key[0] != place}
+        if decision.decision is Decision.BACK_UNDER:
+            warned = self._sent.get((place, gpu, Decision.WARNED))
             return None if warned is not None and warned.silent else ONCE
-        if verdict.decision not in _COUNTED:
+        if decision.decision not in _COUNTED:
             return ONCE
-        return self._counted((place, gpu, verdict.decision), now, lenient=verdict.kill_in is None)
+        return self._counted((place, gpu, decision.decision), now, lenient=decision.kill_in is None)
 
     def _counted(self, key: Key, now: float, *, lenient: bool) -> Repetition | None:
-        self._told = {each: told for each, told in self._told.items() if now - told.at < 2 * self.quiet}
-        before = self._told.get(key)
+        self._sent = {each: sent for each, sent in self._sent.items() if now - sent.at < 2 * self.quiet}
+        before = self._sent.get(key)
         if before is not None and before.lenient and not lenient:
             before = None  # that it may be ended by now is news
         if before is not None and now - before.at < self.quiet:
-            self._told[key] = replace(before, times=before.times + 1, silent=True)
+            self._sent[key] = replace(before, times=before.times + 1, silent=True)
             return None
-        self._told[key] = _Told(now, lenient=lenient)
+        self._sent[key] = _Sent(now, lenient=lenient)
         return ONCE if before is None else Repetition(before.times + 1, now - before.at)
 
 

@@ -28,7 +28,7 @@ NODE_EVENTS: Final = "default"
 
 
 class PodEventRecorder:
-    """Tells pods' owners, through Events. A notice that cannot be delivered in a few attempts is let go, and said."""
+    """Sends messages to pods' owners as Events. One that fails a few times is dropped and logged."""
 
     def __init__(self, cluster: KubeClient, node: str) -> None:
         self._cluster, self._node = cluster, node
@@ -86,7 +86,7 @@ class NodeEvent:
 
 
 class NodeEventRecorder:
-    """Tells operators, in the log and through Events on the Node. What cannot be delivered is let go, and said."""
+    """Reports to operators, in the log and as Events on the Node. What cannot be delivered is dropped and logged."""
 
     def __init__(self, cluster: KubeClient | None, node: str) -> None:
         self._cluster, self._node = cluster, node

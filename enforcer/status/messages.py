@@ -16,7 +16,7 @@ NOTE_BYTES: Final = 1024
 """The API server refuses longer notes."""
 NAMED: Final = 5
 """So many pids are spelled out in a sentence."""
-_HELD: Final = Search(r"container ([a-z0-9-]{1,63}) holds ([0-9]{1,9}) MiB of its ([0-9]{1,9}) MiB", 4 * NOTE_BYTES)
+_USED: Final = Search(r"container ([a-z0-9-]{1,63}) holds ([0-9]{1,9}) MiB of its ([0-9]{1,9}) MiB", 4 * NOTE_BYTES)
 """As ``_holds`` writes it."""
 
 
@@ -38,59 +38,59 @@ class EventSink(Protocol):
         """Take a notice; never waits and never fails."""
 
 
-def warned(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
+def warned(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Over quota, and believed."""
-    quota = verdict.quota
+    quota = decision.quota
     end = "nothing more is done: only a warning is wanted here"
-    if verdict.kill_in is not None:
-        end = f"its processes are ended in {verdict.kill_in:.1f}s unless it frees {_excess(verdict)} MiB"
-    return UserMessage(quota=quota, reason=Reason.OVER_QUOTA, note=f"{_again(verdict, spell)}; {end}", action="Warn")
+    if decision.kill_in is not None:
+        end = f"its processes are ended in {decision.kill_in:.1f}s unless it frees {_excess(decision)} MiB"
+    return UserMessage(quota=quota, reason=Reason.OVER_QUOTA, note=f"{_again(decision, spell)}; {end}", action="Warn")
 
 
-def in_debt(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
+def in_debt(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Over quota again and again; half of what is forgiven is used up."""
     note = (
-        f"{_again(verdict, spell)}: it was over its quota again and again, for {verdict.debt:.1f}s that count; if it "
+        f"{_again(decision, spell)}: it was over its quota again and again, for {decision.debt:.1f}s that count; if it "
         "goes on, its processes are ended without a grace period"
     )
-    return UserMessage(quota=verdict.quota, reason=Reason.OVER_QUOTA, note=note, action="Warn")
+    return UserMessage(quota=decision.quota, reason=Reason.OVER_QUOTA, note=note, action="Warn")
 
 
-def back_under(verdict: KillDecision, _: Repetition = ONCE) -> UserMessage:
+def back_under(decision: KillDecision, _: Repetition = ONCE) -> UserMessage:
     """Freed enough in time."""
-    note = f"{_holds(verdict.quota, verdict.used_mib)}: back within its quota, nothing was done to it"
-    return UserMessage(quota=verdict.quota, reason=Reason.BACK_UNDER_QUOTA, note=note, action="Warn", warning=False)
+    note = f"{_holds(decision.quota, decision.used_mib)}: back within its quota, nothing was done to it"
+    return UserMessage(quota=decision.quota, reason=Reason.BACK_UNDER_QUOTA, note=note, action="Warn", warning=False)
 
 
-def rate_limited(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
+def rate_limited(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Not killed yet, because this node saw too many kills."""
-    note = f"{_again(verdict, spell)}; not killed yet: too many kills in its namespace on this node in the last minute"
-    return UserMessage(quota=verdict.quota, reason=Reason.KILL_RATE_LIMITED, note=note, action="Wait")
+    note = f"{_again(decision, spell)}; not killed yet: too many kills in its namespace on this node in the last minute"
+    return UserMessage(quota=decision.quota, reason=Reason.KILL_RATE_LIMITED, note=note, action="Wait")
 
 
-def suspended(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
+def suspended(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Not killed, because the breaker is open."""
     note = (
-        f"{_again(verdict, spell)}; not killed: too many containers on this node are over quota, "
+        f"{_again(decision, spell)}; not killed: too many containers on this node are over quota, "
         "so the circuit breaker is open"
     )
-    return UserMessage(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
+    return UserMessage(quota=decision.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 
-def ended(verdict: KillDecision, result: Reason, endings: Sequence[ProcessOutcome], head: ChainHead) -> UserMessage:
+def ended(decision: KillDecision, result: Reason, outcomes: Sequence[ProcessOutcome], head: ChainHead) -> UserMessage:
     """Acted upon. The chain's head goes along, outside the node: a hint and no anchor, for tenants write Events."""
-    hit = [ending for ending in endings if ending.touched]
-    pids = ", ".join(str(ending.pid) for ending in hit[:NAMED]) + (", ..." if len(hit) > NAMED else "")
+    hit = [each for each in outcomes if each.acted_on]
+    pids = ", ".join(str(each.pid) for each in hit[:NAMED]) + (", ..." if len(hit) > NAMED else "")
     done = f"ended {len(hit)} of its processes (pid {pids})" if hit else "none of its processes was signalled"
-    done += ", the whole container, as new ones came in their place" if verdict.respawns and hit else ""
-    note = f"{_holds(verdict.quota, verdict.used_mib)} for {verdict.over_for:.1f}s: {done}; {RESULTS[result]}"
-    return UserMessage(quota=verdict.quota, reason=result, note=f"{note}; audit log {head}", action="Kill")
+    done += ", the whole container, as new ones came in their place" if decision.respawns and hit else ""
+    note = f"{_holds(decision.quota, decision.used_mib)} for {decision.over_for:.1f}s: {done}; {RESULTS[result]}"
+    return UserMessage(quota=decision.quota, reason=result, note=f"{note}; audit log {head}", action="Kill")
 
 
-def unrecorded(verdict: KillDecision) -> UserMessage:
+def unrecorded(decision: KillDecision) -> UserMessage:
     """Not killed, because the kill could not have been put on record. Why not is about the node, and for operators."""
-    note = f"{_holds(verdict.quota, verdict.used_mib)}; not ended: this node cannot put the kill on record"
-    return UserMessage(quota=verdict.quota, reason=Reason.AUDIT_UNWRITABLE, note=note, action="Wait")
+    note = f"{_holds(decision.quota, decision.used_mib)}; not ended: this node cannot put the kill on record"
+    return UserMessage(quota=decision.quota, reason=Reason.AUDIT_UNWRITABLE, note=note, action="Wait")
 
 
 def cut(note: str) -> str:
@@ -104,7 +104,7 @@ RESULTS: Final = {
     Reason.ALREADY_EXITED: "they had ended by themselves",
     Reason.UNKILLABLE: "some do not end: they hang in the kernel",
     Reason.TERMINATE_FAILED: "the MPS server would not let go of one, so it was left alone for its neighbours' sake",
-    Reason.IDENTITY_CHANGED: "they were no longer the processes that had been judged",
+    Reason.IDENTITY_CHANGED: "they were no longer the processes of the kill decision",
     Reason.NVML_UNAVAILABLE: "the GPU could not be read any more",
     Reason.NOT_ENFORCING: "it is not to be ended any more, by its namespace's policy, its claim or an open breaker",
     Reason.BACK_UNDER_QUOTA: "it had come back within its quota by itself",
@@ -117,18 +117,18 @@ def _holds(quota: Quota, used_mib: int) -> str:
     return f"container {quota.container} holds {used_mib} MiB of its {quota.memory_mib} MiB on {quota.gpu}"
 
 
-def held_amounts(note: str) -> tuple[str, int, int] | None:
-    """Read from a message which container held how many MiB of how many; ``None`` from one about something else."""
-    found = _HELD.search(note)
+def used_amounts(note: str) -> tuple[str, int, int] | None:
+    """Read from a message which container used how many MiB of how many; ``None`` from one about something else."""
+    found = _USED.search(note)
     return None if found is None else (found[1], int(found[2]), int(found[3]))
 
 
-def _again(verdict: KillDecision, spell: Repetition = ONCE) -> str:
-    return f"{_holds(verdict.quota, verdict.used_mib)}{spell.words}"
+def _again(decision: KillDecision, spell: Repetition = ONCE) -> str:
+    return f"{_holds(decision.quota, decision.used_mib)}{spell.words}"
 
 
-def _excess(verdict: KillDecision) -> int:
-    return max(0, verdict.used_mib - verdict.quota.ceiling_mib)
+def _excess(decision: KillDecision) -> int:
+    return max(0, decision.used_mib - decision.quota.ceiling_mib)
 
 
 DECIDED: Final = {

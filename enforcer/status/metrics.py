@@ -25,7 +25,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self.seconds: Final = Histogram(
             "gpu_share_enforcer_loop_duration_seconds",
-            "One turn of the loop: read, attribute, judge, hand over, report.",
+            "One iteration of the loop: sample, attribute, detect, start kills, report.",
             buckets=BUCKETS,
             registry=self.registry,
         )

@@ -33,7 +33,7 @@ what ``enforcer.status.unattributed`` found: ``{"fromMib": 0, "mib": 3000, "samp
 and for how many seconds; ``unhealthy`` the reason of its taint, ``contended`` who else offers it. A process of
 ``strangers`` belongs to no container with a quota on that GPU. A container whose ``quotaMib`` is 0 was given nothing
 there and is listed while it holds something all the same. ``failures`` are containers that likely failed for want of
-GPU memory, the latest last, with who held how much then.
+GPU memory, the latest last, with the usage of each container then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -132,7 +132,7 @@ def _gpu(view: GpuSnapshot, snapshot: Snapshot) -> dict[str, Any]:
         "blind": None if view.problem is None else view.problem.message,
         "blindReason": None if view.problem is None else str(view.problem.reason),
         "blindFor": None if blind is None else round(snapshot.now - blind.since, 1),
-        "unhealthy": standing.ill.get(view.gpu.uuid),
+        "unhealthy": standing.unhealthy.get(view.gpu.uuid),
         "contended": standing.contended.get(view.gpu.uuid),
     }
 
@@ -198,7 +198,7 @@ def _too_many(quota: Quota, clients: int | None) -> str:
 
 def _sentence(snapshot: Snapshot, quota: Quota, *, blind: bool) -> str:
     if not blind or quota.container_id is None:
-        return describe(snapshot.state, _judged(snapshot, quota), snapshot.now, snapshot.rules)
+        return describe(snapshot.state, _as_evaluated(snapshot, quota), snapshot.now, snapshot.rules)
     unseen = snapshot.sight.get(quota.gpu) or snapshot.sight.get(EVERYWHERE)
     return sentence(quota.container, unseen, snapshot.now)
 
@@ -208,12 +208,12 @@ def _limit(found: LimitStatus | None) -> dict[str, Any] | None:
 
 
 def _kill_in(snapshot: Snapshot, quota: Quota) -> float | None:
-    left = seconds_until_kill(snapshot.state, _judged(snapshot, quota), snapshot.now, snapshot.rules)
+    left = seconds_until_kill(snapshot.state, _as_evaluated(snapshot, quota), snapshot.now, snapshot.rules)
     return None if left is None else round(left, 1)
 
 
-def _judged(snapshot: Snapshot, quota: Quota) -> Quota:
-    """Return the quota as the judge took it."""
+def _as_evaluated(snapshot: Snapshot, quota: Quota) -> Quota:
+    """Return the quota as the detector took it."""
     return quota if snapshot.enforcing else replace(quota, on_exceed=OnExceed.WARN)
 
 

@@ -1,4 +1,4 @@
-"""What one pod is told about itself: the content of the status file that its sidecar reads. Pure.
+"""The status of one pod: the content of the status file that its sidecar reads. Pure.
 
 ``sidecar/pod_status.py`` documents the shape. A pod learns its own figures, and of others on its GPU only how much they
 hold together: whose that is, or how many they are, is nothing a tenant needs, so nothing of it comes in here.

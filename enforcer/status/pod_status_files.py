@@ -56,7 +56,7 @@ class PodStatusWriter:
 
     Args:
         run: the run directory.
-        sink: who else is told.
+        sink: takes the messages as well.
         serves: whether the MPS daemon of a GPU, by UUID, takes clients.
         clock: seconds that never go back.
     """
@@ -101,7 +101,7 @@ class PodStatusWriter:
             if self._has_folder(uid):
                 messages = self._known(uid)
                 made_of = snapshot.edition, serving, messages
-                if not self._is_told(uid, made_of):
+                if not self._is_current(uid, made_of):
                     peaks = self._peaks_of(uid, seen, quotas)
                     self._put(uid, pod_status(seen, quotas, messages, self._serves, peaks), made_of)
 
@@ -112,7 +112,7 @@ class PodStatusWriter:
             self._pods = snapshot.edition, pods
         return pods
 
-    def _is_told(self, uid: str, made_of: tuple[int, Mapping[str, bool], tuple[Message, ...]]) -> bool:
+    def _is_current(self, uid: str, made_of: tuple[int, Mapping[str, bool], tuple[Message, ...]]) -> bool:
         """Whether what a pod's file would be made of is what it was made of, and that not long ago."""
         before = self._written.get(uid)
         if not made_of[0] or before is None or before.made_of != made_of:
@@ -138,7 +138,7 @@ class PodStatusWriter:
         self._failing &= but
 
     def _known(self, uid: str) -> tuple[Message, ...]:
-        """What there is to tell a pod; what an enforcer before us told it stays told."""
+        """Return the messages to a pod; those of an enforcer before this one stay."""
         before = () if uid in self._written else load_previous(self._folder / uid / NAME)
         with self._lock:
             kept = self._messages.get(uid, ())
@@ -174,7 +174,7 @@ class PodStatusWriter:
 
     def _complain(self, uid: str, error: OSError) -> None:
         if uid not in self._failing:
-            log.warning("pod not told", reason=str(Reason.AUDIT_UNWRITABLE), pod_uid=uid, error=str(error))
+            log.warning("pod status not written", reason=str(Reason.AUDIT_UNWRITABLE), pod_uid=uid, error=str(error))
         self._failing.add(uid)
 
 

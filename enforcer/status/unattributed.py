@@ -12,7 +12,7 @@ from typing import Any, Final
 from gpushare.quantity import format_mib
 
 LEAST: Final = 5
-"""Samples before anything is said."""
+"""Samples before anything is reported."""
 MOST: Final = 12
 """Samples that are looked back upon."""
 GROWN_MIB: Final = 256

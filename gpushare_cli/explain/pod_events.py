@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from enforcer.status.messages import held_amounts
+from enforcer.status.messages import used_amounts
 from gpushare import contract
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare_cli.explain.findings import Finding, FindingType
@@ -36,7 +36,7 @@ def held(record: PodRecord) -> dict[str, tuple[int, int]]:
     """Return what the enforcer's Events say that each container held at most, and its quota then, in MiB."""
     found: dict[str, tuple[int, int]] = {}
     for event in of_enforcer(record):
-        if amounts := held_amounts(text(event, "message")):
+        if amounts := used_amounts(text(event, "message")):
             container, used, quota = amounts
             found[container] = max((used, quota), found.get(container, (0, 0)))
     return found

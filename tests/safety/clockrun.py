@@ -25,7 +25,7 @@ from enforcer.audit.log import AuditLog
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
 from enforcer.kill import circuit_breaker
-from enforcer.kill.executor import KillResult
+from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
@@ -115,7 +115,7 @@ class Run:
     def notify(self, notice: UserMessage) -> None:
         self.trace.append(f"{notice.reason} {notice.note}")
 
-    def carry_out(self, verdict: KillDecision) -> KillResult:
+    def execute(self, verdict: KillDecision) -> KillResult:
         n = int(verdict.quota.pod_uid.removeprefix("pod-"))
         self.trace.append(
             f"kill {n} {verdict.over_for} {verdict.used_mib} {[each.identity for each in verdict.targets]}"

@@ -7,19 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import CgroupAttributor, PidHandle
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import read, verify
 from enforcer.audit.writer import AuditWriter
-from enforcer.detection.targets import select_victims
+from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, KillDecision
-from enforcer.kill.executor import KillDependencies, KillExecutor, KillResult
+from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient
+from enforcer.kill.report import KillResult
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.status.messages import UserMessage
 from tests.safety.reuse import CARD, GPU
+from tests.support.quotas import UnchangedQuotas
 
 __all__ = ["GPU", "Bench"]
 
@@ -59,17 +62,16 @@ class Bench:
         patience: KillTimeouts | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._held = folder / "audit", held
-        self.scribe = AuditWriter(AuditLog(self._folder), "gpu-7")
+        self.writer = AuditWriter(AuditLog(self._folder), "gpu-7")
         self.watch = UsageSampler(self, CgroupAttributor())
         self.watch.look()
         self.notices: list[UserMessage] = []
         self.sent: list[Sent] = []
-        tools = KillDependencies(
-            eyes=self.watch, attributor=CgroupAttributor(), audit_log=self.scribe,
-            mps=mps or NullMpsClient(), sink=self,
-            open_handle=noting(self.sent).open,
+        parts = KillDependencies(
+            usage=self.watch, quotas=UnchangedQuotas(), processes=HostProcesses(CgroupAttributor(), noting(self.sent)),
+            audit_log=self.writer, mps=mps or NullMpsClient(), sink=self,
         )  # fmt: skip
-        self.executor = KillExecutor("gpu-7", tools, patience or KillTimeouts(term=0.2, kill=1.0))
+        self.executor = KillExecutor("gpu-7", parts, patience or KillTimeouts(term=0.2, kill=1.0))
 
     def gpus(self) -> tuple[Gpu, ...]:
         return (CARD,)
@@ -83,14 +85,14 @@ class Bench:
     def notify(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
-    def verdict(self, quota: Quota) -> KillDecision:
-        """What the judge would say after this look."""
+    def decision(self, quota: Quota) -> KillDecision:
+        """What the detector would decide after this sample."""
         holders = self.watch.holders(quota) or ()
         used = sum(each.used_mib for each in holders)
-        return KillDecision(decision=Decision.KILL, quota=quota, used_mib=used, targets=select_victims(quota, holders))
+        return KillDecision(decision=Decision.KILL, quota=quota, used_mib=used, targets=select_targets(quota, holders))
 
     def kill(self, quota: Quota) -> KillResult:
-        return self.executor.carry_out(self.verdict(quota))
+        return self.executor.execute(self.decision(quota))
 
     def records(self, kind: str = "") -> list[dict[str, Any]]:
         return [record for record in map(read, self._lines()) if kind in {"", record["kind"]}]
@@ -113,4 +115,4 @@ class Bench:
         return [(each.pid, each.number.name) for each in self.sent]
 
     def close(self) -> None:
-        self.scribe.close()
+        self.writer.close()

@@ -28,7 +28,7 @@ from enforcer.audit.log import AuditLog
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection import state_file
 from enforcer.detection.types import KillDecision
-from enforcer.kill.executor import KillResult
+from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop, LoopDependencies, boottime
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.status.messages import UserMessage
@@ -82,7 +82,7 @@ class Life:
     def notify(self, notice: UserMessage) -> None:
         """Nobody is told here."""
 
-    def carry_out(self, verdict: KillDecision) -> KillResult:
+    def execute(self, verdict: KillDecision) -> KillResult:
         self._say("kill", verdict.at)
         return KillResult(Reason.ALREADY_EXITED)
 

@@ -25,6 +25,7 @@ import structlog
 
 import enforcer.mps.daemon
 from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import CgroupAttributor, PidHandle, is_alive
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import AuditLog
@@ -41,6 +42,7 @@ from enforcer.quota.types import Quota
 from enforcer.status.messages import UserMessage
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
+from tests.support.quotas import UnchangedQuotas
 
 GPU: Final = "GPU-00000000-0000-0000-0000-000000000001"
 CARD: Final = Gpu(
@@ -233,11 +235,12 @@ class World:
         """One kill, as the loop would have it carried out."""
         self.trial = trial
         holders = self._watch.holders(self.quota)
-        tools = KillDependencies(
-            eyes=self._watch, attributor=self, audit_log=self, mps=self._mps, sink=self, open_handle=handles.open,  # type: ignore[arg-type] # stand-ins
+        parts = KillDependencies(
+            usage=self._watch, quotas=UnchangedQuotas(), processes=HostProcesses(self, handles), audit_log=self,  # type: ignore[arg-type] # stand-ins
+            mps=self._mps, sink=self,
         )  # fmt: skip
         verdict = KillDecision(decision=Decision.KILL, quota=self.quota, used_mib=HELD, targets=holders or ())
-        reason = KillExecutor("gpu-7", tools, KillTimeouts(term=0, kill=5.0)).carry_out(verdict).reason
+        reason = KillExecutor("gpu-7", parts, KillTimeouts(term=0, kill=5.0)).execute(verdict).reason
         self.trial = None
         return reason
 

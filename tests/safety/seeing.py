@@ -14,7 +14,7 @@ from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.detector import evaluate
-from enforcer.detection.nvml_outage import OutageChange, Sight, looked
+from enforcer.detection.nvml_outage import OutageChange, Sight, update
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import HERE
@@ -96,7 +96,7 @@ class Bed:
             problems = {view.gpu.uuid: view.problem for view in views if view.problem is not None}
         except NvmlError as error:
             views, problems = (), {"all": error}
-        self.sight, changes = looked(self.sight, problems, self.now)
+        self.sight, changes = update(self.sight, problems, self.now)
         self.state, said = evaluate(self.state, self._quotas, {v.gpu.uuid: v.reading for v in views}, self.now, RULES)
         return Look(_seen(views), any(verdict.decision is Decision.KILL for verdict in said), changes)
 

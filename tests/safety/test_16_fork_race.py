@@ -68,8 +68,8 @@ def test_a_container_that_forks_200_times_a_second_is_empty_two_seconds_after_th
         outside = tenant(victim, ("storm", "hearing")[number % 2], own=True)
         wait_for(lambda: len(victim.pids()) > CROWD, 30)
         first = first_of(victim)
-        verdict, begun = bench.verdict(quota), time.monotonic()
-        result = bench.executor.carry_out(verdict)
+        verdict, begun = bench.decision(quota), time.monotonic()
+        result = bench.executor.execute(verdict)
         wait_for(lambda: not victim.pids(), 30)
         took.append(time.monotonic() - begun)
         assert result.reason is Reason.KILLED

@@ -18,10 +18,11 @@ from enforcer.attribution.procfs import CgroupAttributor, PidHandle
 from enforcer.attribution.snapshot import ProcessUsage, total_mib
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.record import GENESIS, ChainHead, Kind
-from enforcer.detection.targets import select_victims
+from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, KillDecision
-from enforcer.kill.executor import KillDependencies, KillExecutor, KillResult
+from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts
+from enforcer.kill.report import KillResult
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.status.messages import UserMessage
@@ -31,6 +32,7 @@ from tests.safety.killing import GPU, Bench
 from tests.safety.reuse import CARD
 from tests.safety.tenants import program
 from tests.support import extent
+from tests.support.quotas import UnchangedQuotas
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, quota
 
 OURS = ContainerRef(POD, CONTAINER)
@@ -63,10 +65,10 @@ class Handle(PidHandle):
     def ended(self, seconds: float = 0.0) -> bool:
         return not self.process.alive
 
-    def deaf(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
+    def ignores(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
         return self.pid % 2 == 0
 
-    def again(self) -> "Handle":
+    def duplicate(self) -> "Handle":
         return Handle(self.process)
 
     def send(self, number: signal.Signals) -> bool:
@@ -111,16 +113,19 @@ class Table:
         process = self.now.get(pid)
         return process.identity if process is not None and process.alive else None
 
-    def open_handle(self, pid: int) -> PidHandle | None:
+    def pin(self, pid: int) -> PidHandle | None:
         self._swap()
         process = self.now.get(pid)
         return Handle(process) if process is not None and process.alive else None
 
-    def members(self, _: object, owner: ContainerRef) -> list[ContainerProcess]:
-        found = [each for each in self.now.values() if each.alive and each.identity.owner == owner]
+    def processes_of(self, container: ContainerRef) -> list[ContainerProcess]:
+        found = [each for each in self.now.values() if each.alive and each.identity.owner == container]
         return [ContainerProcess(each.identity, (each.identity.pid, index + 1)) for index, each in enumerate(found)]
 
-    def terminate(self, pid: int, gpu: str | None = None, ended: object = None) -> bool | None:
+    def leads_namespace(self, pid: int) -> bool:
+        return pid % 2 == 0
+
+    def terminate(self, pid: int, gpu: str | None, ended: object) -> bool | None:
         self.named.append(self.now[pid])
         return self.chance.choice((True, True, None, False))
 
@@ -160,15 +165,14 @@ def kill(table: Table) -> tuple[KillResult, Quota, bool]:
     watch = UsageSampler(table, table)
     watch.look()
     holders = watch.holders(about) or ()
-    chosen, mad = select_victims(about, holders), table.chance.random() < 0.3
+    chosen, mad = select_targets(about, holders), table.chance.random() < 0.3
     if mad:
         chosen = tuple(ProcessUsage(each.identity, each.mib) for each in table.now.values())
     verdict = KillDecision(decision=Decision.KILL, quota=about, used_mib=total_mib(holders), targets=chosen)
-    tools = KillDependencies(
-        eyes=watch, attributor=table, audit_log=Notes(), mps=table, sink=table,  # type: ignore[arg-type] # stand-ins
-        open_handle=table.open_handle, leads=lambda pid: pid % 2 == 0, family=table.members,
+    parts = KillDependencies(
+        usage=watch, quotas=UnchangedQuotas(), processes=table, audit_log=Notes(), mps=table, sink=table,  # type: ignore[arg-type] # stand-ins
     )  # fmt: skip
-    return KillExecutor("gpu-7", tools, KillTimeouts(term=0, kill=0)).carry_out(verdict), about, mad
+    return KillExecutor("gpu-7", parts, KillTimeouts(term=0, kill=0)).execute(verdict), about, mad
 
 
 def test_nobody_but_the_containers_own_is_touched_in_random_tables() -> None:
@@ -223,7 +227,7 @@ def test_a_verdict_over_the_machines_own_processes_ends_none_of_them(tmp_path: P
         about = container.quota(GPU, 4096)
         verdict = KillDecision(decision=Decision.KILL, quota=about, used_mib=9000, targets=machines)
         assert len(machines) >= 3
-        assert not bench.executor.carry_out(verdict).acted
+        assert not bench.executor.execute(verdict).acted
         assert (bench.signals(), bench.records(), ours.poll()) == ([], [], None)
         bench.close()
         ours.kill()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.attribution.procfs import is_alive
-from enforcer.detection.nvml_outage import TOLD_AFTER
+from enforcer.detection.nvml_outage import REPORT_AFTER
 from gpushare.reasons import Reason
 from tests.fakes.gpu.state import Fault
 from tests.integration.processes.containers import alive, wait_for
@@ -62,12 +62,12 @@ def test_an_enforcer_whose_driver_fails_goes_on_looking_kills_nobody_and_then_do
     node.sim.fail(fault)
     wait_for(lambda: blind(node) == reason, 60)
     node.sim.register(tenant.pid, node.gpu, 9000)
-    lasts = TOLD_AFTER + 1 if reason is Reason.NVML_HUNG else 2.0
+    lasts = REPORT_AFTER + 1 if reason is Reason.NVML_HUNG else 2.0
     wait_for(lambda: node.status()["gpus"][0]["blindFor"] >= lasts, 60)
     node.looks(5)
     [container] = node.status()["containers"]
     assert (container["state"], str(reason) in container["sentence"], alive(tenant)) == ("Unknown", True, True)
-    wait_for(lambda: lasts < TOLD_AFTER or "nobody on it is held to a quota" in node.log(), 30)
+    wait_for(lambda: lasts < REPORT_AFTER or "no quota on it is enforced" in node.log(), 30)
     intents = len(node.records("INTENT"))
     assert intents == 0
     node.sim.fail()

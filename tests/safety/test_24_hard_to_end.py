@@ -111,14 +111,14 @@ def test_what_hangs_is_signalled_once_nobody_dies_in_its_place_and_its_end_is_on
     count = extent.trials(100, 1_000)
     for _ in range(count):
         assert case.bench.kill(case.quota).reason is Reason.UNKILLABLE
-        case.bench.executor.look_after()
+        case.bench.executor.reap_pending()
     assert case.bench.signals() == [(case.pid, "SIGTERM"), (case.pid, "SIGKILL")]
     assert alive(case.sibling)
     wait_for(lambda: len(case.bench.records()) > 1, 30)
     assert [record["kind"] for record in case.bench.records()] == ["INTENT", "UNKILLABLE"]
     thaw(cold)
     assert case.handle.ended(30)
-    case.bench.executor.look_after()
+    case.bench.executor.reap_pending()
     wait_for(lambda: len(case.bench.records("OUTCOME")) == 1, 30)
     assert case.bench.records("OUTCOME")[0]["result"] == "Killed"
     assert case.bench.whole()
@@ -154,6 +154,6 @@ def test_a_first_process_that_hangs_does_not_save_who_holds_the_memory(
         assert [(first, signal.SIGKILL.name), (holder, signal.SIGTERM.name)] == bench.signals()
         thaw(cold)
         assert handle.ended(30)
-    bench.executor.look_after()
+    bench.executor.reap_pending()
     wait_for(lambda: len(bench.records("OUTCOME")) == 1, 30)
     forget(container, outside)

@@ -24,7 +24,7 @@ from enforcer.audit.kill_records import ProcessOutcome
 from enforcer.audit.log import AuditLog
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
-from enforcer.kill.executor import KillResult
+from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
@@ -105,7 +105,7 @@ class World:
     def notify(self, notice: UserMessage) -> None:
         """Nobody is told here."""
 
-    def carry_out(self, verdict: KillDecision) -> KillResult:
+    def execute(self, verdict: KillDecision) -> KillResult:
         assert verdict.quota.container_id
         self.killed.append(verdict.quota.container_id)
         return KillResult(

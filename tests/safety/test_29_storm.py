@@ -22,7 +22,7 @@ from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.kill_records import ProcessOutcome
 from enforcer.detection.types import DetectorConfig, KillDecision
 from enforcer.kill import circuit_breaker
-from enforcer.kill.executor import KillResult
+from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
@@ -113,7 +113,7 @@ class Storm:
     def notify(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
-    def carry_out(self, verdict: KillDecision) -> KillResult:
+    def execute(self, verdict: KillDecision) -> KillResult:
         """It dies, and comes up again as the kubelet has it: after 1 to 300 s."""
         (tenant,) = [each for each in self.tenants if each.container_id == verdict.quota.container_id]
         self.kills.append(self.now)

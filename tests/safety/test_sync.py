@@ -22,14 +22,16 @@ from typing import Any, Final
 
 import pytest
 
+from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import CgroupAttributor, PidHandle
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import FOLDER, AuditLog, segments
 from enforcer.audit.record import read, verify
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
-from enforcer.kill.executor import KillDependencies, KillExecutor, KillResult
+from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, NullMpsClient
+from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.status.messages import UserMessage
@@ -38,6 +40,7 @@ from gpushare.reasons import Reason
 from tests.integration.processes.containers import Container, Kubelet
 from tests.support import extent
 from tests.support.patience import patient
+from tests.support.quotas import UnchangedQuotas
 from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -108,11 +111,12 @@ class Trial:
     def notify(self, _: UserMessage) -> None:
         """Nobody is told."""
 
-    def open_handle(self, pid: int) -> PidHandle | None:
-        return Watched.taken(self, pid)
+    def handles(self) -> type[PidHandle]:
+        """Return the pidfds of this trial."""
+        return type("Ours", (Watched,), {"trial": self})
 
-    def carry_out(self, executor: KillExecutor, verdict: KillDecision) -> KillResult:
-        self.results.append(executor.carry_out(verdict))
+    def execute(self, executor: KillExecutor, verdict: KillDecision) -> KillResult:
+        self.results.append(executor.execute(verdict))
         return self.results[-1]
 
     def records(self) -> list[dict[str, Any]]:
@@ -130,14 +134,14 @@ class Trial:
         log = AuditWriter(AuditLog(self.folder / FOLDER), "gpu-7", wait=wait)
         watch = UsageSampler(self, CgroupAttributor())
         tools = KillDependencies(
-            eyes=watch, attributor=CgroupAttributor(), audit_log=log, mps=NullMpsClient(), sink=self,
-            open_handle=self.open_handle,
+            usage=watch, quotas=UnchangedQuotas(), processes=HostProcesses(CgroupAttributor(), self.handles()),
+            audit_log=log, mps=NullMpsClient(), sink=self,
         )  # fmt: skip
         executor = KillExecutor("gpu-7", tools, KillTimeouts(term=1.0, kill=1.0))
         quota = self.container.quota(GPU, QUOTA, grace_seconds=GRACE)
         parts = LoopDependencies(
             watch=watch, quotas=lambda: (quota,), audit_log=log, sink=self, metrics=Metrics(),
-            executor=Noted(partial(self.carry_out, executor)),  # type: ignore[arg-type]
+            executor=Noted(partial(self.execute, executor)),  # type: ignore[arg-type]
         )  # fmt: skip
         enforcer = EnforcementLoop("gpu-7", self.folder, parts)
         until(enforcer, lambda: bool(self.results))
@@ -171,21 +175,14 @@ class Trial:
 class Noted:
     """An executor whose results are kept."""
 
-    def __init__(self, carry_out: Callable[[KillDecision], KillResult]) -> None:
-        self.carry_out = carry_out
+    def __init__(self, execute: Callable[[KillDecision], KillResult]) -> None:
+        self.execute = execute
 
 
 class Watched(PidHandle):
     """A pidfd whose signals are held against the state of the world at that moment."""
 
     trial: Trial
-
-    @classmethod
-    def taken(cls, trial: Trial, pid: int) -> PidHandle | None:
-        handle = cls.open(pid)
-        if handle is not None:
-            handle.trial = trial
-        return handle
 
     def send(self, number: signal.Signals) -> bool:
         if self.trial.used <= QUOTA:
@@ -254,7 +251,7 @@ def test_the_check_sees_an_enforcer_that_does_not_look_again(tmp_path: Path) -> 
     """The trial's own verdict is tested: who signals whatever the disk did is caught by it."""
     with Kubelet().container() as container:
         trial = Trial(tmp_path, Disk.SLOW, 0.5, container)
-        with Watched.taken(trial, trial.victim.pid) as handle:  # type: ignore[union-attr]
+        with trial.handles().open(trial.victim.pid) as handle:  # type: ignore[union-attr]
             trial.used = WITHIN
             assert handle.send(signal.SIGTERM)
             assert handle.ended(patient(10))

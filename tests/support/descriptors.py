@@ -9,7 +9,7 @@ def path_of(descriptor: int) -> str:
     return str(Path(f"/proc/self/fd/{descriptor}").readlink())
 
 
-def held_below(folder: Path) -> int:
+def open_below(folder: Path) -> int:
     """Count the descriptors that lead to a folder or below it; those of other tests' threads do not count."""
     found = []
     for each in Path("/proc/self/fd").iterdir():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import CgroupAttributor, PidHandle
 from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.attribution.usage import UsageSampler
@@ -21,14 +22,16 @@ from enforcer.audit.log import FOLDER, AuditLog, segments
 from enforcer.audit.record import read, verify
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, DetectorConfig, KillDecision
-from enforcer.kill.executor import KillDependencies, KillExecutor, KillResult
-from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient, never
+from enforcer.kill.executor import KillDependencies, KillExecutor
+from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient
+from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import Gpu, GpuReader, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
+from tests.support.quotas import UnchangedQuotas
 
 NODE = "experiment"
 MANY = 1_000_000
@@ -120,7 +123,7 @@ class TimedMps:
     def __init__(self, mps: MpsClient, journal: Journal) -> None:
         self._mps, self._journal = mps, journal
 
-    def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = never) -> bool | None:
+    def terminate(self, pid: int, gpu: str | None, ended: Callable[[], bool]) -> bool | None:
         self._journal.note("terminate", pid)
         try:
             return self._mps.terminate(pid, gpu, ended)
@@ -149,7 +152,7 @@ class Silent:
         self.notices.append(notice)
 
 
-def opener(journal: Journal) -> Callable[[int], PidHandle | None]:
+def noting(journal: Journal) -> type[PidHandle]:
     """Open pidfds that note which signals went through them."""
 
     class Noted(PidHandle):
@@ -157,7 +160,7 @@ def opener(journal: Journal) -> Callable[[int], PidHandle | None]:
             journal.note(number.name, self.pid)
             return super().send(number)
 
-    return Noted.open
+    return Noted
 
 
 class Guard:
@@ -195,12 +198,12 @@ class Guard:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._enforcer.run, args=(self._stopped, poll), daemon=True)
 
-    def _executor(self, eyes: UsageSampler | KnownHolders) -> KillExecutor:
-        tools = KillDependencies(
-            eyes=eyes, attributor=self.members, audit_log=self._log, mps=self._mps, sink=self.sink,
-            open_handle=opener(self.journal),
+    def _executor(self, usage: UsageSampler | KnownHolders) -> KillExecutor:
+        parts = KillDependencies(
+            usage=usage, quotas=UnchangedQuotas(), processes=HostProcesses(self.members, noting(self.journal)),
+            audit_log=self._log, mps=self._mps, sink=self.sink,
         )  # fmt: skip
-        return KillExecutor(NODE, tools, KillTimeouts())
+        return KillExecutor(NODE, parts, KillTimeouts())
 
     def start(self) -> None:
         """Let it look from now on."""
@@ -213,7 +216,7 @@ class Guard:
             raise ProcessLookupError(pid)
         holder = ProcessUsage(identity, quota.ceiling_mib + 1)
         verdict = KillDecision(decision=Decision.KILL, quota=quota, used_mib=holder.used_mib, targets=(holder,))
-        return self._executor(KnownHolders(holder, self.members)).carry_out(verdict)
+        return self._executor(KnownHolders(holder, self.members)).execute(verdict)
 
     def lines(self) -> list[bytes]:
         """The audit log as it is now."""

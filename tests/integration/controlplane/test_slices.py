@@ -67,7 +67,7 @@ def test_a_taint_comes_goes_and_is_read_back_and_each_is_written_once(plane: Con
     cards = gpus_of(Machine.named("pair-16g"), where)
     policy = InventoryPolicy(health_taint=effect)
     for ill in ({}, {cards[0].uuid: Reason.GPU_LOST}, {cards[1].uuid: Reason.MPS_UNREACHABLE}, {}):
-        wanted = resource_slices(where, build_devices(cards, policy, standing=GpuConditions(ill=ill)).devices)
+        wanted = resource_slices(where, build_devices(cards, policy, standing=GpuConditions(unhealthy=ill)).devices)
         assert publisher.publish(wanted)
         assert not publisher.publish(wanted)
         assert publisher.ill() == ill

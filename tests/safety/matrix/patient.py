@@ -14,13 +14,14 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from enforcer import loop
+from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import CgroupAttributor, is_alive
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import FOLDER, AuditLog
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, DetectorConfig, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts, never
+from enforcer.kill.process_kill import KillTimeouts
 from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.nvml.validation import check
@@ -37,6 +38,7 @@ from gpushare.signals import stopped_by_signal
 from tests.safety.matrix.instruments import Instruments
 from tests.safety.matrix.page import Page, Switch
 from tests.safety.matrix.trace import Moment, Moments, Trace, now
+from tests.support.quotas import UnchangedQuotas
 
 UUID: Final = "GPU-00000000-0000-0000-0000-000000000001"
 CARD_MIB: Final = 81920
@@ -162,7 +164,7 @@ class Mps:
     def __init__(self, orders: Orders, trace: Trace) -> None:
         self._page, self._client, self._trace = orders.page, orders.client, trace
 
-    def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = never) -> bool | None:
+    def terminate(self, pid: int, gpu: str | None, ended: Callable[[], bool]) -> bool | None:
         if ended():
             return None
         self._trace.tell("signal", pid=pid, number=0, via="terminate_client")
@@ -192,12 +194,12 @@ class Acting:
     def __init__(self, executor: Any, trace: Trace, moments: Moments) -> None:
         self._executor, self._trace, self._moments = executor, trace, moments
 
-    def carry_out(self, verdict: KillDecision) -> Any:
+    def execute(self, verdict: KillDecision) -> Any:
         container = verdict.quota.container_id
         self._trace.tell("act", container=container)
         self._moments.reached(Moment.AFTER_DECISION)
         try:
-            result = self._executor.carry_out(verdict)
+            result = self._executor.execute(verdict)
         finally:
             self._trace.tell("acted", container=container)
         return result
@@ -259,15 +261,18 @@ def _enforcer(patient: Patient, audit_log: AuditWriter) -> EnforcementLoop:
     clock = Clock()
     watch = UsageSampler(Reader(orders, trace, patient.moments, clock), attributor, alive=is_alive)
     sink = Sink(trace)
-    tools = KillDependencies(eyes=watch, attributor=attributor, audit_log=audit_log, mps=Mps(orders, trace), sink=sink)
-    executor = KillExecutor("gpu-7", tools, PATIENCE)
-    parts = LoopDependencies(
+    parts = KillDependencies(
+        usage=watch, quotas=UnchangedQuotas(), processes=HostProcesses(attributor), audit_log=audit_log,
+        mps=Mps(orders, trace), sink=sink,
+    )  # fmt: skip
+    executor = KillExecutor("gpu-7", parts, PATIENCE)
+    loop_parts = LoopDependencies(
         watch=watch, quotas=Checkpoint(orders.state).read,
         executor=Acting(patient.wrap(executor), trace, patient.moments),  # type: ignore[arg-type]
-        audit_log=audit_log, sink=sink, metrics=Metrics(), look_after=executor.look_after,
+        audit_log=audit_log, sink=sink, metrics=Metrics(), reap_pending=executor.reap_pending,
     )  # fmt: skip
     _tell_decisions(patient)
-    return EnforcementLoop("gpu-7", orders.state, parts, rules=patient.rules, clock=clock)
+    return EnforcementLoop("gpu-7", orders.state, loop_parts, rules=patient.rules, clock=clock)
 
 
 def _tell_decisions(patient: Patient) -> None:

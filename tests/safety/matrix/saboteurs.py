@@ -15,7 +15,7 @@ from enforcer.attribution.snapshot import total_mib
 from enforcer.audit.log import AuditLog
 from enforcer.audit.record import ChainHead, Kind
 from enforcer.detection.types import KillDecision
-from enforcer.kill.executor import KillResult
+from enforcer.kill.report import KillResult
 from enforcer.quota.checkpoint import Checkpoint
 from gpushare.reasons import Reason
 from tests.safety.matrix.checker import MAX_THREADS, MORE_FDS, MORE_KIB
@@ -38,32 +38,32 @@ class Saboteur:
 
 
 class _Wrapped:
-    """An executor whose ``carry_out`` is another's."""
+    """An executor whose ``execute`` is another's."""
 
-    def __init__(self, executor: Any, carry_out: Callable[[Any, KillDecision], Any]) -> None:
-        self._executor, self._carry_out = executor, carry_out
+    def __init__(self, executor: Any, execute: Callable[[Any, KillDecision], Any]) -> None:
+        self._executor, self._execute = executor, execute
 
-    def carry_out(self, verdict: KillDecision) -> Any:
-        return self._carry_out(self._executor, verdict)
+    def execute(self, verdict: KillDecision) -> Any:
+        return self._execute(self._executor, verdict)
 
 
-def _acting(carry_out: Callable[[Patient, Any, KillDecision], Any]) -> Callable[[Patient], None]:
+def _acting(execute: Callable[[Patient, Any, KillDecision], Any]) -> Callable[[Patient], None]:
     def act(patient: Patient) -> None:
-        patient.wrap = lambda executor: _Wrapped(executor, lambda real, verdict: carry_out(patient, real, verdict))
+        patient.wrap = lambda executor: _Wrapped(executor, lambda real, verdict: execute(patient, real, verdict))
 
     return act
 
 
 def _hits_a_neighbour(patient: Patient, executor: Any, verdict: KillDecision) -> Any:
     os.kill(next(pid for pid, mib in patient.orders.page.rows() if mib == INNOCENT_MIB), signal.SIGTERM)
-    return executor.carry_out(verdict)
+    return executor.execute(verdict)
 
 
 def _hits_the_server(patient: Patient, executor: Any, verdict: KillDecision) -> Any:
     known = {os.getpid(), os.getppid(), 1, 2}
     rows = patient.orders.page.rows()
     os.kill(next(pid for pid, mib in rows if mib == WITHIN and pid not in known), signal.SIGTERM)
-    return executor.carry_out(verdict)
+    return executor.execute(verdict)
 
 
 def _does_nothing(_: Patient, __: Any, ___: KillDecision) -> KillResult:

@@ -17,7 +17,7 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection import state_file
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill import circuit_breaker
-from enforcer.kill.executor import KillResult
+from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
@@ -42,7 +42,7 @@ def card(uuid: str, index: int) -> Gpu:
 
 @dataclass
 class Reader:
-    held: dict[str, dict[int, int]] = field(default_factory=lambda: {GPU: {}, OTHER_GPU: {}})
+    used: dict[str, dict[int, int]] = field(default_factory=lambda: {GPU: {}, OTHER_GPU: {}})
     broken: set[str] = field(default_factory=set)
     all_broken: bool = False
     counted: int = 0
@@ -51,13 +51,13 @@ class Reader:
         self.counted += 1
         if self.all_broken:
             raise NvmlError("the driver is gone")
-        return tuple(card(uuid, number) for number, uuid in enumerate(self.held))
+        return tuple(card(uuid, number) for number, uuid in enumerate(self.used))
 
     def sample(self, uuid: str) -> GpuSample:
         if self.all_broken or uuid in self.broken:
             raise NvmlError("the GPU fell off the bus")
-        rows = tuple(GpuProcess(pid, mib) for pid, mib in self.held[uuid].items())
-        return GpuSample(uuid=uuid, total_mib=CARD, used_mib=sum(self.held[uuid].values()) + 100, processes=rows)
+        rows = tuple(GpuProcess(pid, mib) for pid, mib in self.used[uuid].items())
+        return GpuSample(uuid=uuid, total_mib=CARD, used_mib=sum(self.used[uuid].values()) + 100, processes=rows)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -69,11 +69,11 @@ class World:
     reader: Reader
     metrics: Metrics
     folder: Path
-    verdicts: list[KillDecision]
+    decisions: list[KillDecision]
     notices: list[UserMessage]
     quotas: list[Quota]
     clock: list[float]
-    carry_out: Callable[[KillDecision], KillResult]
+    execute: Callable[[KillDecision], KillResult]
 
     def look(self, times: int = 1) -> dict[str, Any]:
         for _ in range(times):
@@ -121,14 +121,14 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
     reader, metrics, clock = Reader(), Metrics(), [1000.0]
-    verdicts: list[KillDecision] = []
+    decisions: list[KillDecision] = []
     notices: list[UserMessage] = []
     quotas: list[Quota] = [quota(grace_seconds=0.0)]
 
     class Executor:
-        def carry_out(self, verdict: KillDecision) -> KillResult:
-            verdicts.append(verdict)
-            return made.carry_out(verdict)
+        def execute(self, decision: KillDecision) -> KillResult:
+            decisions.append(decision)
+            return made.execute(decision)
 
     class Sink:
         def notify(self, notice: UserMessage) -> None:
@@ -141,7 +141,7 @@ def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
     )  # fmt: skip
     enforcer = EnforcementLoop("gpu-7", folder, parts, enforcing=enforcing, clock=lambda: clock[0])
     made = World(
-        enforcer, reader, metrics, folder, verdicts, notices, quotas, clock, lambda _: KillResult(Reason.KILLED)
+        enforcer, reader, metrics, folder, decisions, notices, quotas, clock, lambda _: KillResult(Reason.KILLED)
     )
     yield made
     enforcer.close()
@@ -155,7 +155,7 @@ def wait_for(true: Callable[[], bool]) -> None:
 
 
 def test_the_status_says_what_is_seen(world: World) -> None:
-    world.reader.held[GPU] = {101: 1000, 102: 500, 201: 300, 900: 200, 666: 50}
+    world.reader.used[GPU] = {101: 1000, 102: 500, 201: 300, 900: 200, 666: 50}
     world.quotas.append(neighbour(container_id=None, gpu=OTHER_GPU))
     status = world.look()
     assert status["version"] == 1
@@ -172,7 +172,7 @@ def test_the_status_says_what_is_seen(world: World) -> None:
 
 
 def test_a_container_on_a_gpu_it_has_no_quota_for_is_a_stranger_there(world: World) -> None:
-    world.reader.held[GPU], world.reader.held[OTHER_GPU] = {101: 1000}, {101: 9000}
+    world.reader.used[GPU], world.reader.used[OTHER_GPU] = {101: 1000}, {101: 9000}
     assert [(row["gpu"], row["pid"]) for row in world.look()["strangers"]] == [(OTHER_GPU, 101)]
 
 
@@ -181,27 +181,27 @@ def test_a_container_that_was_given_nothing_is_listed_warned_and_handed_over_onc
 ) -> None:
     world.quotas[0] = quota(memory_mib=0, grace_seconds=0.0)
     assert world.look()["containers"] == []
-    world.reader.held[GPU] = {101: 50}
+    world.reader.used[GPU] = {101: 50}
     (row,) = world.look(2)["containers"]
     assert (row["usedMib"], row["quotaMib"], row["limit"], row["state"]) == (50, 0, None, "Over")
     world.look()
-    wait_for(lambda: bool(world.verdicts) and all(future.done() for future in world.enforcer._pending))
+    wait_for(lambda: bool(world.decisions) and all(future.done() for future in world.enforcer._pending))
     assert world.notices[0].note.startswith(f"container model holds 50 MiB of its 0 MiB on {GPU}")
-    world.reader.held[GPU] = {}
+    world.reader.used[GPU] = {}
     assert [row["container"] for row in world.look()["containers"]] == ["model"], "what came of it can be read up"
 
 
 def test_over_quota_is_warned_recorded_and_handed_over_once(world: World) -> None:
-    world.reader.held[GPU] = {101: 5000}
+    world.reader.used[GPU] = {101: 5000}
     assert world.look(2)["containers"][0]["state"] == "Over"
     world.look()
-    wait_for(lambda: bool(world.verdicts))
+    wait_for(lambda: bool(world.decisions))
     assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA]
     wait_for(lambda: world.enforcer._parts.audit_log.head.seq == 2)
     assert world.kinds() == ["GRACE_STARTED", "WARNED"]
     wait_for(lambda: all(future.done() for future in world.enforcer._pending))
     assert world.look(5)["containers"][0]["state"] == "CoolingDown"
-    assert len(world.verdicts) == 1
+    assert len(world.decisions) == 1
     assert 'gpu_share_limit_violations_total{action="killed"} 1.0' in world.scrape()
     assert 'gpu_share_kill_results_total{reason="Killed"} 1.0' in world.scrape()
 
@@ -213,35 +213,35 @@ def test_the_loop_goes_on_while_a_kill_takes_its_time(world: World) -> None:
         assert release.wait(60)
         return KillResult(Reason.KILLED)
 
-    world.carry_out = slow
-    world.reader.held[GPU] = {101: 5000}
+    world.execute = slow
+    world.reader.used[GPU] = {101: 5000}
     assert world.look(20)["containers"][0]["state"] == "Killing"
     assert not all(future.done() for future in world.enforcer._pending)
     release.set()
 
 
-def test_a_container_that_restarts_while_it_is_pursued_is_not_pursued_twice(world: World) -> None:
+def test_a_container_that_restarts_while_it_is_killed_is_not_killed_twice(world: World) -> None:
     proceed = threading.Event()
-    world.carry_out = lambda _: KillResult(Reason.KILLED if proceed.wait(30) else Reason.ALREADY_EXITED)
-    world.reader.held[GPU] = {101: 9000}
+    world.execute = lambda _: KillResult(Reason.KILLED if proceed.wait(30) else Reason.ALREADY_EXITED)
+    world.reader.used[GPU] = {101: 9000}
     world.look(3)
     world.quotas[:] = [quota(container_id=RESTARTED, grace_seconds=0.0)]
-    world.reader.held[GPU] = {301: 9000}
+    world.reader.used[GPU] = {301: 9000}
     world.look(6)
     proceed.set()
-    wait_for(lambda: bool(world.verdicts))
-    assert [each.quota.container_id for each in world.verdicts] == [CONTAINER]
+    wait_for(lambda: bool(world.decisions))
+    assert [each.quota.container_id for each in world.decisions] == [CONTAINER]
 
 
-def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_told_to_stop(world: World) -> None:
+def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_reported_to_stop(world: World) -> None:
     remembered: list[bytes] = []
 
-    def carry_out(_: KillDecision) -> KillResult:
+    def execute(_: KillDecision) -> KillResult:
         remembered.append((world.folder / state_file.NAME).read_bytes())
         return KillResult(Reason.KILLED)
 
-    world.carry_out = carry_out
-    world.reader.held[GPU] = {101: 5000}
+    world.execute = execute
+    world.reader.used[GPU] = {101: 5000}
     world.look(3)
     wait_for(lambda: bool(remembered))
     assert len(json.loads(remembered[0])["kills"]) == 1
@@ -250,19 +250,19 @@ def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_told_to_s
 
 
 def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_starts_anew(world: World) -> None:
-    world.reader.held[GPU] = {101: 5000}
+    world.reader.used[GPU] = {101: 5000}
     (world.folder / circuit_breaker.NAME).write_text("")
     status = world.look(40)
-    assert (world.verdicts, status["kills"]["breakerOpen"]) == ([], True)
+    assert (world.decisions, status["kills"]["breakerOpen"]) == ([], True)
     assert status["containers"][0]["state"] == "Postponed"
     assert any("the breaker is open" in problem for problem in status["problems"])
     assert "gpu_share_breaker_open 1.0" in world.scrape()
     assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA, Reason.BREAKER_OPEN]
     assert circuit_breaker.reset(world.folder)
     assert world.look(2)["kills"]["breakerOpen"] is False
-    assert world.verdicts == [], "three samples are wanted again"
+    assert world.decisions == [], "three samples are wanted again"
     world.look(1)
-    wait_for(lambda: bool(world.verdicts))
+    wait_for(lambda: bool(world.decisions))
     assert "gpu_share_breaker_open 0.0" in world.scrape()
 
 
@@ -277,8 +277,8 @@ def test_a_bug_while_acting_is_counted_and_ends_nothing(world: World) -> None:
     def bug(_: KillDecision) -> KillResult:
         raise ZeroDivisionError
 
-    world.carry_out = bug
-    world.reader.held[GPU] = {101: 5000}
+    world.execute = bug
+    world.reader.used[GPU] = {101: 5000}
     world.look(3)
     wait_for(lambda: all(future.done() for future in world.enforcer._pending))
     assert world.look(3)["kills"]["lastMinute"] == 1, "somebody may have been ended before it showed"
@@ -286,10 +286,10 @@ def test_a_bug_while_acting_is_counted_and_ends_nothing(world: World) -> None:
 
 
 def test_a_gpu_that_cannot_be_read_blinds_only_itself(world: World) -> None:
-    world.reader.held[GPU] = {101: 5000}
+    world.reader.used[GPU] = {101: 5000}
     world.reader.broken = {GPU}
     status = world.look(20)
-    assert world.verdicts == []
+    assert world.decisions == []
     assert status["gpus"][0]["blind"] == "the GPU fell off the bus"
     assert status["gpus"][1]["blind"] is None
     assert (status["containers"][0]["state"], status["containers"][0]["usedMib"]) == ("Unknown", None)
@@ -297,7 +297,7 @@ def test_a_gpu_that_cannot_be_read_blinds_only_itself(world: World) -> None:
     assert f'gpu_share_gpu_nvml_unavailable{{gpu="{GPU}"}} 1.0' in world.scrape()
     world.reader.broken = set()
     world.look(3)
-    wait_for(lambda: bool(world.verdicts))
+    wait_for(lambda: bool(world.decisions))
 
 
 def test_without_a_driver_it_waits_for_one(world: World) -> None:
@@ -316,7 +316,7 @@ def test_a_driver_that_goes_and_comes_back_is_met_again(world: World) -> None:
     assert not any(gpu["blind"] for gpu in world.look()["gpus"])
 
 
-def test_a_disk_that_hangs_stops_no_look_and_no_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_hangs_stops_no_look_and_no_decision(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     back = threading.Event()
 
     def hang(*_: object) -> ChainHead:
@@ -324,10 +324,10 @@ def test_a_disk_that_hangs_stops_no_look_and_no_verdict(world: World, monkeypatc
         raise RecordError("no disk")
 
     monkeypatch.setattr(world.enforcer._parts.audit_log._log, "append", hang)
-    world.reader.held[GPU] = {101: 5000}
+    world.reader.used[GPU] = {101: 5000}
     world.look(20)
-    wait_for(lambda: bool(world.verdicts))
-    assert [verdict.decision for verdict in world.verdicts] == [Decision.KILL]
+    wait_for(lambda: bool(world.decisions))
+    assert [decision.decision for decision in world.decisions] == [Decision.KILL]
     back.set()
 
 
@@ -341,7 +341,7 @@ def test_an_unwritable_warning_stops_nothing(world: World, monkeypatch: pytest.M
         raise RecordError("no space left")
 
     monkeypatch.setattr(world.enforcer._parts.audit_log._log, "append", full)
-    world.reader.held[GPU] = {101: 5000}
+    world.reader.used[GPU] = {101: 5000}
     world.look(5)
     wait_for(lambda: "gpu_share_audit_write_errors_total 2.0" in world.scrape())
 
@@ -360,9 +360,9 @@ def test_an_unwritable_status_stops_nothing(world: World, monkeypatch: pytest.Mo
 
 def test_without_enforcement_there_are_warnings_alone(tmp_path: Path) -> None:
     for world in make(tmp_path, enforcing=False):
-        world.reader.held[GPU] = {101: 5000}
+        world.reader.used[GPU] = {101: 5000}
         status = world.look(30)
-        assert world.verdicts == []
+        assert world.decisions == []
         assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA]
         assert status["enforcing"] is False
         (row,) = status["containers"]
@@ -371,7 +371,7 @@ def test_without_enforcement_there_are_warnings_alone(tmp_path: Path) -> None:
 
 
 def test_metrics_show_use_against_quota_and_forget_who_is_gone(world: World) -> None:
-    world.reader.held[GPU] = {101: 1000}
+    world.reader.used[GPU] = {101: 1000}
     world.look()
     series = f'{{container="model",gpu="{GPU}",namespace="asr",pod="tts-0"}}'
     assert f"gpu_share_container_memory_used_bytes{series} {1000 * 2**20:.10g}" in _plain(world.scrape())
@@ -387,7 +387,7 @@ def _plain(text: str) -> str:
     return "\n".join(f"{row.rsplit(' ', 1)[0]} {float(row.rsplit(' ', 1)[1]):.10g}" for row in rows if row[0] != "#")
 
 
-def test_it_stops_when_told_to_and_keeps_its_pace(tmp_path: Path) -> None:
+def test_it_stops_when_reported_to_and_keeps_its_pace(tmp_path: Path) -> None:
     for world in make(tmp_path, enforcing=True):
         stopped = threading.Event()
         world.enforcer._clock = time.monotonic

@@ -1,4 +1,4 @@
-"""The first looks, while nobody has said yet who may hold what."""
+"""The first looks, while nobody has reported yet who may hold what."""
 
 import threading
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def test_a_disk_that_is_slow_at_the_start_forgets_no_grace_period(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.quotas[:] = [quota(grace_seconds=60.0)]
-    world.reader.held[GPU] = {101: 9000}
+    world.reader.used[GPU] = {101: 9000}
     world.look(5)
 
     answers = threading.Event()
@@ -32,7 +32,7 @@ def test_a_disk_that_is_slow_at_the_start_forgets_no_grace_period(
     assert recalled
     for _ in range(3):
         again.poll()
-    assert again._state.cases == recalled, "nobody was judged"
+    assert again._state.cases == recalled, "nothing was evaluated"
     answers.set()
 
     def knows() -> bool:

@@ -1,4 +1,4 @@
-"""Who goes over its quota and back, again and again: what is logged, told and recorded of it."""
+"""Who goes over its quota and back, again and again: what is logged, reported and recorded of it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_grace_that_begins_again_and_again_is_recorded_once_a_minute(world: World) -> None:
     for turn in range(150):
-        world.reader.held[GPU] = {101: 1000 if turn % 2 else 4150}
+        world.reader.used[GPU] = {101: 1000 if turn % 2 else 4150}
         world.look()
     world.enforcer._parts.audit_log.close()
     assert world.kinds() == ["GRACE_STARTED", "GRACE_STARTED"]
@@ -31,12 +31,12 @@ def test_flapping_below_the_grace_period_makes_one_warning_and_then_one_in_five_
     world.quotas[0] = quota(grace_seconds=60.0)
     with capture_logs() as logs:
         for turn in range(800):
-            world.reader.held[GPU] = {101: 1000 if turn % 8 >= 6 else 4150}  # so little over that no debt builds up
+            world.reader.used[GPU] = {101: 1000 if turn % 8 >= 6 else 4150}  # so little over that no debt builds up
             world.look()
     world.enforcer._parts.audit_log.close()
-    judged = Counter(each["decision"] for each in logs if each["event"] == "judged" and each["log_level"] == "info")
-    assert judged == {"GraceStarted": 7, "Warned": 2, "BackUnder": 2}, "once a minute, and twice in ten"
-    assert world.verdicts == []
+    evaluated = Counter(each["decision"] for each in logs if each["event"] == "decided" and each["log_level"] == "info")
+    assert evaluated == {"GraceStarted": 7, "Warned": 2, "BackUnder": 2}, "once a minute, and twice in ten"
+    assert world.decisions == []
     assert 'gpu_share_limit_violations_total{action="warned"} 100.0' in world.scrape(), "it went over that often"
     assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA, Reason.BACK_UNDER_QUOTA] * 2
     assert "for the 76th time in 5 min; its processes are ended" in world.notices[2].note

@@ -18,7 +18,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_a_failure_to_keep_grace_periods_is_logged_once_until_they_are_kept_again(world: World) -> None:
     """An enforcer takes two samples a second: a log line for each would fill the disk that is failing."""
-    world.reader.held[GPU] = {101: 5000}
+    world.reader.used[GPU] = {101: 5000}
     hindrance = world.folder / f".{state_file.NAME}.new"
     with capture_logs() as logs:
         for _ in range(2):

@@ -12,7 +12,7 @@ import pytest
 from enforcer.detection import state_file
 from enforcer.detection.types import DetectorState, KillDecision
 from enforcer.kill import circuit_breaker
-from enforcer.kill.executor import KillResult
+from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
 from enforcer.quota.checkpoint import Checkpoint
 from gpushare.reasons import Reason
@@ -37,10 +37,10 @@ class Hanging:
 
     def let_go(self, *, reading: bool = False) -> None:
         """End the hang: from now on there is no such file."""
-        held = os.open(self.file, os.O_PATH)
+        opened = os.open(self.file, os.O_PATH)
         self.file.unlink()  # first: it must not take the place of another
-        os.close(os.open(f"/proc/self/fd/{held}", (os.O_WRONLY if reading else os.O_RDONLY) | os.O_NONBLOCK))
-        os.close(held)
+        os.close(os.open(f"/proc/self/fd/{opened}", (os.O_WRONLY if reading else os.O_RDONLY) | os.O_NONBLOCK))
+        os.close(opened)
 
 
 def ready(world: World) -> None:
@@ -69,13 +69,13 @@ def seen(world: World) -> int:
 
 
 @pytest.mark.parametrize("name", ["status.json", state_file.NAME])
-def test_looking_goes_on_while_a_file_cannot_be_written_and_it_is_said(name: str, world: World) -> None:
+def test_looking_goes_on_while_a_file_cannot_be_written_and_it_is_reported(name: str, world: World) -> None:
     ready(world)
     disk = Hanging(world.folder / f".{name}.new")
-    world.reader.held[GPU] = {101: 9000}
+    world.reader.used[GPU] = {101: 9000}
     turns(world, 2)
     assert seen(world) == 9000
-    world.reader.held[GPU] = {101: 8000}
+    world.reader.used[GPU] = {101: 8000}
     turns(world, 2)
     assert seen(world) == 8000
     wait_for(lambda: "the disk of" in "".join(look(world)["problems"]))
@@ -91,7 +91,7 @@ def test_quotas_that_cannot_be_read_stay_as_they_were(world: World) -> None:
     answers.set()
     object.__setattr__(world.enforcer._parts, "quotas", lambda: answers.wait() and checkpoint.read())
     ready(world)
-    world.reader.held[GPU] = {101: 9000}
+    world.reader.used[GPU] = {101: 9000}
     turns(world, 3)
     world.written()
     answers.clear()
@@ -104,10 +104,10 @@ def test_quotas_that_cannot_be_read_stay_as_they_were(world: World) -> None:
 def test_nobody_is_ended_before_a_restart_would_know_of_it(world: World) -> None:
     ready(world)
     disk = Hanging(world.folder / f".{state_file.NAME}.new")
-    world.reader.held[GPU] = {101: 9000}
+    world.reader.used[GPU] = {101: 9000}
     turns(world, 5)
     wait_for(lambda: Reason.AUDIT_UNWRITABLE in {each.reason for each in world.notices})
-    assert world.verdicts == []
+    assert world.decisions == []
     remembered: list[DetectorState | None] = []
 
     def end(_: KillDecision) -> KillResult:
@@ -115,7 +115,7 @@ def test_nobody_is_ended_before_a_restart_would_know_of_it(world: World) -> None
         remembered.append(state_file.decode(file.read_bytes(), world.enforcer._boot, world.clock[0]))
         return KillResult(Reason.KILLED)
 
-    world.carry_out = end
+    world.execute = end
     disk.let_go()
     world.clock[0] += 60  # its cool-down
     wait_for(lambda: bool(look(world) and remembered))
@@ -129,23 +129,23 @@ def test_who_is_to_be_ended_waits_for_a_slow_disk_and_is_ended_then(
     monkeypatch.setattr("enforcer.loop.DISK_SECONDS", 60)
     ready(world)
     disk = Hanging(world.folder / f".{state_file.NAME}.new")
-    world.reader.held[GPU] = {101: 9000}
+    world.reader.used[GPU] = {101: 9000}
     turns(world, 4)
-    assert world.verdicts == []
+    assert world.decisions == []
     disk.let_go()
-    wait_for(lambda: len(world.verdicts) == 1)
+    wait_for(lambda: len(world.decisions) == 1)
 
 
 def test_a_breaker_that_the_disk_was_too_slow_to_show_holds_all_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is found after the look that wanted to know, and before anybody is ended."""
-    monkeypatch.setattr(world.enforcer._breaker, "told", lambda state: state)
-    world.enforcer._breaker.stands = True
-    world.reader.held[GPU] = {101: 9000}
+    monkeypatch.setattr(world.enforcer._breaker, "sync_from_disk", lambda state: state)
+    world.enforcer._breaker.is_open = True
+    world.reader.used[GPU] = {101: 9000}
     turns(world, 4)
     wait_for(lambda: bool(look(world)) and 'gpu_share_kill_results_total{reason="BreakerOpen"}' in world.scrape())
-    assert world.verdicts == []
+    assert world.decisions == []
 
 
 def test_a_breaker_that_opens_on_a_hanging_disk_is_open_all_the_same(world: World) -> None:
@@ -154,24 +154,24 @@ def test_a_breaker_that_opens_on_a_hanging_disk_is_open_all_the_same(world: Worl
     storm = DetectorState(open=True)
     for _ in range(3):
         world.enforcer._disk.turn()
-        assert world.enforcer._breaker.told(storm).open
-        world.enforcer._breaker.keep(storm)
+        assert world.enforcer._breaker.sync_from_disk(storm).open
+        world.enforcer._breaker.persist(storm)
     disk.let_go()
     wait_for(lambda: (world.folder / circuit_breaker.NAME).exists() and world.enforcer._disk.problem is None)
-    assert world.enforcer._breaker.told(storm).open
+    assert world.enforcer._breaker.sync_from_disk(storm).open
     assert circuit_breaker.reset(world.folder)
 
     def closed() -> bool:
         world.enforcer._disk.turn()
-        return not world.enforcer._breaker.told(storm).open
+        return not world.enforcer._breaker.sync_from_disk(storm).open
 
     wait_for(closed)
 
 
-def test_it_ends_when_it_is_told_to(world: World) -> None:
+def test_it_ends_when_it_is_reported_to(world: World) -> None:
     ready(world)
     disk = Hanging(world.folder / f".{state_file.NAME}.new")
-    world.reader.held[GPU] = {101: 9000}
+    world.reader.used[GPU] = {101: 9000}
     stopped = threading.Event()
     thread = threading.Thread(target=EnforcementLoop.run, args=(world.enforcer, stopped, 0.01), daemon=True)
     thread.start()

@@ -18,7 +18,7 @@ def said(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tup
 def test_it_says_whether_it_is_open_and_closes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / FOLDER).mkdir()
     assert said(capsys, tmp_path) == (0, "the breaker is closed")
-    CircuitBreaker(tmp_path, BackgroundExecutor("disk")).keep(DetectorState(open=True))
+    CircuitBreaker(tmp_path, BackgroundExecutor("disk")).persist(DetectorState(open=True))
     capsys.readouterr()
     code, text = said(capsys, tmp_path)
     assert code == 1

@@ -1,11 +1,14 @@
 """Who is in a container, from files as the kernel writes them."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from enforcer.attribution import container_processes
 from enforcer.attribution.cgroup import ContainerRef, Identity
-from enforcer.attribution.container_processes import ContainerProcess, list_processes
+from enforcer.attribution.container_processes import ContainerProcess, HostProcesses, list_processes
+from enforcer.attribution.procfs import PidHandle
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD
 
 OURS, THEIRS = ContainerRef(POD, CONTAINER), ContainerRef(POD, NEIGHBOUR)
@@ -94,3 +97,31 @@ def test_those_that_end_while_we_look_are_not_there_and_hide_nobody(tmp_path: Pa
 
 def test_by_default_it_is_the_real_proc_that_is_looked_at() -> None:
     assert list_processes(Attributor(), ContainerRef(POD, "no such container " * 4)) == []
+
+
+def test_the_processes_of_this_host_are_those_of_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    me, opened = os.getpid(), list[int]()
+    ours = Identity(pid=me, start=1, owner=OURS)
+
+    class Mine:
+        def identify(self, pid: int) -> Identity | None:
+            return ours if pid == me else None
+
+    class Noted(PidHandle):
+        @classmethod
+        def open(cls, pid: int) -> "Noted | None":
+            opened.append(pid)
+            return super().open(pid)
+
+    processes = HostProcesses(Mine(), Noted)
+    assert processes.identify(me) is ours
+    with processes.pin(me) as handle:  # type: ignore[union-attr]
+        assert (handle.pid, type(handle), opened) == (me, Noted, [me])
+    monkeypatch.setattr(container_processes, "leads_namespace", lambda pid: pid == me)
+    assert (processes.leads_namespace(me), processes.leads_namespace(me + 1)) == (True, False)
+    found = [ContainerProcess(ours, (me,))]
+    listed = {(id(processes.attributor), OURS): found}
+    monkeypatch.setattr(container_processes, "list_processes", lambda who, whose: listed[id(who), whose])
+    assert processes.processes_of(OURS) is found
+    with HostProcesses(Mine()).pin(me) as handle:  # type: ignore[union-attr]
+        assert type(handle) is PidHandle

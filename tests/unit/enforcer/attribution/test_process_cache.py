@@ -1,4 +1,4 @@
-"""Processes that are held on to: known for as long as they are as they were, and not a moment longer."""
+"""Processes that are kept on to: known for as long as they are as they were, and not a moment longer."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ import pytest
 
 from enforcer.attribution import process_cache
 from enforcer.attribution.cgroup import Identity
-from enforcer.attribution.process_cache import LINGER, CachedIdentity, PinnedProcess, ProcessCache
+from enforcer.attribution.process_cache import LINGER, CachedIdentity, CachedProcess, ProcessCache
 from enforcer.attribution.procfs import CgroupAttributor
 from tests.unit.enforcer.attribution.test_procfs import GROUP, OURS, OWN_GROUP, process_files
 
@@ -41,20 +41,20 @@ def folder(tmp_path: Path) -> Path:
 
 def _found(pid: int, folder: Path) -> CachedIdentity:
     inode = folder.stat().st_ino
-    said = Path(f"/proc/{pid}/cgroup").read_bytes()
-    return CachedIdentity(Identity(pid=pid, start=1, owner=None, cgroup_inode=inode), said, str(folder), inode)
+    text = Path(f"/proc/{pid}/cgroup").read_bytes()
+    return CachedIdentity(Identity(pid=pid, start=1, owner=None, cgroup_inode=inode), text, str(folder), inode)
 
 
-def _hold(pid: int) -> PinnedProcess:
-    hold = PinnedProcess.on(pid)
+def _hold(pid: int) -> CachedProcess:
+    hold = CachedProcess.open(pid)
     assert hold is not None
     return hold
 
 
-def _held(pid: int, folder: Path, clock: Clock | None = None) -> tuple[ProcessCache, CachedIdentity]:
-    """One that is held on to."""
+def _used(pid: int, folder: Path, clock: Clock | None = None) -> tuple[ProcessCache, CachedIdentity]:
+    """One that is kept on to."""
     kept, found = ProcessCache(clock or Clock()), _found(pid, folder)
-    kept.keep(_hold(pid), found)
+    kept.store(_hold(pid), found)
     assert kept.lookup(pid) is found.identity
     return kept, found
 
@@ -66,7 +66,7 @@ def _open_files() -> int:
 def test_one_that_is_as_it_was_is_known_without_being_made_out_again(
     process: subprocess.Popen[bytes], folder: Path
 ) -> None:
-    kept, found = _held(process.pid, folder)
+    kept, found = _used(process.pid, folder)
     assert kept.lookup(process.pid) is found.identity
     assert kept.lookup(os.getpid()) is None, "and nobody else is"
 
@@ -75,7 +75,7 @@ def test_one_that_has_ended_is_nobody_also_while_its_corpse_is_there(
     process: subprocess.Popen[bytes], folder: Path
 ) -> None:
     files = _open_files()
-    kept, _ = _held(process.pid, folder)
+    kept, _ = _used(process.pid, folder)
     os.kill(process.pid, signal.SIGKILL)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a corpse from now on
     assert kept.lookup(process.pid) is None
@@ -87,9 +87,9 @@ def test_one_whose_pidfd_says_that_it_has_ended_is_nobody_whatever_its_cgroup_sa
 ) -> None:
     """In cgroup v2 a corpse's says what it did."""
     hold, found = _hold(process.pid), _found(process.pid, folder)
-    assert hold.is_as(found)
+    assert hold.unchanged_since(found)
     hold.ended = lambda _: [(hold.pidfd, 1)]
-    assert not hold.is_as(found)
+    assert not hold.unchanged_since(found)
     hold.close()
 
 
@@ -98,7 +98,7 @@ def test_one_that_ended_before_all_was_found_is_not_kept(process: subprocess.Pop
     hold, found, kept = _hold(process.pid), _found(process.pid, folder), ProcessCache(Clock())
     process.kill()
     process.wait()
-    kept.keep(hold, found)
+    kept.store(hold, found)
     assert _open_files() == files
     assert kept.lookup(process.pid) is None
 
@@ -112,13 +112,13 @@ def test_what_was_found_of_another_process_with_its_pid_is_not_kept(
     first.kill()
     first.wait()
     kept = ProcessCache(Clock())
-    kept.keep(hold, _found(process.pid, folder))
+    kept.store(hold, _found(process.pid, folder))
     assert kept.lookup(process.pid) is None
 
 
 def test_a_cgroup_of_another_name_is_another_matter(process: subprocess.Popen[bytes], folder: Path) -> None:
     kept, found, hold = ProcessCache(Clock()), _found(process.pid, folder), _hold(process.pid)
-    kept.keep(hold, CachedIdentity(found.identity, found.said + b"1:name=x:/y\n", found.folder, found.inode))
+    kept.store(hold, CachedIdentity(found.identity, found.cgroup_text + b"1:name=x:/y\n", found.folder, found.inode))
     assert kept.lookup(process.pid) is None
 
 
@@ -126,34 +126,34 @@ def test_a_text_of_more_than_a_page_is_never_as_it_was(
     process: subprocess.Popen[bytes], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = _found(process.pid, folder)
-    monkeypatch.setattr(process_cache, "PAGE", len(found.said) - 1)
+    monkeypatch.setattr(process_cache, "PAGE", len(found.cgroup_text) - 1)
     kept = ProcessCache(Clock())
-    kept.keep(_hold(process.pid), found)
+    kept.store(_hold(process.pid), found)
     assert kept.lookup(process.pid) is None
 
 
 def test_a_cgroup_made_again_under_its_name_is_another(process: subprocess.Popen[bytes], folder: Path) -> None:
-    kept, _ = _held(process.pid, folder)
+    kept, _ = _used(process.pid, folder)
     folder.rename(folder.with_name("away"))
     assert kept.lookup(process.pid) is None, "it is gone"
     folder.mkdir()
-    kept, _ = _held(process.pid, folder)
+    kept, _ = _used(process.pid, folder)
     folder.rename(folder.with_name("away too"))
     folder.mkdir()
     assert kept.lookup(process.pid) is None, "it is another"
 
 
-def test_what_cannot_be_found_is_not_held_on_to(process: subprocess.Popen[bytes]) -> None:
+def test_what_cannot_be_found_is_not_kept_on_to(process: subprocess.Popen[bytes]) -> None:
     files = _open_files()
     kept = ProcessCache(Clock())
-    kept.keep(_hold(process.pid), None)
+    kept.store(_hold(process.pid), None)
     assert kept.lookup(process.pid) is None
     assert _open_files() == files
 
 
 def test_who_is_not_asked_about_is_let_go_of(process: subprocess.Popen[bytes], folder: Path) -> None:
     clock, files = Clock(), _open_files()
-    kept, found = _held(process.pid, folder, clock)
+    kept, found = _used(process.pid, folder, clock)
     clock.now += LINGER - 1
     assert kept.lookup(process.pid) is found.identity
     clock.now += 2
@@ -164,27 +164,27 @@ def test_who_is_not_asked_about_is_let_go_of(process: subprocess.Popen[bytes], f
     assert _open_files() == files
 
 
-def test_so_many_are_held_on_to_that_files_are_left_for_everything_else(
+def test_so_many_are_kept_on_to_that_files_are_left_for_everything_else(
     process: subprocess.Popen[bytes], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2 * process_cache.SHARE - 1, 4096))
     kept = ProcessCache(Clock())
     assert not kept.full
-    kept.keep(_hold(process.pid), _found(process.pid, folder))
+    kept.store(_hold(process.pid), _found(process.pid, folder))
     assert kept.full
     files = _open_files()
-    kept.keep(_hold(os.getpid()), _found(os.getpid(), folder))
+    kept.store(_hold(os.getpid()), _found(os.getpid(), folder))
     assert kept.lookup(os.getpid()) is None
     assert _open_files() == files
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert not ProcessCache(Clock()).full
 
 
-def test_nothing_is_held_where_the_pid_is_nobodys(process: subprocess.Popen[bytes]) -> None:
+def test_nothing_is_kept_where_the_pid_is_nobodys(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
     files = _open_files()
-    assert PinnedProcess.on(process.pid) is None
+    assert CachedProcess.open(process.pid) is None
     assert _open_files() == files
 
 
@@ -196,7 +196,7 @@ def test_whether_it_has_ended_is_asked_and_not_waited_for(process: subprocess.Po
         return []
 
     hold.ended = ended
-    assert hold.is_as(_found(process.pid, folder))
+    assert hold.unchanged_since(_found(process.pid, folder))
     assert asked == [0]
     hold.close()
 
@@ -210,7 +210,7 @@ def test_where_there_is_no_room_for_its_second_file_the_first_is_let_go_of(
     files = _open_files()
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", full)
-        assert PinnedProcess.on(process.pid) is None
+        assert CachedProcess.open(process.pid) is None
     assert _open_files() == files
 
 
@@ -218,7 +218,7 @@ def test_nobody_is_let_go_of_before_all_its_time_is_over(process: subprocess.Pop
     clock, files = Clock(), _open_files()
     kept = ProcessCache(clock)
     clock.now += 1
-    kept.keep(_hold(process.pid), _found(process.pid, folder))
+    kept.store(_hold(process.pid), _found(process.pid, folder))
     clock.now += LINGER
     kept.lookup(1)
     assert _open_files() == files + 2, "it is looked through, and this one's time is just over"
@@ -265,7 +265,7 @@ def _identified(who: CgroupAttributor, pid: int, times: int = 3) -> list[Identit
     return [who.identify(pid) for _ in range(times)]
 
 
-def test_one_in_a_container_is_made_out_before_and_after_it_is_held_on_to_and_then_known(
+def test_one_in_a_container_is_made_out_before_and_after_it_is_kept_on_to_and_then_known(
     process: subprocess.Popen[bytes], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = _found(process.pid, folder)
@@ -274,7 +274,7 @@ def test_one_in_a_container_is_made_out_before_and_after_it_is_held_on_to_and_th
     assert looks.taken == 2
 
 
-def test_one_that_cannot_be_held_on_to_is_made_out_at_each_look(
+def test_one_that_cannot_be_kept_on_to_is_made_out_at_each_look(
     process: subprocess.Popen[bytes], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, files = _found(process.pid, folder), _open_files()
@@ -289,7 +289,7 @@ def test_one_that_cannot_be_held_on_to_is_made_out_at_each_look(
         assert _identified(CgroupAttributor(), process.pid) == [found.identity] * 3
     assert looks.taken == 6, "there is no room"
     with monkeypatch.context() as patched:
-        patched.setattr(PinnedProcess, "on", lambda _: None)
+        patched.setattr(CachedProcess, "open", lambda _: None)
         assert _identified(CgroupAttributor(), process.pid) == [found.identity] * 3
     assert looks.taken == 9, "it has ended"
     assert _open_files() == files

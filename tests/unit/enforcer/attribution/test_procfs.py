@@ -143,7 +143,7 @@ def test_where_no_cgroup_can_be_seen_the_owner_still_is(tmp_path: Path, cgroup: 
 
 
 @pytest.mark.parametrize("flags", [0x00200000, KTHREAD])
-def test_a_kernel_thread_is_told_by_its_flag(tmp_path: Path, flags: int) -> None:
+def test_a_kernel_thread_is_reported_by_its_flag(tmp_path: Path, flags: int) -> None:
     process_files(tmp_path / "proc", stat=stat_text(flags=flags), cgroup="0::/\n")
     assert identify(tmp_path) == Identity(pid=77, start=4711, owner=None, kernel_thread=True)
 
@@ -217,19 +217,19 @@ def test_only_the_first_of_a_namespace_is_deaf_and_only_without_a_handler(
     tmp_path: Path, own: str, caught: int, *, deaf: bool
 ) -> None:
     process_files(tmp_path, status=f"NSpid:\t{own}\nSigCgt:\t{caught:016x}\n")
-    assert PidHandle(77, -1).deaf(signal.SIGTERM, tmp_path) is deaf
+    assert PidHandle(77, -1).ignores(signal.SIGTERM, tmp_path) is deaf
 
 
 def test_of_all_handlers_only_that_of_the_signal_counts(tmp_path: Path) -> None:
     for number in range(64):
         process_files(tmp_path, number, status=f"NSpid:\t77\t1\nSigCgt:\t{1 << number:016x}\n")
-        deaf = PidHandle(number, -1).deaf(signal.SIGTERM, tmp_path)
+        deaf = PidHandle(number, -1).ignores(signal.SIGTERM, tmp_path)
         assert deaf is (number != signal.SIGTERM - 1), number
 
 
-def test_a_first_process_whose_handlers_are_not_said_counts_as_deaf(tmp_path: Path) -> None:
+def test_a_first_process_whose_handlers_are_not_reported_counts_as_deaf(tmp_path: Path) -> None:
     process_files(tmp_path, status="NSpid:\t77\t1\n")
-    assert PidHandle(77, -1).deaf(signal.SIGTERM, tmp_path) is True
+    assert PidHandle(77, -1).ignores(signal.SIGTERM, tmp_path) is True
 
 
 def test_by_default_it_is_the_real_proc_that_is_read() -> None:
@@ -238,7 +238,7 @@ def test_by_default_it_is_the_real_proc_that_is_read() -> None:
     assert leads_namespace(me) is (namespace_pids(me)[-1] == 1)
     seen = CgroupAttributor().identify(me)
     assert seen is not None
-    assert not PidHandle(me, -1).deaf(signal.SIGTERM) or leads_namespace(me)
+    assert not PidHandle(me, -1).ignores(signal.SIGTERM) or leads_namespace(me)
     assert in_initial_pid_namespace() is (Path("/proc/self/ns/pid").stat().st_ino == INITIAL_PID_NAMESPACE)
 
 
@@ -291,7 +291,7 @@ def test_waiting_for_one_that_does_not_end_comes_to_an_end(sleeper: int, monkeyp
 def test_another_hold_outlives_the_first_and_letting_go_twice_closes_nobody_elses(sleeper: int) -> None:
     handle = PidHandle.open(sleeper)
     assert handle is not None
-    with handle, handle.again() as another:
+    with handle, handle.duplicate() as another:
         assert (type(another), another.pid) == (PidHandle, sleeper)
         number = handle.fileno()
         assert another.fileno() != number

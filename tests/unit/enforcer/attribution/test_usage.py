@@ -28,42 +28,42 @@ class Slots(Reader):
 
 
 def test_while_nvml_is_away_that_is_the_problem_and_each_look_tries_again() -> None:
-    reader, told = Slots(card(GPU, 0)), list[str]()
-    watch = UsageSampler(reader, Attributor(), lambda: told.append("other GPUs"))
+    reader, reported = Slots(card(GPU, 0)), list[str]()
+    watch = UsageSampler(reader, Attributor(), lambda: reported.append("other GPUs"))
     reader.all_broken = True
     for _ in range(2):
         with pytest.raises(NvmlError):
             watch.look()
-    assert (watch.problem, told) == ("the node's GPUs cannot be counted: the driver is gone", [])
+    assert (watch.problem, reported) == ("the node's GPUs cannot be counted: the driver is gone", [])
     reader.all_broken = False
     assert [view.gpu.uuid for view in watch.look()] == [GPU]
-    assert (watch.problem, told, reader.counts) == (None, ["other GPUs"], 3)
+    assert (watch.problem, reported, reader.counts) == (None, ["other GPUs"], 3)
 
 
 def test_a_machine_without_gpus_has_no_problem_and_is_counted_at_every_look() -> None:
-    reader, told = Slots(), list[str]()
-    watch = UsageSampler(reader, Attributor(), lambda: told.append("other GPUs"))
-    assert (watch.look(), watch.look(), watch.problem, reader.counts, told) == ((), (), None, 2, [])
+    reader, reported = Slots(), list[str]()
+    watch = UsageSampler(reader, Attributor(), lambda: reported.append("other GPUs"))
+    assert (watch.look(), watch.look(), watch.problem, reader.counts, reported) == ((), (), None, 2, [])
     reader.cards = (card(GPU, 0),)
     assert [view.gpu.uuid for view in watch.look()] == [GPU]
-    assert told == ["other GPUs"]
+    assert reported == ["other GPUs"]
 
 
-def test_one_that_is_plugged_in_later_is_found_and_told_once() -> None:
-    reader, told = Slots(card(GPU, 0)), list[str]()
-    watch = UsageSampler(reader, Attributor(), lambda: told.append("other GPUs"))
+def test_one_that_is_plugged_in_later_is_found_and_reported_once() -> None:
+    reader, reported = Slots(card(GPU, 0)), list[str]()
+    watch = UsageSampler(reader, Attributor(), lambda: reported.append("other GPUs"))
     watch.look()
     reader.cards = (card(GPU, 0), card(OTHER_GPU, 1))
     views = [watch.look() for _ in range(2 * ENUMERATE_EVERY)][-1]
     assert [view.gpu.uuid for view in views] == [GPU, OTHER_GPU]
-    assert told == ["other GPUs", "other GPUs"]
+    assert reported == ["other GPUs", "other GPUs"]
     reader.all_broken = True
     assert [view.gpu.uuid for view in watch.look()] == [GPU, OTHER_GPU]
 
 
 def test_a_process_that_lives_and_is_not_shown_makes_blind_and_one_that_has_ended_does_not() -> None:
     reader, living = Slots(card(GPU, 0)), {666}
-    reader.held[GPU] = {101: 9000, 666: 10}
+    reader.used[GPU] = {101: 9000, 666: 10}
     watch = UsageSampler(reader, Attributor(), alive=lambda pid: pid in living)
     (view,) = watch.look()
     assert view.reading is None
@@ -89,11 +89,11 @@ class Whose(Attributor):
 def test_a_look_that_sees_the_same_is_the_same_view_and_one_that_does_not_is_another() -> None:
     reader, whose = Reader({GPU: {}}), Whose()
     watch = UsageSampler(reader, whose)
-    reader.held[GPU] = {101: 1000, 102: 500}
+    reader.used[GPU] = {101: 1000, 102: 500}
     [first] = watch.look()
     [again] = watch.look()
     assert again is first
-    reader.held[GPU] = {101: 1001, 102: 500}
+    reader.used[GPU] = {101: 1001, 102: 500}
     [more] = watch.look()
     assert [each.used_mib for each in more.holders] == [1001, 500]
     whose.starts[102] = 9
@@ -107,7 +107,7 @@ def test_a_look_that_sees_the_same_is_the_same_view_and_one_that_does_not_is_ano
 def test_what_was_seen_before_a_blind_look_is_put_together_anew() -> None:
     reader, whose = Reader({GPU: {}}), Whose()
     watch = UsageSampler(reader, whose)
-    reader.held[GPU] = {101: 1000}
+    reader.used[GPU] = {101: 1000}
     [first] = watch.look()
     reader.all_broken = True
     assert watch.look()[0].problem is not None

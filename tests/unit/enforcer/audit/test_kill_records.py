@@ -1,5 +1,7 @@
 """What records hold, word for word: people and programs read them for years."""
 
+from dataclasses import replace
+
 import pytest
 
 from enforcer.attribution.cgroup import Identity
@@ -20,22 +22,33 @@ ABOUT = {
     "ceilingMiB": 4196,
 }
 QUOTA = quota(tolerance_mib=100)
-VERDICT = KillDecision(decision=Decision.KILL, quota=QUOTA, used_mib=9500, over_for=5.25)
+DECISION = KillDecision(decision=Decision.KILL, quota=QUOTA, used_mib=9500, over_for=5.25)
 RECORD = {"seq": 7, "gpu": GPU, "pod": {"uid": POD}, "container": "model", "containerId": CONTAINER, "pid": 501}
 KEPT = {"node": "gpu-8", "gpu": GPU, "pod": {"uid": POD}, "container": "model", "containerId": CONTAINER, "intent": 7}
 
 
 def test_a_record_says_whom_it_is_about() -> None:
-    assert kill_records.about("gpu-7", QUOTA) == ABOUT
+    assert kill_records.target_fields("gpu-7", QUOTA) == ABOUT
 
 
 def test_a_warning_says_by_how_much_and_for_how_long() -> None:
-    assert kill_records.warning_fields("gpu-7", VERDICT) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s"}
+    assert kill_records.warning_fields("gpu-7", DECISION) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s"}
 
 
-@pytest.mark.parametrize(("times", "said"), [(1, {}), (2, {"times": 2})])
-def test_one_that_stands_for_several_says_for_how_many(times: int, said: dict[str, int]) -> None:
-    assert kill_records.warning_fields("gpu-7", VERDICT, times) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s", **said}
+def test_a_debt_is_in_the_warning_and_in_the_intent() -> None:
+    indebted = replace(DECISION, debt=12.34)
+    assert kill_records.warning_fields("gpu-7", indebted)["debt"] == "12.3s"
+    assert kill_records.intent_record("gpu-7", indebted, [holder(501, 9000)])["debt"] == "12.3s"
+
+
+@pytest.mark.parametrize(("times", "text"), [(1, {}), (2, {"times": 2})])
+def test_one_that_stands_for_several_says_for_how_many(times: int, text: dict[str, int]) -> None:
+    assert kill_records.warning_fields("gpu-7", DECISION, times) == {
+        **ABOUT,
+        "usedMiB": 9500,
+        "overFor": "5.2s",
+        **text,
+    }
 
 
 def test_what_an_enforcer_died_over_keeps_whom_it_was_about() -> None:
@@ -63,7 +76,7 @@ def _intent(*holders: ProcessUsage) -> dict[str, object]:
 
 def test_an_intent_names_everybody_it_may_end() -> None:
     holders = [holder(501, 9000), holder(502, 500)]
-    assert kill_records.intent_record("gpu-7", VERDICT, holders) == _intent(*holders)
+    assert kill_records.intent_record("gpu-7", DECISION, holders) == _intent(*holders)
 
 
 def _whole(*, respawns: bool = False) -> KillDecision:
@@ -73,25 +86,25 @@ def _whole(*, respawns: bool = False) -> KillDecision:
 
 def test_of_a_whole_container_its_first_process_comes_first_and_once() -> None:
     first, other = holder(500, 0), holder(501, 9000)
-    said = kill_records.intent_record("gpu-7", _whole(), [other, first], [first])
-    assert said == {**_intent(first, other), "first": 500}
+    text = kill_records.intent_record("gpu-7", _whole(), [other, first], [first])
+    assert text == {**_intent(first, other), "first": 500}
 
 
-def test_of_one_without_a_first_process_it_is_said_why_the_holders_are_ended() -> None:
+def test_of_one_without_a_first_process_it_is_reported_why_the_holders_are_ended() -> None:
     assert kill_records.intent_record("gpu-7", _whole(), [holder(501, 9000)]) == {
         **_intent(holder(501, 9000)),
         "note": kill_records.NO_FIRST,
     }
 
 
-def test_one_that_puts_new_processes_in_their_place_is_said_to() -> None:
-    said = kill_records.intent_record("gpu-7", _whole(respawns=True), [holder(501, 9000)], [holder(500, 0)])
-    assert (said["escalated"], said["first"]) == (kill_records.ESCALATED, 500)
+def test_one_that_puts_new_processes_in_their_place_is_reported_to() -> None:
+    text = kill_records.intent_record("gpu-7", _whole(respawns=True), [holder(501, 9000)], [holder(500, 0)])
+    assert (text["escalated"], text["first"]) == (kill_records.ESCALATED, 500)
 
 
 @pytest.mark.parametrize("steps", [(), ("terminate_client", "SIGTERM")], ids=len)
 def test_an_outcome_says_of_each_what_became_of_it_and_by_which_steps(steps: tuple[str, ...]) -> None:
     one = ProcessUsage(Identity(pid=501, start=77, owner=None), 9000)
-    assert kill_records.shown(kill_records.process_outcome(one, Reason.KILLED, *steps)) == {
+    assert kill_records.outcome_fields(kill_records.process_outcome(one, Reason.KILLED, *steps)) == {
         "pid": 501, "start": 77, "usedMiB": 9000, "result": "Killed", "steps": ",".join(steps),
     }  # fmt: skip

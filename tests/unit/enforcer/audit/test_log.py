@@ -46,9 +46,9 @@ def test_the_chain_runs_over_restarts_and_segments(folder: Path) -> None:
         with AuditLog(folder, segment_bytes=SMALL) as log:
             for number in range(4):
                 log.append(Kind.INTENT, {"pid": start * 10 + number})
-    verdict = whole(folder)
-    assert verdict.holds
-    assert verdict.records == 20
+    decision = whole(folder)
+    assert decision.holds
+    assert decision.records == 20
     names = [path.name for path in segments(folder)]
     assert len(names) > 3
     assert names == [
@@ -68,7 +68,7 @@ def test_a_record_is_durable_before_append_returns(folder: Path, monkeypatch: py
     assert b'"pid":7' in synced[0]
 
 
-def test_a_torn_line_is_cut_off_and_said_to_have_been(folder: Path) -> None:
+def test_a_torn_line_is_cut_off_and_reported_to_have_been(folder: Path) -> None:
     with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         log.append(Kind.INTENT, {"pid": 2})
@@ -105,7 +105,7 @@ def test_a_last_record_that_does_not_hold_stops_everything(folder: Path) -> None
     with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
     last(folder).write_bytes(last(folder).read_bytes().replace(b'"pid":1', b'"pid":2'))
-    with pytest.raises(RecordError, match="was edited; move the folder aside"):
+    with pytest.raises(RecordError, match="was edited; move the folder away"):
         AuditLog(folder).open()
 
 
@@ -122,7 +122,7 @@ def test_after_a_log_that_does_not_hold_nothing_is_appended_to_it(folder: Path) 
             log.append(Kind.INTENT, {"pid": 3})
     assert {path: path.read_bytes() for path in segments(folder)} == before
     assert log.problem is not None
-    folder.rename(folder.with_name("aside"))
+    folder.rename(folder.with_name("away"))
     log.append(Kind.INTENT, {"pid": 3})
     assert log.problem is None
     log.close()
@@ -145,7 +145,7 @@ def test_a_tail_too_long_to_be_a_torn_line_is_not_built_upon(folder: Path) -> No
     with last(folder).open("ab") as file:
         file.write(bytes(100_000))
     for attempt in (AuditLog(folder).open, lambda: AuditLog(folder).append(Kind.INTENT, {})):
-        with pytest.raises(RecordError, match="move the folder aside"):
+        with pytest.raises(RecordError, match="move the folder away"):
             attempt()
 
 
@@ -155,9 +155,9 @@ def test_a_record_never_goes_into_a_file_that_was_taken_away(folder: Path, taken
         log.append(Kind.WARNED, {})
         file = last(folder)
         if taken_away == "folder moved":
-            folder.rename(folder.with_name("aside"))
+            folder.rename(folder.with_name("away"))
         elif taken_away == "renamed":
-            file.rename(file.with_name("aside"))
+            file.rename(file.with_name("away"))
         else:
             data = file.read_bytes()
             file.unlink()
@@ -166,12 +166,14 @@ def test_a_record_never_goes_into_a_file_that_was_taken_away(folder: Path, taken
         log.append(Kind.INTENT, {"pid": 1})
         log.append(Kind.OUTCOME, {"intent": 2})
     assert kinds(folder)[-2:] == ["INTENT", "OUTCOME"]
-    verdict = whole(folder)
-    assert verdict.holds == (taken_away == "replaced"), "what is missing is seen to be"
+    decision = whole(folder)
+    assert decision.holds == (taken_away == "replaced"), "what is missing is seen to be"
     assert AuditLog(folder).open() == []
 
 
-def test_a_torn_line_on_a_full_disk_is_said_once_there_is_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torn_line_on_a_full_disk_is_reported_once_there_is_room(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
     with last(folder).open("ab") as file:
@@ -318,7 +320,7 @@ def test_a_segment_that_is_no_plain_file_is_refused(folder: Path, tmp_path: Path
     assert target.read_text() == "precious"
 
 
-def test_intents_nothing_was_said_about_are_found_again(folder: Path) -> None:
+def test_intents_nothing_was_reported_about_are_found_again(folder: Path) -> None:
     with AuditLog(folder) as log:
         for pid in range(3):
             log.append(Kind.INTENT, {"pid": pid})

@@ -57,14 +57,14 @@ def _torn(folder: Path) -> None:
         file.write(b'{"seq":2')
 
 
-def test_what_was_cut_off_is_said_in_the_segment_it_was_cut_off_from(folder: Path) -> None:
+def test_what_was_cut_off_is_reported_in_the_segment_it_was_cut_off_from(folder: Path) -> None:
     _torn(folder)
     with AuditLog(folder):
         pass
     assert found(folder) == {segment_name(1): ["INTENT", "RECOVERED"]}
 
 
-def test_after_a_sync_that_failed_it_is_said_in_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_sync_that_failed_it_is_reported_in_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _torn(folder)
     log = AuditLog(folder)
     with monkeypatch.context() as patched:
@@ -171,7 +171,7 @@ def test_a_segment_whose_name_is_not_its_first_records_says_nothing_of_what_may_
 
 
 @pytest.mark.parametrize("size", [0, 4096])
-def test_so_much_room_is_set_aside_as_was_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_so_much_room_is_reserved_as_was_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     asked: list[int] = []
     monkeypatch.setattr(reserved_space, "preallocate", lambda _, wanted: asked.append(wanted))
     with AuditLog(folder, reserve_bytes=size):

@@ -14,7 +14,7 @@ from enforcer.audit.log import AuditLog, segment_name, segments
 from enforcer.audit.record import ChainHead, Kind, read
 from enforcer.audit.retention import Retention
 from gpushare.errors import RecordError
-from tests.support.descriptors import held_below
+from tests.support.descriptors import open_below
 
 ONE_EACH = 10
 """Bytes of a segment that no two records fit."""
@@ -34,14 +34,14 @@ def _filled(folder: Path, count: int) -> list[ChainHead]:
         return [log.append(Kind.WARNED, {"n": number}) for number in range(count)]
 
 
-def _said(record: dict[str, Any]) -> dict[str, Any]:
+def _text(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in {"seq", "prev", "hash"}}
 
 
 def test_a_record_is_as_it_was_asked_for_at_the_time_it_was_written(folder: Path) -> None:
     with AuditLog(folder, now=lambda: "noon") as log:
         log.append(Kind.GRACE_STARTED, {"pid": 7})
-    assert [_said(record) for record in _records(folder)] == [{"time": "noon", "kind": "GRACE_STARTED", "pid": 7}]
+    assert [_text(record) for record in _records(folder)] == [{"time": "noon", "kind": "GRACE_STARTED", "pid": 7}]
 
 
 def test_of_what_is_removed_it_says_how_much_and_where_the_rest_goes_on(folder: Path) -> None:
@@ -51,7 +51,7 @@ def test_of_what_is_removed_it_says_how_much_and_where_the_rest_goes_on(folder: 
         pass
     kept = _records(folder)
     assert [record["seq"] for record in kept] == [4, 5, 6]
-    assert _said(kept[-1]) == {
+    assert _text(kept[-1]) == {
         "time": "noon",
         "kind": "PRUNED",
         "note": "removed as the settings for keeping the log say",
@@ -65,7 +65,7 @@ def test_of_what_is_cut_off_it_says_what_it_was(folder: Path) -> None:
         file.write(b"torn")
     with AuditLog(folder, now=lambda: "noon"):
         pass
-    assert _said(_records(folder)[-1]) == {
+    assert _text(_records(folder)[-1]) == {
         "time": "noon",
         "kind": "RECOVERED",
         "reason": "Recovered",
@@ -75,38 +75,38 @@ def test_of_what_is_cut_off_it_says_what_it_was(folder: Path) -> None:
     }
 
 
-def test_listeners_are_told_of_all_that_is_written_in_its_order(folder: Path) -> None:
+def test_listeners_are_reported_of_all_that_is_written_in_its_order(folder: Path) -> None:
     _filled(folder, 5)
     with segments(folder)[-1].open("ab") as file:
         file.write(b"torn")
-    told: list[tuple[Kind, bytes]] = []
+    reported: list[tuple[Kind, bytes]] = []
     log = AuditLog(folder, retention=Retention(segments=3))
-    log.listeners.append(lambda kind, line: told.append((kind, line)))
+    log.listeners.append(lambda kind, line: reported.append((kind, line)))
     log.open()
     log.append(Kind.INTENT, {"pid": 7})
     log.close()
-    assert [kind for kind, _ in told] == [Kind.RECOVERED, Kind.PRUNED, Kind.INTENT]
-    assert [read(line)["kind"] for _, line in told] == [str(kind) for kind, _ in told]
-    assert b"".join(line for _, line in told[1:]) == segments(folder)[-1].read_bytes()
+    assert [kind for kind, _ in reported] == [Kind.RECOVERED, Kind.PRUNED, Kind.INTENT]
+    assert [read(line)["kind"] for _, line in reported] == [str(kind) for kind, _ in reported]
+    assert b"".join(line for _, line in reported[1:]) == segments(folder)[-1].read_bytes()
 
 
-def test_nobody_is_told_of_what_did_not_become_durable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Kind] = []
+def test_nobody_is_notified_of_what_did_not_become_durable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[Kind] = []
 
     def broken(_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     with AuditLog(folder) as log:
-        log.listeners.append(lambda kind, _: told.append(kind))
+        log.listeners.append(lambda kind, _: reported.append(kind))
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdatasync", broken)
             with pytest.raises(RecordError):
                 log.append(Kind.INTENT, {})
         log.append(Kind.WARNED, {})
-    assert told == [Kind.WARNED]
+    assert reported == [Kind.WARNED]
 
 
-def test_a_head_is_held_where_its_very_record_is_there(folder: Path) -> None:
+def test_a_head_is_kept_where_its_very_record_is_there(folder: Path) -> None:
     heads = _filled(folder, 4)
     log = AuditLog(folder)
     assert all(log.holds(head) for head in heads)
@@ -125,23 +125,23 @@ def test_a_head_is_found_among_others_in_one_segment_beside_lines_that_do_not_ho
     assert [log.holds(head) for head in heads] == [True, False, True]
 
 
-def test_whether_a_head_is_held_cannot_be_said_without_the_log(folder: Path) -> None:
+def test_whether_a_head_is_kept_cannot_be_reported_without_the_log(folder: Path) -> None:
     with pytest.raises(FileNotFoundError):
         AuditLog(folder).holds(ChainHead(1, "sha256:" + "0" * 64))
 
 
-def test_what_hinders_it_is_said_until_it_does_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_hinders_it_is_reported_until_it_does_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     with AuditLog(folder) as log:
         assert log.problem is None
-        said = f"the audit log in {folder} cannot be written: [Errno 5] Input/output error"
+        text = f"the audit log in {folder} cannot be written: [Errno 5] Input/output error"
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdatasync", broken)
-            with pytest.raises(RecordError, match=f"^{re.escape(said)}$"):
+            with pytest.raises(RecordError, match=f"^{re.escape(text)}$"):
                 log.append(Kind.WARNED, {})
-        assert log.problem == said
+        assert log.problem == text
         log.append(Kind.WARNED, {})
         assert log.problem is None
         with pytest.raises(RecordError, match="cannot be given"):
@@ -153,19 +153,19 @@ def test_a_file_that_stands_where_the_next_segment_belongs_is_named(folder: Path
     _filled(folder, 1)
     with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         (folder / segment_name(2)).write_bytes(b"precious\n")
-        before = held_below(folder)
-        said = f"^{segment_name(2)} is there before its first record; move it away$"
-        with pytest.raises(RecordError, match=said):
+        before = open_below(folder)
+        text = f"^{segment_name(2)} is there before its first record; move it away$"
+        with pytest.raises(RecordError, match=text):
             log.append(Kind.WARNED, {})
-        assert held_below(folder) <= before, "it is let go of"
+        assert open_below(folder) <= before, "it is let go of"
 
 
 def test_files_are_let_go_of(folder: Path) -> None:
     with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         for number in range(4):
             log.append(Kind.WARNED, {"n": number})
-            assert held_below(folder) == 2, "the folder and the present segment"
-    assert held_below(folder) == 0
+            assert open_below(folder) == 2, "the folder and the present segment"
+    assert open_below(folder) == 0
 
 
 def test_a_segment_is_followed_by_the_next_where_it_would_grow_beyond_its_size(folder: Path) -> None:

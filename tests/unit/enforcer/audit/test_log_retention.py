@@ -1,4 +1,4 @@
-"""What is removed from the front of the audit log, what is set aside for a full disk, and what a crash leaves."""
+"""What is removed from the front of the audit log, what is reserved for a full disk, and what a crash leaves."""
 
 import errno
 import os
@@ -42,11 +42,11 @@ def keeping(folder: Path, count: int) -> AuditLog:
     return AuditLog(folder, segment_bytes=ONE_EACH, retention=Retention(segments=count))
 
 
-def test_what_is_removed_is_said_and_the_rest_holds(folder: Path) -> None:
+def test_what_is_removed_is_reported_and_the_rest_holds(folder: Path) -> None:
     with keeping(folder, 3) as log:
         heads = [log.append(Kind.WARNED, {"n": number}) for number in range(9)]
-    verdict = whole(folder)
-    assert verdict.holds
+    decision = whole(folder)
+    assert decision.holds
     assert len(segments(folder)) <= 5
     pruned = [record for record in map(read, lines(folder)) if record["kind"] == "PRUNED"]
     first = read(lines(folder)[0])
@@ -70,14 +70,14 @@ def test_the_head_at_which_the_log_was_cut_is_an_anchor_that_holds(folder: Path)
     assert "replaced" in (forged.problem or "")
 
 
-def test_more_removed_than_was_said_is_found_at_the_first_line(folder: Path) -> None:
+def test_more_removed_than_was_reported_is_found_at_the_first_line(folder: Path) -> None:
     with keeping(folder, 4) as log:
         for number in range(9):
             log.append(Kind.WARNED, {"n": number})
     segments(folder)[0].unlink()
-    verdict = whole(folder)
-    assert (verdict.line, verdict.records) == (1, 0)
-    assert "missing here" in (verdict.problem or "")
+    decision = whole(folder)
+    assert (decision.line, decision.records) == (1, 0)
+    assert "missing here" in (decision.problem or "")
 
 
 def test_an_edit_in_a_pruned_log_is_found_where_it_is(folder: Path) -> None:
@@ -152,7 +152,7 @@ def test_segments_that_are_gone_between_two_looks_are_let_be(folder: Path, monke
 
 
 def full_but_for_the_reserve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """From now on only blocks that were set aside can be written; returns what is written to."""
+    """From now on only blocks that were reserved can be written; returns what is written to."""
     inode, written, write = (folder / reserved_space.NAME).stat().st_ino, [], os.write
 
     def limited(file: int, data: bytes) -> int:
@@ -170,7 +170,7 @@ def full_but_for_the_reserve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> l
     return written
 
 
-def test_on_a_full_disk_the_log_goes_on_in_the_room_set_aside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_full_disk_the_log_goes_on_in_the_room_reserved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         assert log.shortage is None
@@ -202,7 +202,7 @@ def test_once_nothing_is_left_of_it_nothing_is_written(folder: Path, monkeypatch
     assert kinds(folder) == ["INTENT"]
 
 
-def test_a_torn_tail_on_a_full_disk_is_said_in_the_room_set_aside(
+def test_a_torn_tail_on_a_full_disk_is_reported_in_the_room_reserved(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with AuditLog(folder) as log:
@@ -229,7 +229,7 @@ def test_what_has_the_name_already_is_never_lost(folder: Path, monkeypatch: pyte
             assert precious.read_text() == "precious\n"
 
 
-def test_where_no_room_can_be_set_aside_that_is_said_and_the_log_written(
+def test_where_no_room_can_be_reserved_that_is_reported_and_the_log_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object) -> None:
@@ -272,7 +272,7 @@ def test_blocks_that_never_reached_the_disk_are_a_torn_tail(
 def test_a_record_that_could_not_be_taken_back_does_not_count(
     folder: Path, monkeypatch: pytest.MonkeyPatch, torn: int
 ) -> None:
-    """The kernel shows it, but nobody was told that it is durable, nor may it be."""
+    """The kernel shows it, but nobody was reported that it is durable, nor may it be."""
 
     def broken(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")

@@ -31,10 +31,10 @@ def test_a_record_reads_as_the_design_shows_it() -> None:
 
 def test_an_untouched_log_verifies_and_names_its_head() -> None:
     lines = log(20)
-    verdict = verify(lines)
-    assert verdict.holds
-    assert verdict.records == 20
-    assert verdict.head == ChainHead(20, json.loads(lines[-1])["hash"])
+    decision = verify(lines)
+    assert decision.holds
+    assert decision.records == 20
+    assert decision.head == ChainHead(20, json.loads(lines[-1])["hash"])
 
 
 def test_an_empty_log_verifies() -> None:
@@ -86,9 +86,9 @@ def test_fields_that_cannot_be_cut_are_refused() -> None:
 
 
 def bad(lines: Iterable[bytes], anchor: ChainHead | None = None) -> tuple[int | None, str]:
-    verdict = verify(lines, anchor=anchor)
-    assert not verdict.holds
-    return verdict.line, verdict.problem or ""
+    decision = verify(lines, anchor=anchor)
+    assert not decision.holds
+    return decision.line, decision.problem or ""
 
 
 def test_an_edited_record_is_named() -> None:
@@ -165,8 +165,8 @@ def test_an_anchor_at_the_very_end_holds_and_one_after_it_does_not() -> None:
     lines = log(3)
     last = ChainHead(3, json.loads(lines[2])["hash"])
     assert verify(lines, anchor=last).holds
-    said = "the log ends at record 3, the anchor is record 4: its tail was cut off"
-    assert bad(lines, ChainHead(4, last.hash)) == (4, said)
+    reported = "the log ends at record 3, the anchor is record 4: its tail was cut off"
+    assert bad(lines, ChainHead(4, last.hash)) == (4, reported)
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,13 @@ def test_an_anchor_is_read_as_it_is_shown() -> None:
 
 
 def test_one_that_is_refused_is_shown_as_far_as_it_is_worth() -> None:
-    said = "is not an anchor; write <number>:sha256:<64 hex digits>"
+    reported = "is not an anchor; write <number>:sha256:<64 hex digits>"
     with pytest.raises(ConfigError) as raised:
         ChainHead.parse("9" * 16 + f":{GENESIS.hash}")
-    assert raised.value.message == f"'{'9' * 16}:{GENESIS.hash}' {said}"
+    assert raised.value.message == f"'{'9' * 16}:{GENESIS.hash}' {reported}"
     with pytest.raises(ConfigError) as raised:
         ChainHead.parse("x" * 101)
-    assert raised.value.message == f"'{'x' * 100}' {said}"
+    assert raised.value.message == f"'{'x' * 100}' {reported}"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ OTHER_BYTES = [(b'"pid":4', b'"pid": 4'), (b'"pid":4', b'"pid":4,"pid":4'), (b"I
 
 
 @pytest.mark.parametrize("change", OTHER_BYTES)
-def test_the_same_said_in_other_bytes_is_an_edit(change: tuple[bytes, bytes]) -> None:
+def test_the_same_reported_in_other_bytes_is_an_edit(change: tuple[bytes, bytes]) -> None:
     lines = log(9)
     assert change[0] in lines[4]
     lines[4] = lines[4].replace(*change)

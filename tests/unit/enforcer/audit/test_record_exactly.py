@@ -72,7 +72,7 @@ def test_a_field_may_not_be_called_like_one_of_the_records_own(name: str) -> Non
     assert raised.value.message == f"a record's own {name!r} cannot be given as a field; name it otherwise"
 
 
-def test_of_several_the_first_by_name_is_said() -> None:
+def test_of_several_the_first_by_name_is_reported() -> None:
     with pytest.raises(RecordError, match="own 'kind' cannot"):
         append_hash(GENESIS, Kind.WARNED, "t", {"time": 1, "kind": 2, "seq": 3})
 
@@ -168,7 +168,7 @@ def test_each_thing_that_is_wrong_with_a_line_has_its_sentence(line: bytes, why:
     assert _refused(line) == why
 
 
-def test_of_what_is_no_json_it_is_said_why() -> None:
+def test_of_what_is_no_json_it_is_reported_why() -> None:
     assert _refused(b"x\n") == "the line is no JSON: Expecting value at byte 1"
     assert _refused(b"[" * 2000 + b"\n").startswith("the line is no JSON: ")
 
@@ -192,7 +192,7 @@ def test_any_record_that_holds_is_read() -> None:
     assert read(_line(record)) == {**record, HASH: digest_of(record)}
 
 
-def _verdict(lines: list[bytes], anchor: ChainHead | None = None) -> tuple[int, ChainHead, int | None, str | None]:
+def _decision(lines: list[bytes], anchor: ChainHead | None = None) -> tuple[int, ChainHead, int | None, str | None]:
     found = verify(lines, anchor=anchor)
     assert found.holds is (found.problem is None)
     return found.records, found.head, found.line, found.problem
@@ -201,39 +201,39 @@ def _verdict(lines: list[bytes], anchor: ChainHead | None = None) -> tuple[int, 
 def test_of_a_log_that_holds_there_are_its_records_and_its_head() -> None:
     lines = _log(5)
     heads = _heads(lines)
-    assert _verdict([]) == (0, GENESIS, None, None)
-    assert _verdict(lines) == (5, heads[4], None, None)
+    assert _decision([]) == (0, GENESIS, None, None)
+    assert _decision(lines) == (5, heads[4], None, None)
     for anchor in (GENESIS, *heads):
-        assert _verdict(lines, anchor) == (5, heads[4], None, None)
+        assert _decision(lines, anchor) == (5, heads[4], None, None)
 
 
 def test_what_is_missing_is_counted() -> None:
     lines = _log(9)
     heads = _heads(lines)
     one = "record 4 is missing here: deleted or moved; this is record 5"
-    assert _verdict(lines[:3] + lines[4:]) == (3, heads[2], 4, one)
+    assert _decision(lines[:3] + lines[4:]) == (3, heads[2], 4, one)
     some = "records 4 to 6 are missing here: deleted or moved; this is record 7"
-    assert _verdict(lines[:3] + lines[6:]) == (3, heads[2], 4, some)
+    assert _decision(lines[:3] + lines[6:]) == (3, heads[2], 4, some)
     back = "record 2 stands where record 4 belongs: moved or repeated"
-    assert _verdict(lines[:3] + lines[1:]) == (3, heads[2], 4, back)
+    assert _decision(lines[:3] + lines[1:]) == (3, heads[2], 4, back)
 
 
 def test_a_record_of_another_chain_is_named() -> None:
     lines, others = _log(3), _log(3, ChainHead(0, "sha256:" + "1" * 64))
-    said = "record 3 does not follow the record before it: one of them was replaced"
-    assert _verdict([*lines[:2], others[2]]) == (2, _heads(lines)[1], 3, said)
-    said = "record 1 does not follow the record before it: one of them was replaced"
-    assert _verdict(others) == (0, GENESIS, 1, said)
+    text = "record 3 does not follow the record before it: one of them was replaced"
+    assert _decision([*lines[:2], others[2]]) == (2, _heads(lines)[1], 3, text)
+    text = "record 1 does not follow the record before it: one of them was replaced"
+    assert _decision(others) == (0, GENESIS, 1, text)
 
 
 def test_what_the_anchor_names_has_to_be_there() -> None:
     lines = _log(4)
     heads = _heads(lines)
     forged = ChainHead(3, heads[0].hash)
-    said = "record 3 is not the one the anchor names: the log was replaced"
-    assert _verdict(lines, forged) == (2, heads[1], 3, said)
-    said = "the log ends at record 4, the anchor is record 6: its tail was cut off"
-    assert _verdict(lines, ChainHead(6, heads[0].hash)) == (4, heads[3], 5, said)
+    text = "record 3 is not the one the anchor names: the log was replaced"
+    assert _decision(lines, forged) == (2, heads[1], 3, text)
+    text = "the log ends at record 4, the anchor is record 6: its tail was cut off"
+    assert _decision(lines, ChainHead(6, heads[0].hash)) == (4, heads[3], 5, text)
 
 
 def _pruned(previous: ChainHead, **removed: Any) -> tuple[bytes, ChainHead]:
@@ -243,15 +243,15 @@ def _pruned(previous: ChainHead, **removed: Any) -> tuple[bytes, ChainHead]:
 def test_a_log_whose_front_was_pruned_holds_from_there() -> None:
     lines = _log(5)
     heads = _heads(lines)
-    said, head = _pruned(heads[4], last=3, hash=heads[2].hash)
-    whole = [*lines[3:], said]
-    assert _verdict(whole) == (3, head, None, None)
-    assert _verdict(whole, heads[2]) == (3, head, None, None), "where it was cut is an anchor too"
-    assert _verdict(whole, heads[3]) == (3, head, None, None)
+    text, head = _pruned(heads[4], last=3, hash=heads[2].hash)
+    whole = [*lines[3:], text]
+    assert _decision(whole) == (3, head, None, None)
+    assert _decision(whole, heads[2]) == (3, head, None, None), "where it was cut is an anchor too"
+    assert _decision(whole, heads[3]) == (3, head, None, None)
     forged = "record 3 is not the one the anchor names: the log was replaced"
-    assert _verdict(whole, ChainHead(3, heads[0].hash)) == (0, heads[2], 1, forged)
+    assert _decision(whole, ChainHead(3, heads[0].hash)) == (0, heads[2], 1, forged)
     why = "record 2, which the anchor names, was pruned with those up to 3; compare with a later anchor"
-    assert _verdict(whole, heads[1]) == (3, head, 1, why)
+    assert _decision(whole, heads[1]) == (3, head, 1, why)
 
 
 @pytest.mark.parametrize(
@@ -268,28 +268,28 @@ def test_only_a_record_that_accounts_for_all_before_it_lets_a_log_begin_later(
     lines = _log(5)
     heads = _heads(lines)
     removed = {**removed} | ({"hash": heads[2].hash} if removed["hash"] == "right" else {})
-    said, head = _pruned(heads[4], **removed)
+    text, head = _pruned(heads[4], **removed)
     missing = "records 1 to 3 are missing here: deleted or moved; this is record 4"
     expected = (3, head, None, None) if accounts else (0, GENESIS, 1, missing)
-    assert _verdict([*lines[3:], said]) == expected
+    assert _decision([*lines[3:], text]) == expected
     other, _ = append_hash(heads[4], Kind.WARNED, "t", {"removed": removed})
-    assert _verdict([*lines[3:], other]) == (0, GENESIS, 1, missing), "it has to be a PRUNED record"
+    assert _decision([*lines[3:], other]) == (0, GENESIS, 1, missing), "it has to be a PRUNED record"
     strange, _ = append_hash(heads[4], Kind.PRUNED, "t", {"removed": "all"})
-    assert _verdict([*lines[3:], strange]) == (0, GENESIS, 1, missing)
+    assert _decision([*lines[3:], strange]) == (0, GENESIS, 1, missing)
 
 
-def test_an_edit_before_that_record_is_found_where_it_is_and_without_it_both_are_said() -> None:
+def test_an_edit_before_that_record_is_found_where_it_is_and_without_it_both_are_reported() -> None:
     lines = _log(6)
     heads = _heads(lines)
-    said, _ = _pruned(heads[5], last=3, hash=heads[2].hash)
+    text, _ = _pruned(heads[5], last=3, hash=heads[2].hash)
     edited = lines[4].replace(b'"n":4', b'"n":9')
     why = "record 5 does not match its own hash: it was edited"
-    assert _verdict([lines[3], edited, lines[5], b"rubbish\n", said]) == (1, heads[3], 2, why)
+    assert _decision([lines[3], edited, lines[5], b"rubbish\n", text]) == (1, heads[3], 2, why)
     missing = "records 1 to 3 are missing here: deleted or moved; this is record 4"
     for log in ([lines[3], edited, lines[5]], [lines[3], edited, b"rubbish\n"]):
-        assert _verdict(log) == (0, GENESIS, 1, missing)
+        assert _decision(log) == (0, GENESIS, 1, missing)
         assert verify(log).beside == (2, why)
-    assert verify([lines[3], edited, lines[5], said]).beside is None
+    assert verify([lines[3], edited, lines[5], text]).beside is None
 
 
 def _nested(levels: int, inner: object) -> object:
@@ -314,5 +314,5 @@ def test_a_line_that_is_nested_deeper_is_no_record_however_right_its_hash(levels
     before += b',"prev":"' + GENESIS.hash.encode() + b'"'
     line = before + b',"hash":"sha256:' + hashlib.sha256(before + b"}").hexdigest().encode() + b'"}\n'
     deep, deepest = "the line has more than 16 levels of lists and objects; no record has", "the line is no JSON: "
-    said = _refused(line)
-    assert said == deep or (levels > DEEPEST + 1 and said.startswith(deepest)), said
+    text = _refused(line)
+    assert text == deep or (levels > DEEPEST + 1 and text.startswith(deepest)), text

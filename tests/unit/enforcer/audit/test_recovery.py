@@ -10,7 +10,7 @@ from enforcer.audit.record import GENESIS, MAX_BYTES, ChainHead, Kind, append_ha
 from enforcer.audit.recovery import lost_fields, repair_torn_tail
 from enforcer.audit.segments import LogFolder
 from gpushare.errors import RecordError
-from tests.support.descriptors import held_below
+from tests.support.descriptors import open_below
 
 NAME = "kills-000000000001.jsonl"
 
@@ -40,13 +40,13 @@ def folder(tmp_path: Path) -> LogFolder:
 def _mended(folder: LogFolder, data: bytes, unwanted: int | None = None) -> tuple[ChainHead | None, bytes, bytes]:
     path = folder.path / NAME
     path.write_bytes(data)
-    descriptors = held_below(folder.path.parent)
+    descriptors = open_below(folder.path.parent)
     head, rest = repair_torn_tail(folder, NAME, unwanted)
-    assert held_below(folder.path.parent) == descriptors
+    assert open_below(folder.path.parent) == descriptors
     return head, rest, path.read_bytes()
 
 
-def test_what_was_cut_off_is_told_by_length_and_hash() -> None:
+def test_what_was_cut_off_is_reported_by_length_and_hash() -> None:
     digest = "sha256:" + hashlib.sha256(b"torn").hexdigest()
     note = "an unfinished line was cut off: a crash, or a disk that was full"
     assert lost_fields(b"torn") == {"reason": "Recovered", "note": note, "lostBytes": 4, "lost": digest}
@@ -74,8 +74,8 @@ def test_what_stands_after_the_last_whole_line_is_cut_off(folder: LogFolder, cou
 
 def test_a_longer_rest_is_no_torn_line(folder: LogFolder) -> None:
     data = b"".join(_lines(1)) + b"x" * (MAX_BYTES + 1)
-    said = rf"^{NAME} ends in 4097 bytes that are not a line; move the folder aside to begin a new log$"
-    with pytest.raises(RecordError, match=said):
+    text = rf"^{NAME} ends in 4097 bytes that are not a line; move the folder away to begin a new log$"
+    with pytest.raises(RecordError, match=text):
         _mended(folder, data)
     assert (folder.path / NAME).read_bytes() == data
 
@@ -107,9 +107,9 @@ def test_a_last_record_that_was_edited_is_not_built_upon_whether_wanted_or_not(f
     lines = _lines(2)
     data = lines[0] + lines[1].replace(b'"n":1', b'"n":7')
     why = "record 2 does not match its own hash: it was edited"
-    said = rf"^the last record of {NAME} does not hold: {why}; move the folder aside to begin a new log$"
+    text = rf"^the last record of {NAME} does not hold: {why}; move the folder away to begin a new log$"
     for unwanted in (None, 2):
-        with pytest.raises(RecordError, match=said):
+        with pytest.raises(RecordError, match=text):
             _mended(folder, data, unwanted)
     assert (folder.path / NAME).read_bytes() == data
 

@@ -1,4 +1,4 @@
-"""The room set aside, by itself."""
+"""The space reserved, by itself."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ import pytest
 from enforcer.audit import reserved_space
 from enforcer.audit.reserved_space import NAME, ReservedSpace, preallocate
 from enforcer.audit.segments import LogFolder
-from tests.support.descriptors import held_below, path_of
+from tests.support.descriptors import open_below, path_of
 
 SIZE = 64 * 1024
 
@@ -42,13 +42,13 @@ def test_where_blocks_cannot_be_allocated_the_kernels_word_is_passed_on() -> Non
     assert (raised.value.errno, raised.value.strerror) == (errno.EBADF, "Bad file descriptor")
 
 
-def test_room_is_set_aside_once_and_becomes_a_segment_once(folder: LogFolder) -> None:
+def test_room_is_reserved_once_and_becomes_a_segment_once(folder: LogFolder) -> None:
     room = _filled(folder)
     inode = (folder.path / NAME).stat().st_ino
     assert (folder.path / NAME).stat().st_blocks * 512 >= SIZE
     assert room.become("kills-000000000001.jsonl")
     assert (folder.path / "kills-000000000001.jsonl").stat().st_ino == inode
-    full = f"the disk of {folder.path} is full; the audit log goes on in the room set aside for it"
+    full = f"the disk of {folder.path} is full; the audit log goes on in the space reserved for it"
     assert room.problem == full
     assert not room.become("kills-000000000002.jsonl"), "there is none any more"
     room.fill()
@@ -56,7 +56,7 @@ def test_room_is_set_aside_once_and_becomes_a_segment_once(folder: LogFolder) ->
     assert (folder.path / NAME).stat().st_ino != inode
 
 
-def test_none_that_was_not_set_aside_becomes_anything(folder: LogFolder) -> None:
+def test_none_that_was_not_reserved_becomes_anything(folder: LogFolder) -> None:
     assert ReservedSpace(folder, SIZE).become("kills-000000000001.jsonl") is False
     assert folder.names() == []
 
@@ -69,7 +69,7 @@ def test_a_name_that_is_taken_is_not_taken_away_and_the_room_is_kept(folder: Log
     assert room.become("kills-000000000002.jsonl")
 
 
-def test_room_that_is_there_is_not_set_aside_again(folder: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_that_is_there_is_not_reserved_again(folder: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     room = _filled(folder)
     monkeypatch.setattr(LogFolder, "file", lambda *_, **__: pytest.fail("it is there"))
     room.fill()
@@ -91,32 +91,32 @@ def test_of_too_few_blocks_the_rest_is_asked_for(folder: LogFolder) -> None:
     assert (folder.path / NAME).stat().st_blocks * 512 >= 4 * SIZE
 
 
-def test_where_none_is_wanted_none_is_set_aside(folder: LogFolder) -> None:
+def test_where_none_is_wanted_none_is_reserved(folder: LogFolder) -> None:
     room = ReservedSpace(folder, 0)
     room.fill()
     assert not (folder.path / NAME).exists()
     assert room.problem is None
 
 
-def test_by_default_a_quarter_of_a_mebibyte_is_set_aside(folder: LogFolder) -> None:
+def test_by_default_a_quarter_of_a_mebibyte_is_reserved(folder: LogFolder) -> None:
     ReservedSpace(folder).fill()
     assert (folder.path / NAME).stat().st_blocks * 512 >= 256 * 1024
 
 
-def test_what_is_set_aside_is_durable(folder: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_reserved_is_durable(folder: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(path_of(file)))
-    descriptors = held_below(folder.path.parent)
+    descriptors = open_below(folder.path.parent)
     _filled(folder)
     assert synced == [str(folder.path / NAME), str(folder.path)]
-    assert held_below(folder.path.parent) == descriptors
+    assert open_below(folder.path.parent) == descriptors
 
 
-def test_what_has_the_name_stays_and_is_said_to_be_in_the_way(folder: LogFolder) -> None:
+def test_what_has_the_name_stays_and_is_reported_to_be_in_the_way(folder: LogFolder) -> None:
     (folder.path / NAME).write_bytes(b"precious")
     room = ReservedSpace(folder, SIZE)
     room.fill()
-    begin = f"no room is set aside for the audit log in {folder.path}: "
+    begin = f"no space is reserved for the audit log in {folder.path}: "
     assert room.problem == f"{begin}{NAME} is there and not empty; move it away"
     assert (folder.path / NAME).read_bytes() == b"precious"
     assert not room.become("kills-000000000001.jsonl")
@@ -137,16 +137,16 @@ def test_what_is_left_of_a_vain_attempt_is_removed(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(reserved_space if fails == "preallocate" else os, fails, none_left)
-    descriptors = held_below(folder.path.parent)
+    descriptors = open_below(folder.path.parent)
     room = ReservedSpace(folder, SIZE)
     room.fill()
     assert room.problem is not None
     assert room.problem.endswith("No space left on device")
     assert not (folder.path / NAME).exists()
-    assert held_below(folder.path.parent) == descriptors
+    assert open_below(folder.path.parent) == descriptors
 
 
-def test_one_that_cannot_even_be_removed_is_said_for_what_came_first(
+def test_one_that_cannot_even_be_removed_is_reported_for_what_came_first(
     folder: LogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
@@ -162,7 +162,7 @@ def test_one_that_cannot_even_be_removed_is_said_for_what_came_first(
     assert str(room.problem).endswith("No space left on device")
 
 
-def test_another_enforcer_finds_what_is_set_aside(folder: LogFolder) -> None:
+def test_another_enforcer_finds_what_is_reserved(folder: LogFolder) -> None:
     later = ReservedSpace(folder, SIZE)
     later.look()
     assert not later.become("kills-000000000001.jsonl"), "nothing is"

@@ -17,7 +17,7 @@ def test_by_default_a_quarter_of_a_gibibyte_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("limit", "count"), [(1, 4), (3, 2), (5, 0), (9, 0)])
-def test_the_number_of_segments_is_held(limit: int, count: int) -> None:
+def test_the_number_of_segments_is_kept(limit: int, count: int) -> None:
     assert Retention(segments=limit).surplus(kept(1, 1, 1, 1, 1)) == count
 
 

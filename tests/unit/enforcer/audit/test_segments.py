@@ -11,7 +11,7 @@ import pytest
 from enforcer.audit.record import MAX_BYTES
 from enforcer.audit.segments import LogFolder, first_of, lines_of, segment_name, segments
 from gpushare.errors import RecordError
-from tests.support.descriptors import held_below, path_of
+from tests.support.descriptors import open_below, path_of
 
 
 @pytest.fixture
@@ -116,12 +116,12 @@ def test_it_is_made_for_us_alone_with_the_folders_above_it_and_may_be_opened_aga
     folder.open()
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     os.close(folder.file("kept", make=True))
-    descriptors = held_below(folder.path.parent)
+    descriptors = open_below(folder.path.parent)
     folder.open()
-    assert held_below(folder.path.parent) == descriptors, "it is held already"
+    assert open_below(folder.path.parent) == descriptors, "it is open already"
     folder.close()
     folder.close()
-    assert held_below(folder.path.parent) == descriptors - 1
+    assert open_below(folder.path.parent) == descriptors - 1
     folder.open()
     assert folder.found("kept").st_size == 0
     folder.close()
@@ -151,10 +151,10 @@ def test_a_grandparent_that_cannot_be_synced_hinders_nothing(tmp_path: Path, mon
 
 
 def _refused(folder: LogFolder) -> str:
-    descriptors = held_below(folder.path.parent)
+    descriptors = open_below(folder.path.parent)
     with pytest.raises(RecordError) as raised:
         folder.open()
-    assert held_below(folder.path.parent) == descriptors, "and nothing is held"
+    assert open_below(folder.path.parent) == descriptors, "and nothing stays open"
     return raised.value.message
 
 
@@ -228,15 +228,15 @@ def test_a_file_that_is_not_plain_and_ours_is_let_go_of_and_named(folder: LogFol
     os.mkfifo(folder.path / "fifo")
     (folder.path / "twice").touch()
     (tmp_path / "other name").hardlink_to(folder.path / "twice")
-    descriptors = held_below(folder.path.parent)
+    descriptors = open_below(folder.path.parent)
     for name in ("fifo", "twice"):
-        said = re.escape(f"{name} in {folder.path} is not a regular file of ours; move it away")
-        with pytest.raises(RecordError, match=f"^{said}$"):
+        text = re.escape(f"{name} in {folder.path} is not a regular file of ours; move it away")
+        with pytest.raises(RecordError, match=f"^{text}$"):
             folder.file(name)
     (folder.path / "link").symlink_to(tmp_path / "other name")
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
         folder.file("link")
-    assert held_below(folder.path.parent) == descriptors
+    assert open_below(folder.path.parent) == descriptors
 
 
 def test_a_file_of_somebody_elses_is_refused(folder: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,16 +257,16 @@ def test_a_name_is_free_where_there_is_nothing_or_an_empty_file(folder: LogFolde
     assert stat.S_ISLNK(folder.found("link").st_mode)
 
 
-def test_files_are_renamed_and_removed_in_the_folder_that_is_held(folder: LogFolder) -> None:
+def test_files_are_renamed_and_removed_in_the_folder_that_is_kept(folder: LogFolder) -> None:
     (folder.path / "old").write_bytes(b"x")
     (folder.path / "taken").touch()
-    aside = folder.path.rename(folder.path.with_name("aside"))
+    away = folder.path.rename(folder.path.with_name("away"))
     folder.rename("old", "taken")
-    assert [each.name for each in aside.iterdir()] == ["taken"]
-    assert (aside / "taken").read_bytes() == b"x"
+    assert [each.name for each in away.iterdir()] == ["taken"]
+    assert (away / "taken").read_bytes() == b"x"
     folder.remove("taken")
     folder.remove("taken")
-    assert list(aside.iterdir()) == []
+    assert list(away.iterdir()) == []
 
 
 def test_a_file_is_the_one_of_the_path_while_it_has_that_name_and_no_other(folder: LogFolder, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_file_is_the_one_of_the_path_while_it_has_that_name_and_no_other(folde
     assert not folder.leads_to(file, "log")
     (tmp_path / "other name").unlink()
     assert folder.leads_to(file, "log")
-    folder.path.rename(folder.path.with_name("aside"))
+    folder.path.rename(folder.path.with_name("away"))
     folder.path.touch()
     assert not folder.leads_to(file, "log")
     os.close(file)

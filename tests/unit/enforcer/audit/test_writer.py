@@ -18,7 +18,7 @@ SHORT = 0.05
 
 
 class Disk:
-    """Stands in for ``fdatasync``: holds every sync up while it hangs, and fails those it is told to."""
+    """Stands in for ``fdatasync``: holds every sync up while it hangs, and fails those it is reported to."""
 
     def __init__(self) -> None:
         self.answers = threading.Event()
@@ -254,7 +254,7 @@ def test_a_writer_that_has_not_begun_yet_is_the_only_one(monkeypatch: pytest.Mon
     assert [record["n"] for record in records(tmp_path / "audit")] == [1, 2]
 
 
-def test_who_posts_a_record_that_cannot_be_written_is_told_why(disk: Disk, tmp_path: Path) -> None:
+def test_who_posts_a_record_that_cannot_be_written_is_reported_why(disk: Disk, tmp_path: Path) -> None:
     log, failed = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7"), list[str]()
     log.post(Kind.WARNED, {"n": 1}, lambda error: failed.append(str(error)))
     finish(log)

@@ -24,7 +24,7 @@ BEFORE: Final = 5.0
 class Program(Protocol):
     """What a process does; times are seconds since its start."""
 
-    def held(self, t: float) -> int:
+    def usages(self, t: float) -> int:
         """MiB that it wants to hold."""
 
     def quiet(self, t: float, mib: int) -> float:
@@ -40,7 +40,7 @@ class Cycle:
     mib: int
     otherwise: int = 0
 
-    def held(self, t: float) -> int:
+    def usages(self, t: float) -> int:
         return self.mib if t % self.every >= self.every - self.on else self.otherwise
 
     def quiet(self, t: float, mib: int) -> float:
@@ -56,7 +56,7 @@ class Leak:
     start: int
     rate: float = 0.0
 
-    def held(self, t: float) -> int:
+    def usages(self, t: float) -> int:
         return self.start + int(t * self.rate)
 
     def quiet(self, t: float, mib: int) -> float:
@@ -71,7 +71,7 @@ class Until:
     mib: int
     after: int
 
-    def held(self, t: float) -> int:
+    def usages(self, t: float) -> int:
         return self.mib if t < self.end else self.after
 
     def quiet(self, t: float, mib: int) -> float:
@@ -113,8 +113,8 @@ class Pod:
             )  # fmt: skip
         return known
 
-    def held(self, now: float) -> int:
-        return self.program.held(now - self.starts) if self.starts <= now else 0
+    def usages(self, now: float) -> int:
+        return self.program.usages(now - self.starts) if self.starts <= now else 0
 
     def quiet(self, now: float) -> float:
         if self.starts > now:
@@ -145,7 +145,7 @@ class Node:
     before: bool = False
     card_mib: float = CARD_MIB
     state: DetectorState = field(default_factory=lambda: DetectorState(within={}))
-    said: list[tuple[float, KillDecision]] = field(default_factory=list)
+    decisions: list[tuple[float, KillDecision]] = field(default_factory=list)
     mib_seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -173,48 +173,48 @@ class Node:
         return max(usual, min(QUIET, min(pod.quiet(self.now) for pod in self.pods) - BEFORE))
 
     def _sample(self, step: float) -> None:
-        quotas, held = [pod.quota(self.now) for pod in self.pods], {}
-        for pod, mib in self._held():
+        quotas, usages = [pod.quota(self.now) for pod in self.pods], {}
+        for pod, mib in self._usages():
             self.mib_seconds[pod.namespace] = self.mib_seconds.get(pod.namespace, 0.0) + mib * step
             container = pod.quota(self.now).container_id
             if container is not None and mib:
-                held[container] = (holder(pod.number + 1, mib, container, f"pod-{pod.number}"),)
+                usages[container] = (holder(pod.number + 1, mib, container, f"pod-{pod.number}"),)
         if self.before:
             self.state = replace(self.state, within=None)
-        self.state, found = evaluate(self.state, quotas, {GPU: held}, self.now, self.rules)
-        self.said += [(self.now, verdict) for verdict in found]
-        self._kill([verdict for verdict in found if verdict.decision is Decision.KILL])
+        self.state, found = evaluate(self.state, quotas, {GPU: usages}, self.now, self.rules)
+        self.decisions += [(self.now, decision) for decision in found]
+        self._kill([decision for decision in found if decision.decision is Decision.KILL])
 
-    def _held(self) -> Iterator[tuple[Pod, int]]:
+    def _usages(self) -> Iterator[tuple[Pod, int]]:
         """Give memory beyond quotas to those that have it, then to others, as long as the card has some."""
         left = self.card_mib
         for pod in sorted(self.pods, key=lambda pod: not pod.fits):
-            wanted = pod.held(self.now)
+            wanted = pod.usages(self.now)
             modest = wanted <= pod.memory_mib
             got = wanted if modest or wanted <= left else int(min(left, pod.memory_mib))
             pod.fits = got == wanted and not modest
             left = max(0, left - got)
             yield pod, got
 
-    def _kill(self, verdicts: Sequence[KillDecision]) -> None:
-        for verdict in verdicts:
-            (pod,) = [each for each in self.pods if f"pod-{each.number}" == verdict.quota.pod_uid]
+    def _kill(self, decisions: Sequence[KillDecision]) -> None:
+        for decision in decisions:
+            (pod,) = [each for each in self.pods if f"pod-{each.number}" == decision.quota.pod_uid]
             pod.kills += 1
-            self._ending.append((self.now + (5.1 if pod.stubborn and not verdict.respawns else 0.2), pod, verdict))
+            self._ending.append((self.now + (5.1 if pod.stubborn and not decision.respawns else 0.2), pod, decision))
 
     def _end(self) -> None:
         for ended in [each for each in self._ending if each[0] <= self.now]:
             self._ending.remove(ended)
-            _, pod, verdict = ended
-            pod.ended(self.now, whole=verdict.respawns)
-            self.state = record_kill_result(self.state, verdict.quota, self.now, self.rules, acted=True)
+            _, pod, decision = ended
+            pod.ended(self.now, whole=decision.respawns)
+            self.state = record_kill_result(self.state, decision.quota, self.now, self.rules, acted=True)
 
     def mean(self, namespace: str = "asr") -> float:
-        """MiB that a namespace held on average."""
+        """MiB that a namespace kept on average."""
         return self.mib_seconds.get(namespace, 0.0) / (self.now - STARTED)
 
     def kills(self, namespace: str | None = None) -> int:
-        kills = [verdict.quota for _, verdict in self.said if verdict.decision is Decision.KILL]
+        kills = [decision.quota for _, decision in self.decisions if decision.decision is Decision.KILL]
         return sum(namespace in {None, quota.namespace} for quota in kills)
 
 

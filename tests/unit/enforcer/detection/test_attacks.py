@@ -41,7 +41,7 @@ FRESH: Final[dict[str, Program]] = {
 
 
 def figures(name: str, node: Node, control: Node, each: Sequence[Callable[[], object]]) -> tuple[float, float]:
-    """Run both; return MiB held on average in 120 s, now and with the grace period alone."""
+    """Run both; return MiB kept on average in 120 s, now and with the grace period alone."""
     node.run(120, each[0])
     control.run(120, each[1])
     now, before = node.mean(), control.mean()
@@ -183,12 +183,14 @@ def test_it_closes_when_fewer_than_half_are_over_for_a_minute() -> None:
 
 
 def decided(node: Node, kind: Decision) -> Sequence[Quota]:
-    return [verdict.quota for _, verdict in node.said if verdict.decision is kind]
+    return [decision.quota for _, decision in node.decisions if decision.decision is kind]
 
 
 def test_half_of_the_credit_is_a_warning_and_comes_before_the_kill() -> None:
     node = Node([Pod(number=1, program=Cycle(2, 20, 4096))])
     node.run(5 * MINUTES)
-    first = [verdict.decision for _, verdict in node.said if verdict.decision in {Decision.IN_DEBT, Decision.KILL}]
+    first = [
+        decision.decision for _, decision in node.decisions if decision.decision in {Decision.IN_DEBT, Decision.KILL}
+    ]
     assert first[:2] == [Decision.IN_DEBT, Decision.KILL]
     assert len(decided(node, Decision.IN_DEBT)) == 1

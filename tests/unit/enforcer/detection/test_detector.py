@@ -12,7 +12,7 @@ from enforcer.attribution.snapshot import (
     UsageByContainer,  # fmt: skip
 )
 from enforcer.detection.detector import evaluate, phase, record_kill_result
-from enforcer.detection.targets import select_victims
+from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision, Phase, ViolationState
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
@@ -23,11 +23,11 @@ BLIND = "blind"
 
 
 class Bench:
-    """Runs the judge with a clock of its own and keeps what it said."""
+    """Runs the detector with a clock of its own and keeps what it reported."""
 
     def __init__(self, *quotas: Quota, rules: DetectorConfig = RULES) -> None:
         self.quotas, self.rules, self.now, self.state = list(quotas), rules, 1000.0, DetectorState()
-        self.said: list[tuple[float, KillDecision]] = []
+        self.taken: list[tuple[float, KillDecision]] = []
 
     def see(self, *holders: ProcessUsage, after: float = POLL, gpu: str = GPU) -> list[KillDecision]:
         reading: dict[str, tuple[ProcessUsage, ...]] = {}
@@ -41,15 +41,15 @@ class Bench:
 
     def _take(self, readings: dict[str, UsageByContainer | None], after: float) -> list[KillDecision]:
         self.now += after
-        self.state, said = evaluate(self.state, self.quotas, readings, self.now, self.rules)
-        self.said += [(self.now, verdict) for verdict in said]
-        return list(said)
+        self.state, decisions = evaluate(self.state, self.quotas, readings, self.now, self.rules)
+        self.taken += [(self.now, decision) for decision in decisions]
+        return list(decisions)
 
     def decisions(self) -> list[str]:
-        return [verdict.decision.value for _, verdict in self.said]
+        return [decision.decision.value for _, decision in self.taken]
 
     def times(self, decision: Decision) -> list[float]:
-        return [now - 1000.0 for now, verdict in self.said if verdict.decision is decision]
+        return [now - 1000.0 for now, made in self.taken if made.decision is decision]
 
 
 OVER = holder(10, 5000)
@@ -60,7 +60,7 @@ def test_a_container_at_its_ceiling_is_let_be() -> None:
     bench = Bench(quota())
     for _ in range(100):
         bench.see(UNDER)
-    assert bench.said == []
+    assert bench.taken == []
     assert phase(bench.state, bench.quotas[0], bench.now) is Phase.WITHIN
 
 
@@ -77,7 +77,7 @@ def test_over_quota_is_armed_then_warned_then_killed_after_the_grace_period() ->
     assert bench.times(Decision.GRACE_STARTED) == [0.5]
     assert bench.times(Decision.WARNED) == [1.5]
     assert bench.times(Decision.KILL) == [5.5], "grace runs from the first sample over quota"
-    assert bench.said[1][1].kill_in == pytest.approx(4.0)
+    assert bench.taken[1][1].kill_in == pytest.approx(4.0)
 
 
 def test_without_grace_three_samples_are_still_wanted() -> None:
@@ -112,7 +112,7 @@ def test_warn_never_kills() -> None:
     for _ in range(500):
         bench.see(OVER)
     assert bench.decisions() == ["GraceStarted", "Warned"]
-    assert bench.said[1][1].kill_in is None
+    assert bench.taken[1][1].kill_in is None
 
 
 def test_blindness_stops_the_clock_and_decides_nothing() -> None:
@@ -188,20 +188,20 @@ def test_processes_of_one_container_count_together() -> None:
     many = [holder(pid, 100) for pid in range(1, 41)]
     for _ in range(10):
         bench.see(*many, holder(100, 4096, NEIGHBOUR))
-    assert bench.said == []
+    assert bench.taken == []
     for _ in range(3):
         bench.see(*many, holder(41, 97), holder(100, 4096, NEIGHBOUR))
-    kill = bench.said[-1][1]
+    kill = bench.taken[-1][1]
     assert kill.decision is Decision.KILL
     assert kill.quota.container_id == CONTAINER
     assert kill.used_mib == 4097
 
 
 def test_the_largest_go_first_and_no_more_than_needed() -> None:
-    held = [holder(1, 100), holder(2, 3000), holder(3, 2500), holder(4, 3000)]
-    assert [each.identity.pid for each in select_victims(quota(), held)] == [2, 4]
-    assert [each.identity.pid for each in select_victims(quota(memory_mib=6000), held)] == [2]
-    everybody = select_victims(quota(on_exceed=OnExceed.KILL_CONTAINER), held)
+    usages = [holder(1, 100), holder(2, 3000), holder(3, 2500), holder(4, 3000)]
+    assert [each.identity.pid for each in select_targets(quota(), usages)] == [2, 4]
+    assert [each.identity.pid for each in select_targets(quota(memory_mib=6000), usages)] == [2]
+    everybody = select_targets(quota(on_exceed=OnExceed.KILL_CONTAINER), usages)
     assert [each.identity.pid for each in everybody] == [2, 4, 3, 1]
 
 
@@ -209,14 +209,14 @@ def test_containers_without_a_quota_are_nobodys_business() -> None:
     bench = Bench(quota(container_id=None), neighbour(grace_seconds=0.0))
     for _ in range(20):
         bench.see(holder(1, 16000), holder(2, 16000, "e" * 64))
-    assert bench.said == []
+    assert bench.taken == []
 
 
 def test_use_of_another_gpu_is_not_charged_here() -> None:
     bench = Bench(quota(grace_seconds=0.0))
     for _ in range(20):
         bench.see(OVER, gpu=OTHER_GPU)
-    assert bench.said == []
+    assert bench.taken == []
 
 
 def test_a_container_that_is_being_acted_upon_is_not_decided_twice() -> None:
@@ -265,36 +265,36 @@ def test_nobody_is_killed_that_a_slow_reader_of_the_rules_would_spare(samples: l
         ours, theirs = sample
         seen[CONTAINER].append(sum(ours))
         seen[NEIGHBOUR].append(sum(theirs))
-        held = [*_held(ours, CONTAINER, 1), *_held(theirs, NEIGHBOUR, 100)]
-        for verdict in bench.see(*held):
-            if verdict.decision is Decision.KILL:
-                _check_kill(verdict, seen, held)
+        usages = [*_usages(ours, CONTAINER, 1), *_usages(theirs, NEIGHBOUR, 100)]
+        for decision in bench.see(*usages):
+            if decision.decision is Decision.KILL:
+                _check_kill(decision, seen, usages)
 
 
-def _held(amounts_: Iterable[int], container: str, first: int) -> list[ProcessUsage]:
+def _usages(amounts_: Iterable[int], container: str, first: int) -> list[ProcessUsage]:
     return [holder(first + n, mib, container) for n, mib in enumerate(amounts_)]
 
 
-def _check_kill(verdict: KillDecision, seen: dict[str, list[int]], held: list[ProcessUsage]) -> None:
-    container = verdict.quota.container_id
+def _check_kill(decision: KillDecision, seen: dict[str, list[int]], usages: list[ProcessUsage]) -> None:
+    container = decision.quota.container_id
     assert container
     assert len(seen[container]) >= 3
     assert min(seen[container][-3:]) > 4096
-    assert {each.identity.owner.container_id for each in verdict.targets if each.identity.owner} == {container}
-    rest = [each.used_mib for each in held if each not in verdict.targets and each.identity.owner
+    assert {each.identity.owner.container_id for each in decision.targets if each.identity.owner} == {container}
+    rest = [each.used_mib for each in usages if each not in decision.targets and each.identity.owner
             and each.identity.owner.container_id == container]  # fmt: skip
     assert sum(rest) <= 4096
-    assert sum(rest) + verdict.targets[-1].used_mib > 4096, "one fewer would not have done"
+    assert sum(rest) + decision.targets[-1].used_mib > 4096, "one fewer would not have done"
 
 
 def test_ten_thousand_random_sums_agree_with_counting_by_hand() -> None:
     chance = random.Random(7)
     for _ in range(10_000):
-        held = [holder(n + 1, chance.randint(0, 800)) for n in range(chance.randint(1, 12))]
+        usages = [holder(n + 1, chance.randint(0, 800)) for n in range(chance.randint(1, 12))]
         allowed = chance.randint(1, 6000)
         bench = Bench(quota(memory_mib=allowed, grace_seconds=0.0), rules=DetectorConfig(samples=1))
-        killed = any(verdict.decision is Decision.KILL for verdict in bench.see(*held))
-        assert killed == (sum(each.used_mib for each in held) > allowed)
+        killed = any(decision.decision is Decision.KILL for decision in bench.see(*usages))
+        assert killed == (sum(each.used_mib for each in usages) > allowed)
 
 
 def test_a_case_starts_blank() -> None:

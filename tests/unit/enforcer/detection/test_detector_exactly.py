@@ -1,4 +1,4 @@
-"""What the judge says and remembers, to the last field, and where exactly its limits lie."""
+"""What the detector says and remembers, to the last field, and where exactly its limits lie."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ from enforcer.detection.detector import (
     record_kill_result,
 )
 from enforcer.detection.kill_history import ContainerKey, RecentKill
-from enforcer.detection.targets import select_victims
+from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, Key, KillDecision, Phase, ViolationState
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
@@ -36,11 +36,11 @@ def _look(
     """``over``: what the first GPU holds; ``other``: what the second does."""
     known = {GPU: readings["over"]} if "over" in readings else {}
     known |= {OTHER_GPU: readings["other"]} if "other" in readings else {}
-    state, said = evaluate(state, quotas, known, now, rules)
-    return replace(state, within=None, thresholds={}), list(said)
+    state, decisions = evaluate(state, quotas, known, now, rules)
+    return replace(state, within=None, thresholds={}), list(decisions)
 
 
-def _held(*holders: ProcessUsage) -> UsageByContainer:
+def _usages(*holders: ProcessUsage) -> UsageByContainer:
     found: dict[str, tuple[ProcessUsage, ...]] = {}
     for each in holders:
         container = each.identity.owner.container_id if each.identity.owner else ""
@@ -55,44 +55,44 @@ def _due(*, over_for: float = 5.0, last: float = 99.5, **changes: object) -> Vio
 
 def test_from_the_first_sample_to_the_kill_every_word_is_exact() -> None:
     one = quota(grace_seconds=1.5)
-    state, said = _look(DetectorState(), 100.0, one, over=_held(OVER, SMALL))
+    state, decisions = _look(DetectorState(), 100.0, one, over=_usages(OVER, SMALL))
     case = ViolationState(used_mib=5007, samples=1, over_for=0.0, last=100.0, cgroup_inode=7)
     owed = {(PLACE, GPU): Debt(seconds=0.5 * 911 / 4096, at=100.0, samples=1, rate=RATE)}
     assert state == DetectorState(cases={KEY: case}, debts=owed)
     armed = KillDecision(decision=Decision.GRACE_STARTED, quota=one, used_mib=5007, over_for=0.0, kill_in=1.5)
-    assert said == [armed]
-    state, said = _look(state, 100.5, one, over=_held(OVER, SMALL))
+    assert decisions == [armed]
+    state, decisions = _look(state, 100.5, one, over=_usages(OVER, SMALL))
     owed = {(PLACE, GPU): Debt(seconds=911 / 4096, at=100.5, samples=2, rate=RATE)}
-    assert (state, said) == (
+    assert (state, decisions) == (
         DetectorState(cases={KEY: replace(case, samples=2, over_for=0.5, last=100.5)}, debts=owed),
         [],
     )
-    state, said = _look(state, 101.0, one, over=_held(OVER))
+    state, decisions = _look(state, 101.0, one, over=_usages(OVER))
     case = replace(case, used_mib=5000, samples=3, over_for=1.0, last=101.0, warned=True)
     owed = {(PLACE, GPU): Debt(seconds=(911 + 452) / 4096, at=101.0, samples=3, rate=RATE)}
     assert state == DetectorState(cases={KEY: case}, debts=owed)
     warned = KillDecision(decision=Decision.WARNED, quota=one, used_mib=5000, over_for=1.0, kill_in=0.5)
-    assert said == [warned]
-    state, said = _look(state, 101.5, one, over=_held(SMALL, OVER))
+    assert decisions == [warned]
+    state, decisions = _look(state, 101.5, one, over=_usages(SMALL, OVER))
     case = replace(case, used_mib=5007, samples=4, over_for=1.5, last=101.5, acting=True)
     owed = {(PLACE, GPU): Debt(seconds=(911 + 452 + 455.5) / 4096, at=101.5, samples=4, rate=RATE)}
     assert state == DetectorState(cases={KEY: case}, kills=(RecentKill(101.5, "asr", PLACE),), debts=owed)
-    assert said == [
+    assert decisions == [
         replace(warned, decision=Decision.KILL, used_mib=5007, over_for=1.5, kill_in=0.0, targets=(OVER,), at=101.5)
     ]
 
 
-def test_of_who_came_back_it_is_said_how_much_it_holds_now_and_how_long_it_was_over() -> None:
-    state, said = _look(DetectorState(cases={KEY: _due(over_for=3.0)}), 100.0, quota(), over=_held(SMALL))
+def test_of_who_came_back_it_is_reported_how_much_it_holds_now_and_how_long_it_was_over() -> None:
+    state, decisions = _look(DetectorState(cases={KEY: _due(over_for=3.0)}), 100.0, quota(), over=_usages(SMALL))
     assert state == DetectorState(cases={KEY: ViolationState(used_mib=7)})
-    assert said == [KillDecision(decision=Decision.BACK_UNDER, quota=quota(), used_mib=7, over_for=3.0)]
+    assert decisions == [KillDecision(decision=Decision.BACK_UNDER, quota=quota(), used_mib=7, over_for=3.0)]
 
 
 @pytest.mark.parametrize("change", [{"warned": False}, {"acting": True}, {"acted": True}], ids=str)
-def test_no_relief_is_told_to_who_was_not_warned_or_was_acted_upon(change: dict[str, bool]) -> None:
+def test_no_relief_is_reported_to_who_was_not_warned_or_was_acted_upon(change: dict[str, bool]) -> None:
     case = _due(**change)
-    state, said = _look(DetectorState(cases={KEY: case}), 100.0, quota(), over=_held(SMALL))
-    assert (state.cases, said) == ({KEY: ViolationState(used_mib=7, acting=case.acting)}, [])
+    state, decisions = _look(DetectorState(cases={KEY: case}), 100.0, quota(), over=_usages(SMALL))
+    assert (state.cases, decisions) == ({KEY: ViolationState(used_mib=7, acting=case.acting)}, [])
 
 
 def test_of_a_container_that_holds_nothing_nothing_is_remembered() -> None:
@@ -104,14 +104,14 @@ def test_a_blind_look_keeps_everything_and_notes_that_it_was_blind() -> None:
     blind = DetectorState(cases={KEY: _due(over_for=1.0, blind=True)})
     assert _look(state, 100.0, quota(), over=None) == (blind, [])
     assert _look(state, 100.0, quota(), other={}) == (blind, [])
-    seen, _ = _look(blind, 100.5, quota(), over=_held(OVER))
+    seen, _ = _look(blind, 100.5, quota(), over=_usages(OVER))
     assert seen.cases[KEY] == _due(over_for=1.0, last=100.5, samples=10), "the time meanwhile costs nobody"
 
 
-def test_one_whose_gpu_cannot_be_read_keeps_nobody_else_from_being_judged() -> None:
+def test_one_whose_gpu_cannot_be_read_keeps_nobody_else_from_being_evaluated() -> None:
     quotas = (quota(gpu=OTHER_GPU), quota(container_id=None, container="next"), neighbour())
-    state, said = _look(DetectorState(), 100.0, *quotas, over=_held(holder(20, 9000, NEIGHBOUR)))
-    assert [each.quota for each in said] == [quotas[2]]
+    state, decisions = _look(DetectorState(), 100.0, *quotas, over=_usages(holder(20, 9000, NEIGHBOUR)))
+    assert [each.quota for each in decisions] == [quotas[2]]
     assert set(state.cases) == {(CONTAINER, OTHER_GPU), OTHER_KEY}
 
 
@@ -119,8 +119,8 @@ def test_one_whose_gpu_cannot_be_read_keeps_nobody_else_from_being_judged() -> N
 def test_the_cgroup_is_that_of_any_of_its_processes_that_can_be_seen(inode: int | None, samples: int) -> None:
     moved = replace(OVER, identity=replace(OVER.identity, cgroup_inode=inode))
     unseen = replace(SMALL, identity=replace(SMALL.identity, cgroup_inode=None))
-    for held in ((moved, unseen), (unseen, moved)):
-        state, _ = _look(DetectorState(cases={KEY: _due(over_for=1.0)}), 100.0, quota(), over=_held(*held))
+    for usages in ((moved, unseen), (unseen, moved)):
+        state, _ = _look(DetectorState(cases={KEY: _due(over_for=1.0)}), 100.0, quota(), over=_usages(*usages))
         case = state.cases[KEY]
         assert (case.samples, case.cgroup_inode) == (samples, inode or 7)
         assert case.over_for == (1.5 if samples == 10 else 0.0)
@@ -128,7 +128,7 @@ def test_the_cgroup_is_that_of_any_of_its_processes_that_can_be_seen(inode: int 
 
 @pytest.mark.parametrize("flag", ["acting", "acted"])
 def test_what_was_done_to_a_container_outlives_a_gap(flag: str) -> None:
-    state, _ = _look(DetectorState(cases={KEY: _due(**{flag: True})}), 200.0, quota(), over=_held(OVER))
+    state, _ = _look(DetectorState(cases={KEY: _due(**{flag: True})}), 200.0, quota(), over=_usages(OVER))
     assert state.cases[KEY] == replace(
         ViolationState(used_mib=5000, samples=1, last=200.0, cgroup_inode=7),
         **{flag: True},
@@ -137,20 +137,22 @@ def test_what_was_done_to_a_container_outlives_a_gap(flag: str) -> None:
 
 @pytest.mark.parametrize(("gap", "samples"), [(10.0, 10), (10.25, 1)])
 def test_a_gap_counts_up_to_its_limit(gap: float, samples: int) -> None:
-    state, _ = _look(DetectorState(cases={KEY: _due(over_for=0.0, last=100.0)}), 100.0 + gap, quota(), over=_held(OVER))
+    state, _ = _look(
+        DetectorState(cases={KEY: _due(over_for=0.0, last=100.0)}), 100.0 + gap, quota(), over=_usages(OVER)
+    )
     assert state.cases[KEY].samples == samples
 
 
 def test_a_clock_that_goes_back_charges_nothing() -> None:
-    state, _ = _look(DetectorState(cases={KEY: _due(over_for=1.0, last=100.0)}), 99.0, quota(), over=_held(OVER))
+    state, _ = _look(DetectorState(cases={KEY: _due(over_for=1.0, last=100.0)}), 99.0, quota(), over=_usages(OVER))
     assert (state.cases[KEY].over_for, state.cases[KEY].last) == (1.0, 99.0)
 
 
 def test_enough_samples_are_enough_and_one_fewer_is_not() -> None:
     for samples, decided in ((1, []), (2, [Decision.WARNED, Decision.KILL])):
         case = _due(samples=samples, warned=False)
-        _, said = _look(DetectorState(cases={KEY: case}), 100.0, quota(), over=_held(OVER))
-        assert [each.decision for each in said] == decided
+        _, decisions = _look(DetectorState(cases={KEY: case}), 100.0, quota(), over=_usages(OVER))
+        assert [each.decision for each in decisions] == decided
 
 
 @pytest.mark.parametrize(("over_for", "left"), [(0.0, 5.0), (4.75, 0.25), (5.0, 0.0), (9.0, 0.0)])
@@ -161,8 +163,8 @@ def test_grace_runs_down_to_nothing_and_no_further(over_for: float, left: float)
 
 @pytest.mark.parametrize(("until", "killed"), [(99.0, True), (100.0, True), (100.25, False)])
 def test_a_place_that_cools_down_is_let_be_until_it_has(until: float, *, killed: bool) -> None:
-    _, said = _look(DetectorState(cases={KEY: _due()}, cooling={PLACE: until}), 100.0, quota(), over=_held(OVER))
-    assert [each.decision for each in said] == ([Decision.KILL] if killed else [])
+    _, decisions = _look(DetectorState(cases={KEY: _due()}, cooling={PLACE: until}), 100.0, quota(), over=_usages(OVER))
+    assert [each.decision for each in decisions] == ([Decision.KILL] if killed else [])
 
 
 @pytest.mark.parametrize(("until", "kept"), [(40.0, False), (40.25, True), (130.0, True)])
@@ -183,7 +185,7 @@ def test_of_those_the_last_minutes_count_towards_the_most_a_node_makes() -> None
     assert recent_kills(DetectorState(kills=(old, new)), 100.0, RULES) == (new,)
 
 
-def test_where_it_stands_is_told_by_the_first_thing_that_holds() -> None:
+def test_where_it_stands_is_reported_by_the_first_thing_that_holds() -> None:
     one, known = quota(), {KEY: _due(postponed=True, acting=True)}
     cooling = {PLACE: 100.5}
     found = [
@@ -204,7 +206,7 @@ def test_where_it_stands_is_told_by_the_first_thing_that_holds() -> None:
     ]  # fmt: skip
 
 
-def test_closing_the_breaker_forgets_all_but_what_is_held_and_who_is_acted_upon() -> None:
+def test_closing_the_breaker_forgets_all_but_what_is_kept_and_who_is_acted_upon() -> None:
     state = DetectorState(
         cases={KEY: _due(postponed=True, acting=True), OTHER_KEY: _due(acted=True, blind=True)},
         kills=(RecentKill(9.0, "asr", PLACE),), cooling={PLACE: 20.0}, open=True,
@@ -242,25 +244,25 @@ def test_what_is_being_carried_out_counts_as_of_now_however_long_it_takes() -> N
     assert later.kills == (RecentKill(900.0, "asr", PLACE),)
 
 
-def test_who_is_pursued_is_not_sentenced_again_though_the_container_has_restarted() -> None:
+def test_who_is_killed_is_not_sentenced_again_though_the_container_has_restarted() -> None:
     state = DetectorState(cases={KEY: _due()}, kills=(RecentKill(100.0, "asr", PLACE),))
     reading = {GPU: {CONTAINER: (OVER,)}}
-    later, said = evaluate(state, [quota(grace_seconds=0.0)], reading, 101.0, RULES, pursued={PLACE})
-    assert (said, later.kills) == ((), (RecentKill(101.0, "asr", PLACE),))
-    _, said = evaluate(state, [quota(grace_seconds=0.0)], reading, 101.0, RULES)
-    assert [each.decision for each in said] == [Decision.KILL]
+    later, decisions = evaluate(state, [quota(grace_seconds=0.0)], reading, 101.0, RULES, killing={PLACE})
+    assert (decisions, later.kills) == ((), (RecentKill(101.0, "asr", PLACE),))
+    _, decisions = evaluate(state, [quota(grace_seconds=0.0)], reading, 101.0, RULES)
+    assert [each.decision for each in decisions] == [Decision.KILL]
 
 
 def test_a_process_exactly_at_what_is_left_is_let_be() -> None:
-    held = [holder(1, 4096), holder(2, 1)]
-    assert select_victims(quota(), held) == (held[0],)
-    assert select_victims(quota(), held[:1]) == ()
-    assert total_mib(held) == 4097
+    usages = [holder(1, 4096), holder(2, 1)]
+    assert select_targets(quota(), usages) == (usages[0],)
+    assert select_targets(quota(), usages[:1]) == ()
+    assert total_mib(usages) == 4097
 
 
 def test_of_two_that_hold_as_much_the_lower_pid_goes_first() -> None:
-    held = [holder(3, 3000), holder(2, 3000)]
-    assert select_victims(quota(), held) == (held[1],)
+    usages = [holder(3, 3000), holder(2, 3000)]
+    assert select_targets(quota(), usages) == (usages[1],)
 
 
 def _crowd(size: int, namespace: str = "asr", first: int = 1, **changes: object) -> list[Quota]:
@@ -282,8 +284,8 @@ def _all_over(quotas: list[Quota]) -> UsageByContainer:
 def _decided(
     state: DetectorState, quotas: list[Quota], over: list[Quota], now: float = 100.0
 ) -> tuple[DetectorState, list[str]]:
-    state, said = _look(state, now, *quotas, over=_all_over(over))
-    return state, [str(each.decision) for each in said]
+    state, decisions = _look(state, now, *quotas, over=_all_over(over))
+    return state, [str(each.decision) for each in decisions]
 
 
 def test_room_is_left_in_a_minute_for_as_many_kills_as_there_were_not() -> None:
@@ -292,32 +294,32 @@ def test_room_is_left_in_a_minute_for_as_many_kills_as_there_were_not() -> None:
         state = DetectorState(
             cases=_cases(greedy), kills=tuple(RecentKill(90.0, "asr", (f"g{n}", "m")) for n in range(earlier))
         )
-        state, said = _decided(state, greedy + modest, greedy)
-        assert (said.count("Kill"), said.count("RateLimited")) == (killed, 3 - killed)
+        state, decisions = _decided(state, greedy + modest, greedy)
+        assert (decisions.count("Kill"), decisions.count("RateLimited")) == (killed, 3 - killed)
         assert len(state.kills) == earlier + killed
         assert sum(case.postponed for case in state.cases.values()) == 3 - killed
 
 
-def test_that_one_is_held_back_is_said_once_with_what_it_holds() -> None:
+def test_that_one_is_kept_back_is_reported_once_with_what_it_holds() -> None:
     (greedy,), modest = _crowd(1), _crowd(9, "tts", 50)
     kills = tuple(RecentKill(90.0, "asr", (f"g{n}", "m")) for n in range(3))
     key = (greedy.container_id or "", GPU)
-    state, said = _look(
+    state, decisions = _look(
         DetectorState(cases={key: _due()}, kills=kills), 100.0, greedy, *modest, over=_all_over([greedy])
     )
     expected = KillDecision(decision=Decision.RATE_LIMITED, quota=greedy, used_mib=9000, over_for=5.5, kill_in=0.0)
-    assert said == [expected]
-    state, said = _look(state, 100.5, greedy, *modest, over=_all_over([greedy]))
-    assert said == []
-    state, said = _look(state, 151.0, greedy, *modest, over=_all_over([greedy]))
-    assert [each.decision for each in said] == [Decision.GRACE_STARTED], "a gap that long begins anew"
+    assert decisions == [expected]
+    state, decisions = _look(state, 100.5, greedy, *modest, over=_all_over([greedy]))
+    assert decisions == []
+    state, decisions = _look(state, 151.0, greedy, *modest, over=_all_over([greedy]))
+    assert [each.decision for each in decisions] == [Decision.GRACE_STARTED], "a gap that long begins anew"
 
 
-def test_one_that_was_held_back_and_is_killed_then_is_held_back_no_longer() -> None:
+def test_one_that_was_kept_back_and_is_killed_then_is_kept_back_no_longer() -> None:
     (greedy,), modest = _crowd(1), _crowd(9, "tts", 50)
     key = (greedy.container_id or "", GPU)
-    state, said = _decided(DetectorState(cases={key: _due(postponed=True)}), [greedy, *modest], [greedy])
-    assert said == ["Kill"]
+    state, decisions = _decided(DetectorState(cases={key: _due(postponed=True)}), [greedy, *modest], [greedy])
+    assert decisions == ["Kill"]
     assert (state.cases[key].acting, state.cases[key].postponed) == (True, False)
 
 
@@ -325,18 +327,18 @@ def test_who_was_acted_upon_longest_ago_is_first_then_who_is_over_for_longest() 
     greedy, modest = _crowd(4), _crowd(9, "tts", 50)
     cases = {(each.container_id or "", GPU): _due(over_for=5.0 + n) for n, each in enumerate(greedy)}
     cooling = {container_key(greedy[3]): 99.0, container_key(greedy[2]): 98.0}
-    _, said = _look(DetectorState(cases=cases, cooling=cooling), 100.0, *greedy, *modest, over=_all_over(greedy))
-    assert [each.quota for each in said if each.decision is Decision.KILL] == [greedy[1], greedy[0], greedy[2]]
-    assert [each.quota for each in said if each.decision is Decision.RATE_LIMITED] == [greedy[3]]
+    _, decisions = _look(DetectorState(cases=cases, cooling=cooling), 100.0, *greedy, *modest, over=_all_over(greedy))
+    assert [each.quota for each in decisions if each.decision is Decision.KILL] == [greedy[1], greedy[0], greedy[2]]
+    assert [each.quota for each in decisions if each.decision is Decision.RATE_LIMITED] == [greedy[3]]
 
 
 def test_a_pod_that_is_being_acted_upon_is_not_chosen_again_on_another_gpu_or_in_another_container() -> None:
     acting, same = quota(), quota(gpu=OTHER_GPU)
     beside = quota(container="second", container_id=NEIGHBOUR)
     state = DetectorState(cases={KEY: _due(acting=True), (CONTAINER, OTHER_GPU): _due(), (NEIGHBOUR, GPU): _due()})
-    held = {CONTAINER: (OVER,), NEIGHBOUR: (holder(20, 9000, NEIGHBOUR),)}
-    after, said = _look(state, 100.0, acting, same, beside, over=held, other={CONTAINER: (OVER,)})
-    assert said == []
+    usages = {CONTAINER: (OVER,), NEIGHBOUR: (holder(20, 9000, NEIGHBOUR),)}
+    after, decisions = _look(state, 100.0, acting, same, beside, over=usages, other={CONTAINER: (OVER,)})
+    assert decisions == []
     assert after.kills == ()
     assert [case.samples for case in after.cases.values()] == [10, 10, 10]
 
@@ -348,36 +350,36 @@ def test_who_was_killed_within_ten_minutes_has_no_grace_and_is_killed_whole(
     owed = {(PLACE, GPU): Debt(samples=2, at=99.0, killed=killed)}
     kills = tuple(RecentKill(90.0, "asr", (f"g{n}", "m")) for n in range(2))
     state = DetectorState(cases={KEY: _due(over_for=5.0)}, debts=owed, kills=kills)
-    state, said = _look(state, 100.0, quota(), *_crowd(9, "tts", 50), over=_held(OVER))
-    assert [(each.decision, each.respawns) for each in said] == [(Decision.KILL, again)]
+    state, decisions = _look(state, 100.0, quota(), *_crowd(9, "tts", 50), over=_usages(OVER))
+    assert [(each.decision, each.respawns) for each in decisions] == [(Decision.KILL, again)]
     assert [kill.free for kill in state.kills] == [False, False, again]
 
 
 def test_who_is_over_for_the_first_time_in_long_does_not_respawn() -> None:
     ended = tuple(RecentKill(10.0 + n, "asr", PLACE) for n in range(3))
-    _, said = _look(
-        DetectorState(cases={KEY: _due()}, kills=ended), 100.0, quota(), *_crowd(9, "tts", 50), over=_held(OVER)
+    _, decisions = _look(
+        DetectorState(cases={KEY: _due()}, kills=ended), 100.0, quota(), *_crowd(9, "tts", 50), over=_usages(OVER)
     )
-    assert [(each.decision, each.respawns) for each in said] == [(Decision.KILL, False)]
+    assert [(each.decision, each.respawns) for each in decisions] == [(Decision.KILL, False)]
 
 
 def test_a_pod_that_is_due_twice_keeps_nobody_else_from_being_ended() -> None:
     one, same, another = quota(), quota(gpu=OTHER_GPU), neighbour()
     cases = {KEY: _due(over_for=9.0), (CONTAINER, OTHER_GPU): _due(over_for=8.0), OTHER_KEY: _due()}
-    over = _held(OVER, holder(20, 9000, NEIGHBOUR, another.pod_uid))
-    _, said = _look(DetectorState(cases=cases), 100.0, one, same, another, over=over, other={CONTAINER: (OVER,)})
-    assert [(each.decision, each.quota) for each in said] == [(Decision.KILL, one), (Decision.KILL, another)]
+    over = _usages(OVER, holder(20, 9000, NEIGHBOUR, another.pod_uid))
+    _, decisions = _look(DetectorState(cases=cases), 100.0, one, same, another, over=over, other={CONTAINER: (OVER,)})
+    assert [(each.decision, each.quota) for each in decisions] == [(Decision.KILL, one), (Decision.KILL, another)]
 
 
-def test_that_one_is_suspended_is_said_once_with_what_it_holds() -> None:
+def test_that_one_is_suspended_is_reported_once_with_what_it_holds() -> None:
     state = DetectorState(cases={KEY: _due()}, open=True)
-    state, said = _look(state, 100.0, quota(), over=_held(OVER))
-    assert said == [
+    state, decisions = _look(state, 100.0, quota(), over=_usages(OVER))
+    assert decisions == [
         KillDecision(decision=Decision.BREAKER_OPEN, quota=quota(), used_mib=5000, over_for=5.5, kill_in=0.0)
     ]
     known = {KEY: _due(over_for=5.5, samples=10, last=100.0, postponed=True)}
     assert state == DetectorState(
         cases=known, debts={(PLACE, GPU): Debt(seconds=452 / 4096, at=100.0, samples=1, rate=RATE)}, open=True
     )
-    again, said = _look(state, 100.5, quota(), over=_held(OVER))
-    assert (said, again.open) == ([], True)
+    again, decisions = _look(state, 100.5, quota(), over=_usages(OVER))
+    assert (decisions, again.open) == ([], True)

@@ -24,9 +24,9 @@ def test_after_a_kill_there_is_no_second_grace_period_whatever_the_container_is_
     for restart in range(1, 100):
         container = f"{restart:064x}"
         bench.quotas = [quota(container_id=container)]
-        for verdict in bench.see(holder(restart, 9000, container)):
-            if verdict.decision is Decision.KILL:
-                assert verdict.respawns, "the whole container"
+        for decision in bench.see(holder(restart, 9000, container)):
+            if decision.decision is Decision.KILL:
+                assert decision.respawns, "the whole container"
                 assert bench.now - begun == RULES.spacing
                 return
         assert bench.now - begun < RULES.spacing
@@ -116,7 +116,7 @@ def test_a_storm_that_comes_one_by_one_opens_the_breaker_after_three_kills() -> 
     ],
     ids=["fewer containers", "one namespace of two", "just half"],
 )
-def test_what_is_not_most_of_a_node_is_held_back_and_no_storm(greedy: list[Quota], modest: list[Quota]) -> None:
+def test_what_is_not_most_of_a_node_is_kept_back_and_no_storm(greedy: list[Quota], modest: list[Quota]) -> None:
     bench = Bench(*greedy, *modest)
     for _ in range(50):
         bench.see(*over(greedy))
@@ -178,18 +178,18 @@ def test_a_container_over_on_two_gpus_is_acted_upon_on_one_at_a_time() -> None:
     while bench.decisions().count("Kill") == 1:
         bench._take({GPU: {CONTAINER: (UNDER,)}, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
     assert bench.now - begun == RULES.spacing
-    assert bench.said[-1][1].quota.gpu == OTHER_GPU
+    assert bench.taken[-1][1].quota.gpu == OTHER_GPU
 
 
 def _lives(
     bench: Bench, greedy: list[Quota], seconds: float, *, ends: bool = True, modest: Sequence[Quota] = ()
 ) -> dict[str, float]:
-    """Containers always over quota, acted upon at once; those told of die of it and start anew. When each is chosen."""
+    """Containers always over quota, acted upon at once; those chosen die of it and start anew. When each is chosen."""
     chosen: dict[str, float] = {}
     for step in range(int(seconds / POLL)):
         bench.quotas = [*greedy, *modest]
-        for verdict in [v for v in bench.see(*over(greedy)) if v.decision is Decision.KILL]:
-            q = verdict.quota
+        for decision in [v for v in bench.see(*over(greedy)) if v.decision is Decision.KILL]:
+            q = decision.quota
             chosen.setdefault(q.pod_uid, bench.now - 1000.0)
             bench.state = record_kill_result(bench.state, q, bench.now, RULES, acted=ends)
             restarted = f"{step:064x}" if ends else q.container_id
@@ -214,12 +214,12 @@ def test_one_pod_is_acted_upon_in_one_container_at_a_time_and_another_pod_does_n
     mine = [quota(container=f"c{n}", container_id=f"{n:064d}", grace_seconds=0.0) for n in range(4)]
     other = neighbour(grace_seconds=0.0)
     bench = Bench(*mine, other, *crowd(9, first=100))
-    held = [*(holder(n + 1, 9000, f"{n:064d}") for n in range(4)), holder(9, 9000, "d" * 64, other.pod_uid)]
-    kills = [v.quota for _ in range(8) for v in bench.see(*held) if v.decision is Decision.KILL]
+    usages = [*(holder(n + 1, 9000, f"{n:064d}") for n in range(4)), holder(9, 9000, "d" * 64, other.pod_uid)]
+    kills = [v.quota for _ in range(8) for v in bench.see(*usages) if v.decision is Decision.KILL]
     assert sorted(each.pod for each in kills) == ["other-0", "tts-0"]
     bench.state = record_kill_result(bench.state, kills[0], bench.now, RULES, acted=True)
     bench.state = record_kill_result(bench.state, kills[1], bench.now, RULES, acted=True)
-    again = [v.quota for v in bench.see(*held) if v.decision is Decision.KILL]
+    again = [v.quota for v in bench.see(*usages) if v.decision is Decision.KILL]
     assert [each.pod for each in again] == ["tts-0"]
     assert again[0].container not in {each.container for each in kills}
 
@@ -230,10 +230,10 @@ def test_one_pod_is_acted_upon_in_one_container_at_a_time_and_another_pod_does_n
 def test_who_is_over_again_within_ten_minutes_is_to_be_ended_whole(pause: float, expected: list[bool]) -> None:
     bench, found = Bench(quota(grace_seconds=0.0)), list[bool]()
     while len(found) < len(expected):
-        for verdict in bench.see(OVER):
-            if verdict.decision is Decision.KILL:
-                found.append(verdict.respawns)
-                bench.state = record_kill_result(bench.state, verdict.quota, bench.now, RULES, acted=True)
+        for decision in bench.see(OVER):
+            if decision.decision is Decision.KILL:
+                found.append(decision.respawns)
+                bench.state = record_kill_result(bench.state, decision.quota, bench.now, RULES, acted=True)
                 for _ in range(int(pause / POLL)):
                     bench.see(UNDER)
     assert found == expected
@@ -247,11 +247,11 @@ def nothing(size: int, *, namespace: str = "asr", first: int = 200) -> list[Quot
 def test_a_container_that_was_given_nothing_is_ended_whatever_it_holds() -> None:
     (helper,) = nothing(1)
     bench = Bench(quota(), helper)
-    said = [verdict for _ in range(12) for verdict in bench.see(holder(9, 1, helper.container_id or ""))]
-    assert [(each.decision, each.used_mib) for each in said] == [
+    decisions = [decision for _ in range(12) for decision in bench.see(holder(9, 1, helper.container_id or ""))]
+    assert [(each.decision, each.used_mib) for each in decisions] == [
         (Decision.GRACE_STARTED, 1), (Decision.WARNED, 1), (Decision.KILL, 1),
     ]  # fmt: skip
-    assert [each.identity.pid for each in said[-1].targets] == [9]
+    assert [each.identity.pid for each in decisions[-1].targets] == [9]
 
 
 def test_containers_that_were_given_nothing_hide_no_storm() -> None:

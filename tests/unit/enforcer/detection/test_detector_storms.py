@@ -15,8 +15,8 @@ from tests.unit.enforcer.detection.test_detector_exactly import (
     _crowd,
     _decided,
     _due,
-    _held,
     _look,
+    _usages,
 )
 from tests.unit.enforcer.made import quota
 
@@ -26,9 +26,9 @@ def test_more_than_a_minutes_kills_that_are_most_of_all_there_is_are_a_storm(
     greedy: int, modest: int, *, storm: bool
 ) -> None:
     wanted, spared = _crowd(greedy), _crowd(modest, first=50)
-    state, said = _decided(DetectorState(cases=_cases(wanted)), wanted + spared, wanted)
+    state, decisions = _decided(DetectorState(cases=_cases(wanted)), wanted + spared, wanted)
     assert state.open is storm
-    assert said.count("BreakerOpen") == (greedy if storm else 0)
+    assert decisions.count("BreakerOpen") == (greedy if storm else 0)
 
 
 @pytest.mark.parametrize(("spared", "storm"), [(["asr"], True), (["tts"], False), (["tts", "chat"], False)])
@@ -48,8 +48,8 @@ def test_kills_of_pods_that_are_there_count_for_ten_minutes_and_of_others_for_on
     state, _ = _decided(DetectorState(cases=_cases(due), kills=tuple(there)), greedy, due)
     assert state.open, "four of five, most of them long ago"
     gone = [replace(each, place=(f"gone-{n}", "model")) for n, each in enumerate(there)]
-    state, said = _decided(DetectorState(cases=_cases(due), kills=tuple(gone)), greedy, due)
-    assert (state.open, said) == (False, ["Kill"])
+    state, decisions = _decided(DetectorState(cases=_cases(due), kills=tuple(gone)), greedy, due)
+    assert (state.open, decisions) == (False, ["Kill"])
     recent = [replace(each, at=40.25 + n) for n, each in enumerate(gone)]
     state, _ = _decided(DetectorState(cases=_cases(due), kills=tuple(recent)), due, due)
     assert state.open
@@ -94,8 +94,8 @@ def test_whether_one_is_over_its_quota_is_what_this_look_says(*, before: bool, n
 def test_a_container_that_is_killed_again_and_again_counts_twice_whether_it_is_due_or_not() -> None:
     both = [*_crowd(1), *_crowd(1, "tts", 2)]
     kills = tuple(RecentKill(30.0 + n, both[0].namespace, container_key(both[0])) for n in range(4))
-    state, said = _decided(DetectorState(cases=_cases(both), kills=kills), both, both)
-    assert (state.open, len(said)) == (False, 2)
+    state, decisions = _decided(DetectorState(cases=_cases(both), kills=kills), both, both)
+    assert (state.open, len(decisions)) == (False, 2)
     state, _ = _decided(
         DetectorState(cases=_cases(both), kills=(*kills, RecentKill(35.0, "tts", container_key(both[1])))), both, both
     )
@@ -104,12 +104,12 @@ def test_a_container_that_is_killed_again_and_again_counts_twice_whether_it_is_d
 
 def test_one_container_alone_is_no_storm_however_often() -> None:
     kills = tuple(RecentKill(30.0 + n, "asr", PLACE) for n in range(9))
-    state, said = _look(DetectorState(cases={KEY: _due()}, kills=kills), 100.0, quota(), over=_held(OVER))
-    assert (state.open, [each.decision for each in said]) == (False, [Decision.KILL])
+    state, decisions = _look(DetectorState(cases={KEY: _due()}, kills=kills), 100.0, quota(), over=_usages(OVER))
+    assert (state.open, [each.decision for each in decisions]) == (False, [Decision.KILL])
 
 
 def test_without_anybody_to_kill_there_is_no_storm() -> None:
     both = _crowd(2)
     kills = tuple(RecentKill(30.0 + n, "asr", container_key(both[n % 2])) for n in range(9))
-    state, said = _decided(DetectorState(kills=kills), both, [])
-    assert (state.open, said) == (False, [])
+    state, decisions = _decided(DetectorState(kills=kills), both, [])
+    assert (state.open, decisions) == (False, [])

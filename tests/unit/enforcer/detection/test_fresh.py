@@ -69,11 +69,11 @@ def test_it_has_one_where_only_two_pods_were_killed_or_all_of_another_namespace(
 
 
 def test_a_fresh_container_that_ends_over_quota_counts_and_one_that_frees_memory_does_not() -> None:
-    for held, ended in (((), 1), ((holder(10, 7, "e" * 64),), 0)):
+    for usages, ended in (((), 1), ((holder(10, 7, "e" * 64),), 0)):
         node = bench(())
         for _ in range(3):
             node.see(OVER)
-        node.see(*held)
+        node.see(*usages)
         assert len(node.state.ended) == ended
     assert node.state.ended == ()
 

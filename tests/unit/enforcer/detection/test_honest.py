@@ -40,7 +40,7 @@ def test_an_honest_workload_is_killed_no_more_often_than_by_the_grace_period_alo
         node.run(extent.trials(2 * HOUR + 600, DAY))
     assert now.kills() <= before.kills()
     assert before.kills() == 0 or name == "a slow leak"
-    assert not [verdict for _, verdict in now.said if verdict.decision is Decision.IN_DEBT]
+    assert not [decision for _, decision in now.decisions if decision.decision is Decision.IN_DEBT]
 
 
 def test_one_bad_member_of_a_job_array_costs_the_others_nothing() -> None:

@@ -1,8 +1,16 @@
-"""Blindness is a state of its own: begun, told when it lasts, ended; and what status, metrics and pods say of it."""
+"""An outage is a state of its own: begun, reported when it lasts, ended; what status, metrics and pods say of it."""
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from enforcer.detection.nvml_outage import EVERYWHERE, TOLD_AFTER, Sight, Transition, looked, operator_message, sentence
+from enforcer.detection.nvml_outage import (
+    EVERYWHERE,
+    REPORT_AFTER,
+    Sight,
+    Transition,
+    operator_message,
+    sentence,
+    update,
+)
 from enforcer.status.metrics import Latest
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -18,12 +26,12 @@ def through(steps: list[tuple[float, dict[str, NvmlError]]]) -> list[tuple[str, 
     seen: list[tuple[str, Transition, Reason]] = []
     state: Sight = {}
     for now, problems in steps:
-        state, changes = looked(state, problems, now)
+        state, changes = update(state, problems, now)
         seen += [(each.gpu, each.turn, each.blind.reason) for each in changes]
     return seen
 
 
-def test_sight_is_lost_once_told_once_and_back_once() -> None:
+def test_sight_is_lost_once_reported_once_and_back_once() -> None:
     looks = [(at / 2, {GPU: HUNG}) for at in range(100)]
     assert through([*looks, (50.0, {}), (50.5, {})]) == [
         (GPU, Transition.LOST, Reason.NVML_HUNG),
@@ -32,54 +40,53 @@ def test_sight_is_lost_once_told_once_and_back_once() -> None:
     ]
 
 
-def test_what_passes_is_told_nobody_and_begins_anew() -> None:
-    state, _ = looked({}, {GPU: HUNG}, 0.0)
-    state, [change] = looked(state, {}, TOLD_AFTER - 0.1)
-    assert (change.turn, operator_message(change, TOLD_AFTER - 0.1)) == (Transition.BACK, None)
-    state, _ = looked(state, {GPU: HUNG}, TOLD_AFTER)
-    _, changes = looked(state, {GPU: HUNG}, 2 * TOLD_AFTER - 0.1)
+def test_what_passes_is_reported_nobody_and_begins_anew() -> None:
+    state, _ = update({}, {GPU: HUNG}, 0.0)
+    state, [change] = update(state, {}, REPORT_AFTER - 0.1)
+    assert (change.turn, operator_message(change, REPORT_AFTER - 0.1)) == (Transition.BACK, None)
+    state, _ = update(state, {GPU: HUNG}, REPORT_AFTER)
+    _, changes = update(state, {GPU: HUNG}, 2 * REPORT_AFTER - 0.1)
     assert changes == ()
 
 
 def test_another_reason_goes_on_with_the_same_blindness() -> None:
-    state, _ = looked({}, {GPU: HUNG, OTHER_GPU: GONE}, 5.0)
-    state, (change, _) = looked(state, {GPU: GONE}, 5.0 + TOLD_AFTER)
+    state, _ = update({}, {GPU: HUNG, OTHER_GPU: GONE}, 5.0)
+    state, (change, _) = update(state, {GPU: GONE}, 5.0 + REPORT_AFTER)
     assert (change.turn, state[GPU].since, state[GPU].reason) == (Transition.STAYS_LOST, 5.0, Reason.GPU_LOST)
     assert (
-        operator_message(change, 99.0)
-        == f"GPU {GPU} cannot be read, and nobody on it is held to a quota: fell off the bus"
+        operator_message(change, 99.0) == f"GPU {GPU} cannot be read, and no quota on it is enforced: fell off the bus"
     )
-    _, [back] = looked(state, {}, 30.0)
+    _, [back] = update(state, {}, 30.0)
     assert operator_message(back, 30.0) == f"GPUs can be read again, after 25 s: {GPU}"
-    state, _ = looked({}, {EVERYWHERE: HUNG}, 0.0)
-    _, [change] = looked(state, {EVERYWHERE: HUNG}, TOLD_AFTER)
+    state, _ = update({}, {EVERYWHERE: HUNG}, 0.0)
+    _, [change] = update(state, {EVERYWHERE: HUNG}, REPORT_AFTER)
     assert (
         operator_message(change, 0.0)
-        == "no GPU of this node can be read, and nobody anywhere is held to a quota: the driver hangs"
+        == "no GPU of this node can be read, and no quota anywhere is enforced: the driver hangs"
     )
 
 
-def test_a_container_on_a_gpu_that_cannot_be_read_is_told_so_and_not_what_it_held_before() -> None:
-    state, _ = looked({}, {GPU: HUNG}, 5.0)
-    said = sentence("model", state[GPU], 17.0)
-    assert said.startswith("model is not judged and nothing of it is stopped: its GPU could not be read")
-    assert said.endswith(" for 12 s (NvmlHung: the driver hangs)")
+def test_a_container_on_a_gpu_that_cannot_be_read_is_reported_so_and_not_what_it_kept_before() -> None:
+    state, _ = update({}, {GPU: HUNG}, 5.0)
+    text = sentence("model", state[GPU], 17.0)
+    assert text.startswith("the quota of model is not enforced and nothing of it is stopped: its GPU could not be read")
+    assert text.endswith(" for 12 s (NvmlHung: the driver hangs)")
 
 
 def test_status_metrics_and_operators_say_of_blindness_what_for_and_since_when(world: World) -> None:
-    said: list[tuple[Reason, str]] = []
-    object.__setattr__(world.enforcer._parts, "tell_operators", lambda *what: said.append(what))
-    world.reader.held[GPU] = {101: 9000}
+    text: list[tuple[Reason, str]] = []
+    object.__setattr__(world.enforcer._parts, "tell_operators", lambda *what: text.append(what))
+    world.reader.used[GPU] = {101: 9000}
     status = world.look(2)
     assert (status["gpus"][0]["blindReason"], status["gpus"][0]["blindFor"]) == (None, None)
     world.reader.broken = {GPU}
     status = world.look(3)
     gpu, [container] = status["gpus"][0], status["containers"]
-    assert (gpu["blindReason"], gpu["blindFor"], said) == ("NvmlUnavailable", 1.0, [])
+    assert (gpu["blindReason"], gpu["blindFor"], text) == ("NvmlUnavailable", 1.0, [])
     assert (container["state"], container["usedMib"]) == ("Unknown", None)
     assert "could not be read for 1 s (NvmlUnavailable: the GPU fell off the bus)" in container["sentence"]
-    world.look(int(TOLD_AFTER / 0.5))
-    [(reason, note)] = said
+    world.look(int(REPORT_AFTER / 0.5))
+    [(reason, note)] = text
     assert (reason, GPU in note) == (Reason.NVML_UNAVAILABLE, True)
     registry, latest = CollectorRegistry(), Latest()
     registry.register(latest)
@@ -88,7 +95,7 @@ def test_status_metrics_and_operators_say_of_blindness_what_for_and_since_when(w
         f'gpu_share_gpu_nvml_unavailable_seconds{{gpu="{GPU}",reason="NvmlUnavailable"}} 11.5'
         in generate_latest(registry).decode()
     )
-    assert world.verdicts == []
+    assert world.decisions == []
     world.reader.broken = set()
     status = world.look()
-    assert (status["gpus"][0]["blind"], status["gpus"][0]["blindFor"], said[1][0]) == (None, None, Reason.RECOVERED)
+    assert (status["gpus"][0]["blind"], status["gpus"][0]["blindFor"], text[1][0]) == (None, None, Reason.RECOVERED)

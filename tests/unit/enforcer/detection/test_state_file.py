@@ -63,8 +63,8 @@ def test_restarts_neither_shorten_nor_stretch_the_grace_period(every: int, away:
             state = restarted(state, now)
         now += 0.5
         begun = begun or now
-        state, said = evaluate(state, allowed, OVER, now, DetectorConfig())
-        if any(verdict.decision is Decision.KILL for verdict in said):
+        state, decisions = evaluate(state, allowed, OVER, now, DetectorConfig())
+        if any(decision.decision is Decision.KILL for decision in decisions):
             assert begun + 30.0 <= now <= begun + 30.0 + 0.5 + away
             return
     pytest.fail("a restart loop is a free ride")
@@ -74,8 +74,8 @@ def test_after_a_restart_one_fresh_sample_is_enough() -> None:
     state = DetectorState(
         cases={(CONTAINER, GPU): ViolationState(samples=2, over_for=1.0, last=1000.0, cgroup_inode=7)}
     )
-    _, said = evaluate(restarted(state, 1004.0), (quota(),), OVER, 1004.0, DetectorConfig())
-    assert [verdict.decision for verdict in said] == [Decision.WARNED, Decision.KILL]
+    _, decisions = evaluate(restarted(state, 1004.0), (quota(),), OVER, 1004.0, DetectorConfig())
+    assert [decision.decision for decision in decisions] == [Decision.WARNED, Decision.KILL]
 
 
 @pytest.mark.parametrize(("away", "inode"), [(10.5, 7), (1.0, 8)], ids=["too long ago", "another cgroup"])
@@ -83,17 +83,19 @@ def test_what_is_no_longer_known_to_be_the_same_has_its_full_grace(away: float, 
     state = DetectorState(
         cases={(CONTAINER, GPU): ViolationState(samples=9, over_for=4.5, last=1000.0, cgroup_inode=inode)}
     )
-    state, said = evaluate(restarted(state, 1000.0 + away), (quota(),), OVER, 1000.0 + away, DetectorConfig())
-    assert [verdict.decision for verdict in said] == [Decision.GRACE_STARTED]
+    state, decisions = evaluate(restarted(state, 1000.0 + away), (quota(),), OVER, 1000.0 + away, DetectorConfig())
+    assert [decision.decision for decision in decisions] == [Decision.GRACE_STARTED]
     assert state.cases[CONTAINER, GPU].over_for == 0.0
 
 
 def test_a_kill_that_an_enforcer_died_over_is_decided_again_at_once() -> None:
     case = ViolationState(samples=9, over_for=9.0, last=1000.0, warned=True, cgroup_inode=7)
-    state, said = evaluate(DetectorState(cases={(CONTAINER, GPU): case}), (quota(),), OVER, 1000.5, DetectorConfig())
-    assert [verdict.decision for verdict in said] == [Decision.KILL]
-    state, said = evaluate(restarted(state, 1002.0), (quota(),), OVER, 1002.0, DetectorConfig())
-    assert [verdict.decision for verdict in said] == [Decision.KILL]
+    state, decisions = evaluate(
+        DetectorState(cases={(CONTAINER, GPU): case}), (quota(),), OVER, 1000.5, DetectorConfig()
+    )
+    assert [decision.decision for decision in decisions] == [Decision.KILL]
+    state, decisions = evaluate(restarted(state, 1002.0), (quota(),), OVER, 1002.0, DetectorConfig())
+    assert [decision.decision for decision in decisions] == [Decision.KILL]
     assert len(state.kills) == 2, "and counts twice"
 
 
@@ -101,8 +103,8 @@ def test_a_cool_down_outlives_a_restart() -> None:
     state = record_kill_result(DetectorState(), quota(), 1000.0, DetectorConfig(), acted=False)
     state, now = restarted(state, 1001.0), 1001.0
     while now < 1000 + DetectorConfig().cool_down:
-        state, said = evaluate(state, (quota(grace_seconds=0.0),), OVER, now, DetectorConfig())
-        assert all(verdict.decision is not Decision.KILL for verdict in said)
+        state, decisions = evaluate(state, (quota(grace_seconds=0.0),), OVER, now, DetectorConfig())
+        assert all(decision.decision is not Decision.KILL for decision in decisions)
         now += 0.5
 
 

@@ -117,7 +117,7 @@ def test_undoing_again_after_a_crash_anywhere_leaves_nothing(tmp_path: Path, pow
         world.driver.prepare(ref)
         if lingering:
             world.pods.pids[77] = made_uid("tts")
-            world.reader.held[GPU] = {77: 1000}
+            world.reader.used[GPU] = {77: 1000}
         return world, ref
 
     undisturbed, ref = ready()

@@ -191,13 +191,13 @@ def test_a_refusal_of_the_api_server_is_not_waited_out(world: World, monkeypatch
 def test_processes_that_outlive_their_claim_are_still_counted(world: World) -> None:
     old, new = world.tenant("old", "12Gi"), world.tenant("new", "8Gi")
     world.driver.prepare(old)
-    world.reader.held[GPU][77] = 9000
+    world.reader.used[GPU][77] = 9000
     world.pods.pids[77] = made_uid("old")
     world.driver.unprepare(old)
     assert "9000Mi of 14848Mi are in use by other" in refused(world, new).message
     world.restart()
     assert refused(world, new).reason is Reason.GPU_MEMORY_IN_USE
-    world.reader.held[GPU].clear()
+    world.reader.used[GPU].clear()
     assert world.driver.prepare(new)
     world.driver.settle()
     assert world.store.ending() == ()

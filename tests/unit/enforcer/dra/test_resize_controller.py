@@ -57,7 +57,7 @@ class Node:
 
     def holds(self, mib: int) -> None:
         self.world.pods.pids[77] = made_uid("tts")
-        self.world.reader.held[GPU] = {77: mib}
+        self.world.reader.used[GPU] = {77: mib}
 
     def wish(self, asked: str | None = None) -> None:
         """Somebody writes it on the pod, and the enforcer sees it."""
@@ -134,7 +134,7 @@ def test_asked_by_the_kubelet_again_it_says_what_it_said_with_the_new_limit(node
 
 def test_only_what_this_container_holds_counts(node: Node) -> None:
     node.world.pods.pids |= {77: made_uid("tts"), 78: made_uid("other")}
-    node.world.reader.held[GPU] = {77: 1000, 79: 9000}
+    node.world.reader.used[GPU] = {77: 1000, 79: 9000}
     node.wish("1Gi")
     assert node.limit == 1024
 

@@ -230,7 +230,7 @@ def test_another_quota_has_to_fit_on_both() -> None:
 def test_a_smaller_quota_is_held_against_the_gpu_of_which_it_holds_most(world: World, full: str) -> None:
     world.driver.prepare(wide(world))
     world.pods.pids[77] = made_uid("llm")
-    world.reader.held[full] = {77: 3072}
+    world.reader.used[full] = {77: 3072}
     told = list[UserMessage]()
     resizer = ResizeController(
         ResizeDependencies(
@@ -255,9 +255,9 @@ def test_its_processes_keep_the_room_of_both_until_they_have_ended(world: World)
     ref = wide(world)
     world.driver.prepare(ref)
     world.pods.pids[77] = made_uid("llm")
-    world.reader.held[OTHER_GPU] = {77: 4000}
+    world.reader.used[OTHER_GPU] = {77: 4000}
     world.driver.unprepare(ref)
     assert [each.gpus for each in world.store.ending()] == [(GPU, OTHER_GPU)]
-    world.reader.held[OTHER_GPU] = {}
+    world.reader.used[OTHER_GPU] = {}
     world.driver.settle()
     assert world.store.ending() == ()

@@ -1,4 +1,3 @@
-import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,19 +14,21 @@ from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind, read, verify
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, KillDecision
-from enforcer.kill.executor import KillDependencies, KillExecutor, KillResult
-from enforcer.kill.pidfd_target import is_protected
+from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import REFUSALS, KillTimeouts, NullMpsClient
+from enforcer.kill.recheck import QuotaSource
+from enforcer.kill.report import KillResult
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.status.messages import NOTE_BYTES, UserMessage
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
+from tests.support.quotas import UnchangedQuotas
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, holder, quota
 
 
 @dataclass
 class Process:
-    """A process as the executor meets it. It dies of what it is told to die of."""
+    """A process as the executor meets it. It dies of what it is reported to die of."""
 
     identity: Identity
     mib: int
@@ -45,11 +46,11 @@ class Handle(PidHandle):
     def ended(self, seconds: float = 0.0) -> bool:
         return self.process.ended
 
-    def deaf(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
+    def ignores(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
         assert number is signal.SIGTERM
-        return self.pid in self.world.deaf
+        return self.pid in self.world.ignorant
 
-    def again(self) -> "Handle":
+    def duplicate(self) -> "Handle":
         return Handle(self.process, self.world)
 
     def send(self, number: signal.Signals) -> bool:
@@ -68,10 +69,12 @@ class Handle(PidHandle):
 class World:
     """Everything around the executor, scripted."""
 
+    quotas: QuotaSource
+
     def __init__(self, folder: Path, *processes: Process) -> None:
         self.processes = {process.identity.pid: process for process in processes}
         self.audit_log = AuditLog(folder / "audit")
-        self.scribe = AuditWriter(self.audit_log, "gpu-7")
+        self.writer = AuditWriter(self.audit_log, "gpu-7")
         self.folder = folder / "audit"
         self.blind, self.looks, self.mps_fails = False, 0, False
         self.on_look: Callable[[int], None] = lambda _: None
@@ -80,19 +83,25 @@ class World:
         self.answer: bool | None = None
         self.leaders: set[int] = set()
         """Whose end is everybody's."""
-        self.deaf: set[int] = set()
+        self.ignorant: set[int] = set()
         self.refused: set[int] = set()
         self.mps_reason: Reason | None = None
-        self.patience, self.respawns = KillTimeouts(term=0, kill=0), False
-        self.in_force: Callable[[Quota], Quota | None] = lambda judged: judged
+        self.timeouts, self.respawns = KillTimeouts(term=0, kill=0), False
+        self.quotas = UnchangedQuotas()
 
     def identify(self, pid: int) -> Identity | None:
         process = self.processes.get(pid)
         return None if process is None or process.ended else process.identity
 
-    def open_handle(self, pid: int) -> PidHandle | None:
+    def pin(self, pid: int) -> PidHandle | None:
         process = self.processes.get(pid)
         return None if process is None else Handle(process, self)
+
+    def leads_namespace(self, pid: int) -> bool:
+        return pid in self.leaders
+
+    def in_force(self, quota: Quota) -> Quota | None:
+        return self.quotas.in_force(quota)
 
     def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         assert quota.container_id == CONTAINER
@@ -104,7 +113,7 @@ class World:
         ours = [each for each in living if each.identity.owner and each.identity.owner.container_id == CONTAINER]
         return tuple(ProcessUsage(each.identity, each.mib) for each in ours)
 
-    def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = bool) -> bool | None:
+    def terminate(self, pid: int, gpu: str | None, ended: Callable[[], bool]) -> bool | None:
         assert (gpu, ended()) == (GPU, self.processes[pid].ended)
         self.story.append(f"terminate_client {pid}")
         if self.mps_fails:
@@ -120,25 +129,23 @@ class World:
     def records(self) -> list[dict[str, Any]]:
         return [read(line) for file in segments(self.folder) for line in file.read_bytes().splitlines(keepends=True)]
 
-    def family(self, owner: ContainerRef) -> list[ContainerProcess]:
+    def processes_of(self, container: ContainerRef) -> list[ContainerProcess]:
         """Everybody there; the leaders lead the container's namespace."""
-        living = [each.identity for each in self.processes.values() if not each.ended and each.identity.owner == owner]
+        living = [
+            each.identity for each in self.processes.values() if not each.ended and each.identity.owner == container
+        ]
         return [ContainerProcess(each, (each.pid, 1 if each.pid in self.leaders else each.pid)) for each in living]
 
     def run(self, *targets: Process, about: Quota | None = None) -> KillResult:
-        tools = KillDependencies(
-            eyes=self, attributor=self, audit_log=self.scribe, mps=self, sink=self, open_handle=self.open_handle,
-            leads=lambda pid: pid in self.leaders, family=lambda who, owner: self.family(owner) if who is self else [],
-            in_force=lambda judged: self.in_force(judged),  # noqa: PLW0108 - it changes
-        )  # fmt: skip
-        self.executor = getattr(self, "executor", None) or KillExecutor("gpu-7", tools, self.patience)
+        parts = KillDependencies(usage=self, quotas=self, processes=self, audit_log=self.writer, mps=self, sink=self)
+        self.executor = getattr(self, "executor", None) or KillExecutor("gpu-7", parts, self.timeouts)
         chosen = targets or tuple(self.processes.values())
         holders = tuple(ProcessUsage(each.identity, each.mib) for each in chosen)
-        verdict = KillDecision(
+        decision = KillDecision(
             decision=Decision.KILL, quota=about or quota(), used_mib=sum(each.used_mib for each in holders),
             over_for=5.0, kill_in=0.0, targets=holders, respawns=self.respawns,
         )  # fmt: skip
-        return self.executor.carry_out(verdict)
+        return self.executor.execute(decision)
 
     def signals(self) -> list[str]:
         return [line for line in self.story if line.startswith("SIG")]
@@ -152,7 +159,7 @@ def process(pid: int = 501, mib: int = 9000, **changes: Any) -> Process:
     return Process(holder(pid, mib).identity, mib, **changes)
 
 
-def test_the_ladder_goes_mps_then_term_then_kill_and_all_is_on_record(tmp_path: Path) -> None:
+def test_a_kill_goes_mps_then_term_then_kill_and_all_is_on_record(tmp_path: Path) -> None:
     world = World(tmp_path, process(dies_of=(signal.SIGKILL,)))
     world.answer = True
     result = world.run()
@@ -168,7 +175,7 @@ def test_the_ladder_goes_mps_then_term_then_kill_and_all_is_on_record(tmp_path: 
     assert world.whole()
 
 
-def test_the_owner_is_told_with_the_chains_head(tmp_path: Path) -> None:
+def test_the_owner_is_notified_with_the_chains_head(tmp_path: Path) -> None:
     world = World(tmp_path, process())
     world.run()
     assert [notice.reason for notice in world.notices] == [Reason.KILLED]
@@ -261,7 +268,7 @@ def test_ended_by_itself_in_between_is_gone(tmp_path: Path) -> None:
 
 def test_ended_between_the_last_check_and_the_signal_is_gone_too(tmp_path: Path) -> None:
     world = World(tmp_path, process())
-    world.terminate = lambda pid, gpu=None, ended=bool: setattr(world.processes[pid], "ended", True)  # type: ignore[method-assign]
+    world.terminate = lambda pid, gpu, ended: setattr(world.processes[pid], "ended", True)  # type: ignore[method-assign]
     assert world.run().reason is Reason.ALREADY_EXITED
     assert world.signals() == []
 
@@ -284,24 +291,24 @@ CHANGES: Sequence[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
-def test_whoever_has_the_pid_now_is_not_the_one_that_was_judged(tmp_path: Path, change: dict[str, Any]) -> None:
-    judged = process()
-    world = World(tmp_path, replace(judged, identity=replace(judged.identity, **change)))
-    assert world.run(judged).reason is Reason.IDENTITY_CHANGED
+def test_whoever_has_the_pid_now_is_not_the_one_that_was_evaluated(tmp_path: Path, change: dict[str, Any]) -> None:
+    evaluated = process()
+    world = World(tmp_path, replace(evaluated, identity=replace(evaluated.identity, **change)))
+    assert world.run(evaluated).reason is Reason.IDENTITY_CHANGED
     assert world.story == []
 
 
 @pytest.mark.parametrize("change", CHANGES[1:], ids=str)
 def test_a_pid_that_changes_hands_while_the_disk_is_busy_is_spared(tmp_path: Path, change: dict[str, Any]) -> None:
-    judged, other = process(501, 9000), process(502, 9000, holds=True)
-    world = World(tmp_path, replace(judged), other)
+    evaluated, other = process(501, 9000), process(502, 9000, holds=True)
+    world = World(tmp_path, replace(evaluated), other)
 
     def swap() -> None:
-        world.processes[501].identity = replace(judged.identity, **change)
+        world.processes[501].identity = replace(evaluated.identity, **change)
 
     at_look(world, 2, swap)
     world.answer = True
-    world.run(judged)
+    world.run(evaluated)
     assert (world.processes[501].got, "terminate_client 501" in world.story) == ([], False)
 
 
@@ -354,18 +361,18 @@ def test_endless_forking_ends_the_episode_not_the_enforcer(tmp_path: Path) -> No
     assert world.kinds() == ["INTENT", "OUTCOME"]
 
 
-def test_what_sigkill_does_not_end_is_said_and_not_signalled_again(tmp_path: Path) -> None:
+def test_what_sigkill_does_not_end_is_reported_and_not_signalled_again(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000, dies_of=()), process(502, 100))
     assert world.run().reason is Reason.UNKILLABLE
     assert world.signals() == ["SIGTERM 501", "SIGKILL 501"], "nobody is ended in its place"
     assert world.run(world.processes[501]).reason is Reason.UNKILLABLE
     assert len(world.signals()) == 2
-    world.executor.look_after()
-    world.scribe.close()
+    world.executor.reap_pending()
+    world.writer.close()
     assert world.kinds() == ["INTENT", "UNKILLABLE"]
 
 
-def test_an_outcome_that_cannot_be_recorded_is_said_at_the_next_start(tmp_path: Path, monkeypatch: Any) -> None:
+def test_an_outcome_that_cannot_be_recorded_is_reported_at_the_next_start(tmp_path: Path, monkeypatch: Any) -> None:
     world = World(tmp_path, process())
     append = world.audit_log.append
 
@@ -384,12 +391,5 @@ def test_an_outcome_that_cannot_be_recorded_is_said_at_the_next_start(tmp_path: 
     assert AuditLog(world.folder).open() == []
 
 
-def test_ourselves_init_the_kernel_and_nobodys_are_protected() -> None:
-    fine = holder(501, 1).identity
-    assert not is_protected(fine)
-    for change in ({"pid": os.getpid()}, {"pid": os.getppid()}, {"pid": 1}, {"kernel_thread": True}, {"owner": None}):
-        assert is_protected(replace(fine, **change))
-
-
 def test_without_mps_nobody_is_a_client() -> None:
-    assert NullMpsClient().terminate(1) is None  # type: ignore[func-returns-value]
+    assert NullMpsClient().terminate(1, GPU, bool) is None  # type: ignore[func-returns-value]

@@ -1,29 +1,42 @@
 """What a container may hold changes while it is being ended: the disk and MPS may take half a minute over that."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from enforcer.kill import circuit_breaker
-from enforcer.kill.circuit_breaker import guard_quota_source
+from enforcer.kill.circuit_breaker import GuardedQuotas
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
+from tests.support.quotas import UnchangedQuotas
 from tests.unit.enforcer.kill.test_executor import World, at_look, process
-from tests.unit.enforcer.made import neighbour, quota
+from tests.unit.enforcer.made import CONTAINER, neighbour, quota
 
 RAISED = quota(memory_mib=9000)
 
 
+@dataclass
+class Changed:
+    """Every quota is this one now."""
+
+    now: Quota | None
+
+    def in_force(self, quota: Quota) -> Quota | None:
+        assert quota.container_id == CONTAINER
+        return self.now
+
+
 def now_is(world: World, found: Quota | None) -> None:
-    world.in_force = lambda _: found
+    world.quotas = Changed(found)
 
 
 def raised_while_mps_is_asked(world: World) -> None:
     asked = world.terminate
 
-    def terminate(pid: int, gpu: str | None = None, ended: Callable[[], bool] = bool) -> bool | None:
+    def terminate(pid: int, gpu: str | None, ended: Callable[[], bool]) -> bool | None:
         now_is(world, RAISED)
         return asked(pid, gpu, ended)
 
@@ -69,7 +82,7 @@ def test_a_quota_raised_while_mps_was_asked_stops_the_signal(tmp_path: Path) -> 
 
 def test_a_breaker_that_is_opened_by_hand_while_the_disk_is_busy_spares_everybody(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000))
-    world.in_force = guard_quota_source(tmp_path, lambda judged: judged)
+    world.quotas = GuardedQuotas(tmp_path, UnchangedQuotas())
     at_look(world, 2, (tmp_path / circuit_breaker.NAME).touch)
     result = world.run()
     assert (result.reason, world.signals(), world.kinds()) == (Reason.NOT_ENFORCING, [], ["INTENT", "ABORTED"])
@@ -93,13 +106,13 @@ def test_a_whole_container_whose_end_has_begun_is_ended(tmp_path: Path) -> None:
     assert world.signals() == ["SIGTERM 501", "SIGTERM 502"]
 
 
-def test_what_is_in_force_is_what_the_checkpoint_says_and_never_less_than_what_was_judged(tmp_path: Path) -> None:
+def test_what_is_in_force_is_what_the_checkpoint_says_and_never_less_than_what_was_decided(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
-    judged = quota(on_exceed=OnExceed.KILL_CONTAINER)
+    decided = quota(on_exceed=OnExceed.KILL_CONTAINER)
     cases = [
-        ([neighbour(), judged], judged),
+        ([neighbour(), decided], decided),
         ([neighbour(), RAISED], RAISED),
-        ([quota(memory_mib=10)], judged),
+        ([quota(memory_mib=10)], decided),
         ([quota(tolerance_mib=100)], quota(tolerance_mib=100)),
         ([quota(on_exceed=OnExceed.WARN)], None),
         ([quota(container_id="e" * 64)], None),
@@ -109,4 +122,4 @@ def test_what_is_in_force_is_what_the_checkpoint_says_and_never_less_than_what_w
     ]
     for quotas, expected in cases:
         checkpoint.write(quotas)
-        assert checkpoint.in_force(judged) == expected, quotas
+        assert checkpoint.in_force(decided) == expected, quotas

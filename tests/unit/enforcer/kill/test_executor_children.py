@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
-from enforcer.attribution.container_processes import ContainerProcess, init_process
+from enforcer.attribution.container_processes import ContainerProcess, init_process, init_process_of
 from enforcer.attribution.procfs import PidHandle
 from enforcer.audit.kill_records import NO_FIRST
-from enforcer.kill.container_kill import PidNamespaceLookup
 from enforcer.kill.process_kill import REFUSALS
 from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
@@ -52,7 +51,7 @@ def test_beside_any_other_process_the_rest_of_a_container_is_let_be(tmp_path: Pa
     assert world.story == ["terminate_client 501", "SIGTERM 501"]
 
 
-def test_a_refusal_is_nothing_done_and_its_owner_is_told_so(tmp_path: Path) -> None:
+def test_a_refusal_is_nothing_done_and_its_owner_is_notified_so(tmp_path: Path) -> None:
     """It costs no other container its turn: what did nothing to anybody is no kill that the breaker counts."""
     world = World(tmp_path, process(501, 9000))
     world.answer = False
@@ -85,7 +84,7 @@ def test_who_comes_while_the_others_are_released_is_released_too_before_any_sign
     world.leaders = {501}
     released = world.terminate
 
-    def terminate(pid: int, gpu: str | None = None, ended: Callable[[], bool] = bool) -> bool | None:
+    def terminate(pid: int, gpu: str | None, ended: Callable[[], bool]) -> bool | None:
         released(pid, gpu, ended)
         if pid == 502:
             world.processes[504] = process(504, 100)
@@ -106,11 +105,17 @@ def test_one_that_hangs_already_is_not_released_again_with_the_first_process(tmp
     assert world.story == ["terminate_client 501", "SIGTERM 501"]
 
 
-def test_who_is_in_no_container_has_no_first_process() -> None:
-    kinship = PidNamespaceLookup(bool, lambda _: [member(11, 1)])
-    nobody = Identity(pid=12, start=12, owner=None, cgroup_inode=7)
-    assert kinship.first(nobody) is None
-    assert kinship.first(replace(nobody, owner=ContainerRef("uid", "c" * 64))) == member(11, 1)
+def test_who_is_in_no_container_has_no_first_process(tmp_path: Path) -> None:
+    container = ContainerRef("uid", "c" * 64)
+
+    class Table(World):
+        def processes_of(self, container: ContainerRef) -> list[ContainerProcess]:
+            assert container.pod_uid == "uid"
+            return [member(11, 1)]
+
+    table, nobody = Table(tmp_path), Identity(pid=12, start=12, owner=None, cgroup_inode=7)
+    assert init_process_of(table, nobody) is None
+    assert init_process_of(table, replace(nobody, owner=container)) == member(11, 1)
 
 
 def crowd(folder: Path) -> World:
@@ -145,7 +150,7 @@ def test_who_holds_nothing_and_dies_with_it_is_on_record_too(tmp_path: Path) -> 
 
 def test_a_first_process_that_would_not_hear_of_it_is_not_waited_for(tmp_path: Path) -> None:
     world = crowd(tmp_path)
-    world.deaf = {501}
+    world.ignorant = {501}
     world.run(world.processes[502], about=WHOLE)
     assert world.signals() == ["SIGKILL 501"]
 
@@ -163,7 +168,7 @@ def test_a_client_that_came_after_the_first_signal_is_released_before_the_second
     assert world.story[-3:] == ["SIGTERM 501", "terminate_client 504", "SIGKILL 501"]
 
 
-def test_without_a_first_process_of_its_own_the_holders_are_ended_and_it_is_said(tmp_path: Path) -> None:
+def test_without_a_first_process_of_its_own_the_holders_are_ended_and_it_is_reported(tmp_path: Path) -> None:
     world = crowd(tmp_path)
     world.leaders = set()
     world.run(world.processes[502], world.processes[503], about=WHOLE)
@@ -212,19 +217,19 @@ def _closing(world: World) -> list[Closing]:
         opened.append(Closing(world.processes[pid], world))
         return opened[-1]
 
-    world.open_handle = take  # type: ignore[method-assign]
+    world.pin = take  # type: ignore[method-assign]
     return opened
 
 
 def test_those_that_die_with_the_first_process_are_let_go_of_before_it_is_signalled(tmp_path: Path) -> None:
     world = crowd(tmp_path)
     opened = _closing(world)
-    held: list[set[int]] = []
-    world.on_look = lambda _: held.append({each.pid for each in opened if not each.closed})
+    pinned: list[set[int]] = []
+    world.on_look = lambda _: pinned.append({each.pid for each in opened if not each.closed})
     world.run(world.processes[502], world.processes[503], about=WHOLE)
     assert world.signals() == ["SIGTERM 501"]
-    assert held[0] == {502, 503}
-    assert all(pids <= {501} for pids in held[1:])
+    assert pinned[0] == {502, 503}
+    assert all(pids <= {501} for pids in pinned[1:])
 
 
 def test_where_the_first_process_hangs_already_the_holders_are_ended_one_by_one(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from enforcer.attribution.procfs import PidHandle
 from enforcer.audit.kill_records import process_outcome
 from enforcer.audit.record import Kind
 from enforcer.detection.types import Decision, KillDecision
-from enforcer.kill.executor import KillResult, ended_after_all
+from enforcer.kill.report import KillResult, ended_after_all
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.kill.test_executor import Handle, World, at_look, process
@@ -35,12 +35,12 @@ def test_an_answer_that_could_not_be_written_is_written_later(tmp_path: Path, mo
     with monkeypatch.context() as patched:
         _fails(world, patched, Kind.OUTCOME)
         assert world.run().reason is Reason.KILLED
-        world.scribe.catch_up()
-        world.scribe.close()
+        world.writer.catch_up()
+        world.writer.close()
         assert world.kinds() == ["INTENT"]
-    world.scribe.catch_up()
-    world.scribe.catch_up()
-    world.scribe.close()
+    world.writer.catch_up()
+    world.writer.catch_up()
+    world.writer.close()
     assert world.kinds() == ["INTENT", "OUTCOME"]
     assert world.records()[1]["targets"][0]["steps"] == "SIGTERM"
     assert world.whole()
@@ -56,7 +56,7 @@ def test_a_bug_after_the_intent_is_on_record_with_what_was_done(tmp_path: Path) 
                 raise OverflowError("timeout is too large")
             return ended(self, seconds)
 
-    world.open_handle = lambda pid: Broken(world.processes[pid], world)  # type: ignore[method-assign]
+    world.pin = lambda pid: Broken(world.processes[pid], world)  # type: ignore[method-assign]
     with pytest.raises(OverflowError):
         world.run()
     intent, outcome = world.records()
@@ -67,15 +67,15 @@ def test_a_bug_after_the_intent_is_on_record_with_what_was_done(tmp_path: Path) 
 
 def test_with_too_few_descriptors_the_largest_go_first_and_the_others_after_them(tmp_path: Path) -> None:
     world = World(tmp_path, *(process(500 + n, 5000 + n) for n in range(4)))
-    open_handle, opened = world.open_handle, []
+    pin, opened = world.pin, []
 
     def scarce(pid: int) -> PidHandle | None:
         opened.append(pid)
         if len(opened) % 3 == 0:
             raise OSError(errno.EMFILE, "Too many open files")
-        return open_handle(pid)
+        return pin(pid)
 
-    world.open_handle = scarce  # type: ignore[method-assign]
+    world.pin = scarce  # type: ignore[method-assign]
     assert world.run(*sorted(world.processes.values(), key=lambda each: -each.mib)).reason is Reason.KILLED
     assert world.signals() == ["SIGTERM 503", "SIGTERM 502", "SIGTERM 501", "SIGTERM 500"]
     assert world.kinds() == ["INTENT", "OUTCOME"]
@@ -99,8 +99,8 @@ def test_what_hung_and_has_ended_is_answered_at_the_next_look_and_once(tmp_path:
     world.run()
     world.processes[501].ended = True
     for _ in range(2):
-        world.executor.look_after()
-    world.scribe.close()
+        world.executor.reap_pending()
+    world.writer.close()
     assert world.kinds() == ["INTENT", "UNKILLABLE", "OUTCOME"]
     assert world.records()[-1]["intent"] == 1
     assert world.records()[-1]["targets"][0] == {
@@ -112,7 +112,7 @@ def test_what_hung_and_has_ended_is_answered_at_the_next_look_and_once(tmp_path:
 def test_while_it_hangs_that_is_on_record_as_the_intents(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000, dies_of=()))
     world.run()
-    world.scribe.close()
+    world.writer.close()
     intent, hanging = world.records()
     assert (hanging["kind"], hanging["intent"], hanging["result"]) == ("UNKILLABLE", intent["seq"], "Unkillable")
 
@@ -124,7 +124,7 @@ def test_that_it_hangs_and_cannot_be_recorded_hinders_nobody(tmp_path: Path, mon
         assert (kind, fields["intent"]) == (Kind.UNKILLABLE, 1)
         failed(RecordError("no space left"))
 
-    monkeypatch.setattr(world.scribe, "post", fails)
+    monkeypatch.setattr(world.writer, "post", fails)
     assert world.run().reason is Reason.UNKILLABLE
     assert [notice.reason for notice in world.notices] == [Reason.UNKILLABLE]
 
@@ -142,19 +142,19 @@ def test_of_nobody_nothing_is_made_of_the_whole_container(tmp_path: Path) -> Non
     world = World(tmp_path, process())
     world.run(world.processes[501])
     nobody = KillDecision(decision=Decision.KILL, quota=quota(), used_mib=9000, respawns=True)
-    assert world.executor.carry_out(nobody) == KillResult(Reason.IDENTITY_CHANGED)
+    assert world.executor.execute(nobody) == KillResult(Reason.IDENTITY_CHANGED)
 
 
 def test_a_process_that_has_the_pid_of_one_that_hung_is_ended_like_any_other(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000, dies_of=()))
     world.run()
     world.processes[501].ended = True
-    world.executor.look_after()
+    world.executor.reap_pending()
     world.processes[501] = process(501, 9000)
     assert world.run().reason is Reason.KILLED
 
 
-def test_one_that_ended_by_itself_is_said_to_be_gone_beside_one_that_had_to_be_ended(tmp_path: Path) -> None:
+def test_one_that_ended_by_itself_is_reported_to_be_gone_beside_one_that_had_to_be_ended(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000), process(502, 9000))
     at_look(world, 2, lambda: setattr(world.processes[501], "ended", True))
     assert world.run().reason is Reason.KILLED
@@ -186,13 +186,13 @@ def test_those_that_were_gone_already_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_where_others_hold_it_now_nothing_is_recorded_of_those_that_were_judged(tmp_path: Path) -> None:
+def test_where_others_hold_it_now_nothing_is_recorded_of_those_that_were_evaluated(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000, holds=False), process(502, 9000))
     assert world.run(world.processes[501]) == KillResult(Reason.IDENTITY_CHANGED)
     assert not world.folder.exists()
 
 
-def test_what_proc_says_of_a_pid_counts_though_the_gpu_still_names_who_was_judged(tmp_path: Path) -> None:
+def test_what_proc_says_of_a_pid_counts_though_the_gpu_still_names_who_was_evaluated(tmp_path: Path) -> None:
     world = World(tmp_path, process())
     world.answer = True
     another = replace(process().identity, start=1)

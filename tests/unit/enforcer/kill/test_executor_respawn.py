@@ -30,7 +30,7 @@ def respawner(folder: Path, *, chief: Process | None = None) -> World:
     return world
 
 
-def test_all_of_a_round_are_released_then_all_told_to_end_then_all_killed(tmp_path: Path) -> None:
+def test_all_of_a_round_are_released_then_all_get_sigterm_then_all_sigkill(tmp_path: Path) -> None:
     world = World(tmp_path, *(process(pid, 5000, dies_of=DEAF) for pid in (501, 502, 503)))
     world.answer = True
     assert world.run().reason is Reason.KILLED
@@ -50,8 +50,8 @@ def test_twenty_that_do_not_hear_are_waited_for_once(tmp_path: Path, monkeypatch
             return self.process.ended
 
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    world.open_handle = lambda pid: Slow(world.processes[pid], world)  # type: ignore[method-assign]
-    world.patience = KillTimeouts(term=5.0, kill=5.0)
+    world.pin = lambda pid: Slow(world.processes[pid], world)  # type: ignore[method-assign]
+    world.timeouts = KillTimeouts(term=5.0, kill=5.0)
     assert world.run().reason is Reason.KILLED
     assert clock[0] == pytest.approx(5.0)
 
@@ -99,7 +99,7 @@ def test_who_starts_new_ones_in_their_place_is_ended_whole_after_one_round(tmp_p
     assert "escalated" not in first
     assert (second["escalated"], second["first"]) == (ESCALATED, 500)
     assert (first["usedMiB"], second["usedMiB"]) == (9000, 7000)
-    assert {each.pid for each in result.endings} >= {500, 501}
+    assert {each.pid for each in result.outcomes} >= {500, 501}
     assert "the whole container" in world.notices[-1].note
     assert world.whole()
 
@@ -118,7 +118,7 @@ def test_one_that_goes_on_even_after_that_is_given_up_for_now(tmp_path: Path) ->
 
 def test_a_respawner_without_a_first_process_of_its_own_costs_so_many_rounds_and_no_more(tmp_path: Path) -> None:
     world = respawner(tmp_path)
-    world.patience = KillTimeouts(term=0, kill=0, rounds=3)
+    world.timeouts = KillTimeouts(term=0, kill=0, rounds=3)
     assert world.run().reason is Reason.LIMIT_EXCEEDED
     assert len(world.signals()) == 2 * 3
     assert world.kinds() == ["INTENT", "OUTCOME"]
@@ -127,7 +127,7 @@ def test_a_respawner_without_a_first_process_of_its_own_costs_so_many_rounds_and
 def test_an_attempts_time_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     world = respawner(tmp_path)
-    world.patience = KillTimeouts(term=0, kill=0, total=0)
+    world.timeouts = KillTimeouts(term=0, kill=0, total=0)
     assert world.run().reason is Reason.LIMIT_EXCEEDED
     assert world.signals() == ["SIGTERM 501", "SIGKILL 501"]
 
@@ -151,14 +151,14 @@ def test_where_it_has_no_first_process_its_largest_are_ended_as_ever(tmp_path: P
 def test_too_few_descriptors_for_all_are_no_respawning(tmp_path: Path) -> None:
     world = World(tmp_path, process(500, 0, holds=False), process(501, 9000), process(502, 8000))
     world.leaders = {500}
-    open_handle, opened = world.open_handle, list[int]()
+    pin, opened = world.pin, list[int]()
 
     def scarce(pid: int) -> PidHandle | None:
         opened.append(pid)
         if len(opened) == 2:
             raise OSError("Too many open files")
-        return open_handle(pid)
+        return pin(pid)
 
-    world.open_handle = scarce  # type: ignore[method-assign]
+    world.pin = scarce  # type: ignore[method-assign]
     assert world.run(world.processes[501], world.processes[502]).reason is Reason.KILLED
     assert world.signals() == ["SIGTERM 501", "SIGTERM 502"]

@@ -26,7 +26,7 @@ def takes_long(world: World, answer: str, meanwhile: Callable[[], object], *slow
             world.run()
         world.story.clear()
 
-    def terminate(pid: int, gpu: str | None = None, ended: Callable[[], bool] = bool) -> bool | None:
+    def terminate(pid: int, gpu: str | None, ended: Callable[[], bool]) -> bool | None:
         world.story.append(f"terminate_client {pid}")
         if slow and pid not in slow:
             return True

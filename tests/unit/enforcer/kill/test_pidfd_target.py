@@ -1,15 +1,17 @@
-"""Taking hold of processes: whom, in which order, and what becomes of those that are not who they were."""
+"""Pinning processes: which, in which order, and what becomes of those that are not who they were."""
 
+import os
 from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.container_processes import ContainerProcess
 from enforcer.attribution.procfs import PidHandle
 from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.audit.kill_records import process_outcome
-from enforcer.kill.pidfd_target import PidfdPinner, Victim
+from enforcer.kill.pidfd_target import PidfdPinner, PinnedProcess, is_protected
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, holder, quota
 
@@ -33,13 +35,19 @@ class World:
         self.absent: set[int] = set()
         self.full: set[int] = set()
         self.opened: list[Handle] = []
-        self.grip = PidfdPinner(self, self.open)
+        self.pinner = PidfdPinner(self)
 
     def identify(self, pid: int) -> Identity | None:
-        assert pid in {each.pid for each in self.opened}, "who it is is asked before it is held"
+        assert pid in {each.pid for each in self.opened}, "who it is is asked before it is pinned"
         return self.seen[pid]
 
-    def open(self, pid: int) -> PidHandle | None:
+    def leads_namespace(self, pid: int) -> bool:
+        raise NotImplementedError
+
+    def processes_of(self, container: ContainerRef) -> list[ContainerProcess]:
+        raise NotImplementedError
+
+    def pin(self, pid: int) -> PidHandle | None:
         if pid in self.full:
             raise OSError(24, "Too many open files")
         if pid in self.absent:
@@ -51,39 +59,39 @@ class World:
 A, B, C = holder(501, 9000), holder(502, 800), holder(503, 70)
 
 
-def test_all_that_are_who_they_were_are_held_until_the_stack_ends() -> None:
+def test_all_that_are_who_they_were_are_pinned_until_the_stack_ends() -> None:
     world = World(A, B)
     with ExitStack() as stack:
-        victims, gone = world.grip.take(stack, quota(), [A, B])
-        assert victims == [Victim(A, world.opened[0]), Victim(B, world.opened[1])]
-        assert gone == []
+        pinned, exited = world.pinner.pin(stack, quota(), [A, B])
+        assert pinned == [PinnedProcess(A, handle=world.opened[0]), PinnedProcess(B, handle=world.opened[1])]
+        assert exited == []
         assert not any(each.closed for each in world.opened)
     assert all(each.closed for each in world.opened)
 
 
-def test_those_that_ended_before_or_while_they_were_checked_are_said_to_be_gone() -> None:
+def test_those_that_ended_before_or_while_they_were_checked_have_already_exited() -> None:
     world = World(A, B, C)
     world.absent, world.ended, world.seen[502] = {501}, {502}, None
     with ExitStack() as stack:
-        victims, gone = world.grip.take(stack, quota(), [A, B, C])
-    assert [victim.holder for victim in victims] == [C]
-    assert gone == [process_outcome(A, Reason.ALREADY_EXITED), process_outcome(B, Reason.ALREADY_EXITED)]
+        pinned, exited = world.pinner.pin(stack, quota(), [A, B, C])
+    assert [each.usage for each in pinned] == [C]
+    assert exited == [process_outcome(A, Reason.ALREADY_EXITED), process_outcome(B, Reason.ALREADY_EXITED)]
 
 
-def test_where_no_more_can_be_held_the_rest_is_left_for_another_round() -> None:
+def test_where_no_more_can_be_pinned_the_rest_is_left_for_another_round() -> None:
     world = World(A, B, C)
     world.full = {502}
     with ExitStack() as stack:
-        victims, gone = world.grip.take(stack, quota(), [A, B, C])
-    assert ([victim.holder for victim in victims], gone) == ([A], [])
+        pinned, exited = world.pinner.pin(stack, quota(), [A, B, C])
+    assert ([each.usage for each in pinned], exited) == ([A], [])
     assert [each.pid for each in world.opened] == [501], "nobody after it is taken instead"
 
 
 def test_those_left_out_are_not_touched_at_all() -> None:
     world = World(A, B)
     with ExitStack() as stack:
-        victims, _ = world.grip.take(stack, quota(), [A, B], {A.identity: None})
-    assert [victim.holder for victim in victims] == [B]
+        pinned, _ = world.pinner.pin(stack, quota(), [A, B], {A.identity: None})
+    assert [each.usage for each in pinned] == [B]
     assert [each.pid for each in world.opened] == [502]
 
 
@@ -91,8 +99,8 @@ def test_one_that_is_somebody_else_is_spared_and_the_others_are_not() -> None:
     world = World(A, B)
     world.seen[501] = replace(A.identity, start=1)
     with ExitStack() as stack:
-        victims, gone = world.grip.take(stack, quota(), [A, B])
-    assert ([victim.holder for victim in victims], gone) == ([B], [])
+        pinned, exited = world.pinner.pin(stack, quota(), [A, B])
+    assert ([each.usage for each in pinned], exited) == ([B], [])
 
 
 @pytest.mark.parametrize(
@@ -108,14 +116,14 @@ def test_one_that_is_somebody_else_is_spared_and_the_others_are_not() -> None:
     ],
     ids=str,
 )
-def test_each_is_told_from_all_it_might_be_instead(seen: Identity | None, why: Reason | None) -> None:
+def test_each_is_distinguished_from_all_it_might_be_instead(seen: Identity | None, why: Reason | None) -> None:
     world = World(A)
     world.seen[501] = seen
-    handle = world.open(501)
+    handle = world.pin(501)
     assert handle is not None
-    assert world.grip.mistaken(quota(), Victim(A, handle)) is why
+    assert world.pinner.identity_mismatch(quota(), PinnedProcess(A, handle=handle)) is why
     world.ended = {501}
-    assert world.grip.mistaken(quota(), Victim(A, handle)) is Reason.ALREADY_EXITED, (
+    assert world.pinner.identity_mismatch(quota(), PinnedProcess(A, handle=handle)) is Reason.ALREADY_EXITED, (
         "whatever /proc says, it may be of another"
     )
 
@@ -125,15 +133,22 @@ def test_each_is_told_from_all_it_might_be_instead(seen: Identity | None, why: R
 )
 def test_one_of_another_container_than_the_quotas_is_not_the_one(change: dict[str, str | None]) -> None:
     world = World(A)
-    handle = world.open(501)
+    handle = world.pin(501)
     assert handle is not None
-    assert world.grip.mistaken(quota(**change), Victim(A, handle)) is Reason.IDENTITY_CHANGED
+    assert world.pinner.identity_mismatch(quota(**change), PinnedProcess(A, handle=handle)) is Reason.IDENTITY_CHANGED
 
 
 def test_a_container_without_an_id_owns_nobody_not_even_one_of_an_empty_id() -> None:
     nameless = replace(A, identity=replace(A.identity, owner=ContainerRef(POD, "")))
     world = World(nameless)
-    handle = world.open(501)
+    handle = world.pin(501)
     assert handle is not None
     assert CONTAINER
-    assert world.grip.mistaken(quota(container_id=None), Victim(nameless, handle)) is None
+    assert world.pinner.identity_mismatch(quota(container_id=None), PinnedProcess(nameless, handle=handle)) is None
+
+
+def test_ourselves_init_the_kernel_and_nobodys_are_protected() -> None:
+    fine = holder(501, 1).identity
+    assert not is_protected(fine)
+    for change in ({"pid": os.getpid()}, {"pid": os.getppid()}, {"pid": 1}, {"kernel_thread": True}, {"owner": None}):
+        assert is_protected(replace(fine, **change))

@@ -2,16 +2,15 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from enforcer.attribution.procfs import PidHandle
-from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.kill import process_kill as steps_module
-from enforcer.kill.pidfd_target import Victim
-from enforcer.kill.process_kill import REFUSALS, KillTimeouts, Kin, NullMpsClient, ProcessKill, ProcessKiller, never
+from enforcer.kill.pidfd_target import PinnedProcess
+from enforcer.kill.process_kill import REFUSALS, NullMpsClient, ProcessKiller
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, holder
@@ -26,7 +25,7 @@ class Handle(PidHandle):
         super().__init__(pid, -1)
         self.dies_of, self.got, self.waits = tuple(dies_of), list[signal.Signals](), list[float]()
         self.is_ended = self.is_gone = self.may_not = self.full = False
-        self.deaf_to: tuple[signal.Signals, ...] = ()
+        self.ignored: tuple[signal.Signals, ...] = ()
         self.copies: list[Handle] = []
         self.closed = False
 
@@ -34,8 +33,8 @@ class Handle(PidHandle):
         self.waits.append(seconds)
         return self.is_ended
 
-    def deaf(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
-        return number in self.deaf_to
+    def ignores(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
+        return number in self.ignored
 
     def send(self, number: signal.Signals) -> bool:
         if self.may_not:
@@ -46,7 +45,7 @@ class Handle(PidHandle):
         self.is_ended = number in self.dies_of
         return True
 
-    def again(self) -> "Handle":
+    def duplicate(self) -> "Handle":
         if self.full:
             raise OSError(24, "Too many open files")
         self.copies.append(Handle(self.pid, self.dies_of))
@@ -57,14 +56,14 @@ class Handle(PidHandle):
 
 
 class Mps:
-    """Answers as it is told, and notes what it is asked."""
+    """Answers as scripted, and notes what it is asked."""
 
     def __init__(self, *, answer: bool | None = None, reason: Reason | None = None, fails: bool = False) -> None:
         self.answer, self.reason, self.fails = answer, reason, fails
         self.asked: list[tuple[int, str | None]] = []
         self.may_end: list[Callable[[], bool]] = []
 
-    def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = never) -> bool | None:
+    def terminate(self, pid: int, gpu: str | None, ended: Callable[[], bool]) -> bool | None:
         self.asked.append((pid, gpu))
         self.may_end.append(ended)
         if self.fails:
@@ -72,21 +71,25 @@ class Mps:
         return self.answer
 
 
-def _climb(handle: Handle, container: str = CONTAINER) -> ProcessKill:
-    return ProcessKill(Victim(holder(handle.pid, 9000, container), handle))
+def _pinned(handle: Handle, container: str = CONTAINER) -> PinnedProcess:
+    return PinnedProcess(holder(handle.pid, 9000, container), handle=handle)
 
 
-def _nothing(_: Sequence[ProcessKill]) -> None:
-    """Spare nobody."""
+def _killer(mps: Mps | None = None) -> ProcessKiller:
+    return ProcessKiller(mps or Mps())
 
 
-def _ladder(mps: Mps | None = None) -> ProcessKiller:
-    return ProcessKiller(mps or Mps(), KillTimeouts(term=2.0, kill=5.0))
+def _kill(killer: ProcessKiller, *group: PinnedProcess) -> None:
+    """SIGTERM, wait 2 s, SIGKILL, wait 5 s; as ``ContainerKill`` does it."""
+    for number, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
+        killer.signal_and_wait([each for each in group if each.result is None], number, seconds)
+    for process in group:
+        if process.result is None:
+            killer.give_up(process)
 
 
-def test_nobody_who_holds_nobody_says_that_it_has_ended() -> None:
-    assert never() is False
-    assert NullMpsClient().terminate(1, GPU, never) is None  # type: ignore[func-returns-value]
+def test_without_mps_no_process_is_a_client() -> None:
+    assert NullMpsClient().terminate(1, GPU, lambda: False) is None  # type: ignore[func-returns-value]
 
 
 @pytest.mark.parametrize(
@@ -100,14 +103,12 @@ def test_nobody_who_holds_nobody_says_that_it_has_ended() -> None:
     ],
     ids=["let go", "no client", "refused", "silent", "blocked"],
 )
-def test_mps_is_asked_on_that_gpu_by_somebody_who_holds_the_process(
-    mps: Mps, steps: list[str], *, released: bool
-) -> None:
+def test_mps_is_asked_on_that_gpu_with_the_pinned_process(mps: Mps, steps: list[str], *, released: bool) -> None:
     handle = Handle(501)
-    climb = _climb(handle)
-    assert _ladder(mps).release(climb, GPU) is released
-    assert (mps.asked, climb.steps) == ([(501, GPU)], steps)
-    assert climb.result is (None if released else Reason.TERMINATE_FAILED)
+    process = _pinned(handle)
+    assert _killer(mps).terminate_mps_client(process, GPU) is released
+    assert (mps.asked, process.steps) == ([(501, GPU)], steps)
+    assert process.result is (None if released else Reason.TERMINATE_FAILED)
     assert mps.may_end[0]() is False
     handle.is_ended = True
     assert mps.may_end[0]() is True
@@ -116,53 +117,55 @@ def test_mps_is_asked_on_that_gpu_by_somebody_who_holds_the_process(
 def test_of_one_that_has_ended_mps_is_not_asked() -> None:
     mps, handle = Mps(answer=False), Handle(501)
     handle.is_ended = True
-    climb = _climb(handle)
-    assert _ladder(mps).release(climb, GPU)
-    assert (mps.asked, climb.steps, climb.result) == ([], [], None)
+    process = _pinned(handle)
+    assert _killer(mps).terminate_mps_client(process, GPU)
+    assert (mps.asked, process.steps, process.result) == ([], [], None)
 
 
 def test_each_container_has_refusals_of_its_own() -> None:
-    ladder = _ladder(Mps(answer=False))
+    killer = _killer(Mps(answer=False))
     for n in range(REFUSALS - 1):
-        assert not ladder.release(_climb(Handle(500 + n)), GPU)
-        assert not ladder.release(_climb(Handle(600 + n), NEIGHBOUR), GPU)
-    assert ladder.release(_climb(Handle(510)), GPU)
-    assert ladder.release(_climb(Handle(511)), GPU), "and goes on to be ended by signals until one of it has ended"
-    assert ladder.release(_climb(Handle(610), NEIGHBOUR), GPU)
+        assert not killer.terminate_mps_client(_pinned(Handle(500 + n)), GPU)
+        assert not killer.terminate_mps_client(_pinned(Handle(600 + n), NEIGHBOUR), GPU)
+    assert killer.terminate_mps_client(_pinned(Handle(510)), GPU)
+    assert killer.terminate_mps_client(_pinned(Handle(511)), GPU), (
+        "and goes on to be ended by signals until one of it has ended"
+    )
+    assert killer.terminate_mps_client(_pinned(Handle(610), NEIGHBOUR), GPU)
 
 
 def test_once_one_of_it_has_ended_a_containers_refusals_are_counted_anew() -> None:
-    ladder = _ladder(Mps(answer=False))
+    killer = _killer(Mps(answer=False))
     for n in range(REFUSALS - 1):
-        ladder.release(_climb(Handle(500 + n)), GPU)
-        ladder.release(_climb(Handle(600 + n), NEIGHBOUR), GPU)
-    ended = _climb(Handle(510))
-    assert ladder.release(ended, GPU)
-    ladder.climb([ended], GPU, _nothing)
+        killer.terminate_mps_client(_pinned(Handle(500 + n)), GPU)
+        killer.terminate_mps_client(_pinned(Handle(600 + n), NEIGHBOUR), GPU)
+    ended = _pinned(Handle(510))
+    assert killer.terminate_mps_client(ended, GPU)
+    _kill(killer, ended)
     assert ended.result is Reason.KILLED
-    assert not ladder.release(_climb(Handle(511)), GPU)
-    assert ladder.release(_climb(Handle(610), NEIGHBOUR), GPU), "those of others are not"
+    assert not killer.terminate_mps_client(_pinned(Handle(511)), GPU)
+    assert killer.terminate_mps_client(_pinned(Handle(610), NEIGHBOUR), GPU), "those of others are not"
 
 
 def test_not_more_containers_are_counted_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps_module, "MAX_REFUSED", 2)
-    ladder = _ladder(Mps(answer=False))
+    killer = _killer(Mps(answer=False))
     for container in ("a" * 64, "b" * 64, "c" * 64):
         for _ in range(REFUSALS - 1):
-            assert not ladder.release(_climb(Handle(501), container), GPU)
-    assert not ladder.release(_climb(Handle(501), "a" * 64), GPU), "three are one too many: all begin anew"
+            assert not killer.terminate_mps_client(_pinned(Handle(501), container), GPU)
+    assert not killer.terminate_mps_client(_pinned(Handle(501), "a" * 64), GPU), "three are one too many"
 
 
 def test_of_as_many_as_there_may_be_none_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps_module, "MAX_REFUSED", 2)
-    ladder = _ladder(Mps(answer=False))
+    killer = _killer(Mps(answer=False))
     for container in ("a" * 64, "b" * 64):
         for _ in range(REFUSALS - 1):
-            assert not ladder.release(_climb(Handle(501), container), GPU)
-    assert ladder.release(_climb(Handle(501), "a" * 64), GPU)
+            assert not killer.terminate_mps_client(_pinned(Handle(501), container), GPU)
+    assert killer.terminate_mps_client(_pinned(Handle(501), "a" * 64), GPU)
 
 
-def test_all_are_told_then_waited_for_together_then_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_get_sigterm_are_waited_for_together_then_get_sigkill(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     soft, hard = Handle(501), Handle(502, [signal.SIGKILL])
@@ -173,8 +176,8 @@ def test_all_are_told_then_waited_for_together_then_killed(monkeypatch: pytest.M
         return hard.is_ended
 
     monkeypatch.setattr(hard, "ended", wait)
-    group = [_climb(hard), _climb(soft)]
-    _ladder().climb(group, GPU, _nothing)
+    group = [_pinned(hard), _pinned(soft)]
+    _kill(_killer(), *group)
     assert (soft.got, hard.got) == ([signal.SIGTERM], [signal.SIGTERM, signal.SIGKILL])
     assert (hard.waits, soft.waits) == ([2.0, 5.0], [1.5])
     assert [each.result for each in group] == [Reason.KILLED, Reason.KILLED]
@@ -185,171 +188,110 @@ def test_no_wait_is_negative(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([100.0, 200.0, 300.0, 400.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
     handle = Handle(501, [])
-    _ladder().climb([_climb(handle)], GPU, _nothing)
+    _kill(_killer(), _pinned(handle))
     assert handle.waits == [0.0, 0.0]
 
 
-def test_one_with_a_result_already_is_let_be() -> None:
+def test_one_that_ignores_it_gets_no_sigterm_and_is_not_waited_for() -> None:
     handle = Handle(501)
-    climb = _climb(handle)
-    climb.result = Reason.TERMINATE_FAILED
-    _ladder().climb([climb], GPU, _nothing)
-    assert (handle.got, climb.result) == ([], Reason.TERMINATE_FAILED)
-
-
-def test_one_that_is_deaf_to_it_gets_no_sigterm_and_is_not_waited_for() -> None:
-    handle = Handle(501)
-    handle.deaf_to = (signal.SIGTERM,)
-    climb = _climb(handle)
-    _ladder().climb([climb], GPU, _nothing)
-    assert (handle.got, climb.steps) == ([signal.SIGKILL], ["SIGKILL"])
+    handle.ignored = (signal.SIGTERM,)
+    process = _pinned(handle)
+    _kill(_killer(), process)
+    assert (handle.got, process.steps) == ([signal.SIGKILL], ["SIGKILL"])
     assert len(handle.waits) == 1
-    assert climb.result is Reason.KILLED
+    assert process.result is Reason.KILLED
 
 
-def test_sigkill_asks_nobody_whether_it_is_heard() -> None:
+def test_sigkill_is_sent_whether_it_is_ignored_or_not() -> None:
     handle = Handle(501, [signal.SIGKILL])
-    handle.deaf_to = (signal.SIGKILL,)
-    climb = _climb(handle)
-    _ladder().climb([climb], GPU, _nothing)
+    handle.ignored = (signal.SIGKILL,)
+    process = _pinned(handle)
+    _kill(_killer(), process)
     assert handle.got == [signal.SIGTERM, signal.SIGKILL]
 
 
 def test_one_that_was_gone_before_anything_was_done_is_gone_and_not_killed() -> None:
     handle = Handle(501)
     handle.is_gone = True
-    climb = _climb(handle)
-    _ladder().climb([climb], GPU, _nothing)
-    assert (climb.result, climb.steps, handle.waits) == (Reason.ALREADY_EXITED, [], [])
+    process = _pinned(handle)
+    _kill(_killer(), process)
+    assert (process.result, process.steps, handle.waits) == (Reason.ALREADY_EXITED, [], [])
 
 
 def test_one_that_went_after_mps_let_go_of_it_was_killed() -> None:
     handle = Handle(501)
-    climb = _climb(handle)
-    ladder = _ladder(Mps(answer=True))
-    ladder.release(climb, GPU)
+    process = _pinned(handle)
+    killer = _killer(Mps(answer=True))
+    killer.terminate_mps_client(process, GPU)
     handle.is_gone = True
-    ladder.climb([climb], GPU, _nothing)
-    assert (climb.result, climb.steps) == (Reason.KILLED, ["terminate_client"])
+    _kill(killer, process)
+    assert (process.result, process.steps) == (Reason.KILLED, ["terminate_client"])
 
 
-def test_one_that_we_may_not_signal_is_said_to_be_so_and_not_tried_again() -> None:
+def test_one_that_may_not_be_signalled_is_unkillable_and_not_tried_again() -> None:
     handle, other = Handle(501), Handle(502)
     handle.may_not = True
-    group = [_climb(handle), _climb(other)]
-    ladder = _ladder()
-    ladder.climb(group, GPU, _nothing)
+    group = [_pinned(handle), _pinned(other)]
+    killer = _killer()
+    _kill(killer, *group)
     assert (group[0].result, group[0].steps) == (Reason.UNKILLABLE, ["SIGTERM not permitted"])
     assert handle.waits == []
-    assert ladder.hung == {}, "nothing is pending for it"
+    assert killer.unkillable == {}, "nothing is pending for it"
     assert group[1].result is Reason.KILLED
 
 
-def _kin(pid: int, said: list[str]) -> Kin:
-    return Victim(ProcessUsage(holder(pid, 1).identity, 1), Handle(pid)), said
-
-
-def test_those_that_die_with_it_are_released_on_the_same_gpu_before_each_signal() -> None:
-    mps, said = Mps(answer=True), list[str]()
-    handle = Handle(501, [signal.SIGKILL])
-    climb = _climb(handle)
-    climb.kin = lambda: [_kin(502, said)]
-    _ladder(mps).climb([climb], GPU, _nothing)
-    assert mps.asked == [(502, GPU), (502, GPU)]
-    assert said == ["terminate_client", "terminate_client"]
-    assert climb.steps == ["SIGTERM", "SIGKILL"]
-
-
-def test_while_one_of_those_is_refused_it_gets_no_signal_and_is_not_waited_for() -> None:
-    mps, said = Mps(answer=False), list[str]()
-    handle = Handle(501)
-    climb = _climb(handle)
-    climb.kin = lambda: [_kin(502, said)]
-    _ladder(mps).climb([climb], GPU, _nothing)
-    assert (handle.got, handle.waits, climb.result) == ([], [], Reason.TERMINATE_FAILED)
-    assert said == ["terminate_client refused"]
-
-
-def test_one_that_does_not_end_is_held_by_a_handle_of_our_own_until_it_does() -> None:
+def test_one_that_does_not_end_stays_pinned_until_it_does() -> None:
     handle = Handle(501, [])
-    climb = _climb(handle)
-    ladder = _ladder()
-    ladder.climb([climb], GPU, _nothing)
-    assert climb.result is Reason.UNKILLABLE
-    identity = climb.victim.holder.identity
+    process = _pinned(handle)
+    killer = _killer()
+    _kill(killer, process)
+    assert process.result is Reason.UNKILLABLE
+    identity = process.identity
     (copy,) = handle.copies
-    assert ladder.hung == {identity: Victim(climb.victim.holder, copy)}
-    assert ladder.hanging() == {(501, 5010)}
+    assert killer.unkillable == {identity: copy}
+    assert killer.unkillable_pids() == {(501, 5010)}
     assert not copy.closed
     copy.is_ended = True
-    assert ladder.hanging() == frozenset()
-    assert ladder.hung == {}
+    assert killer.unkillable_pids() == frozenset()
+    assert killer.unkillable == {}
     assert copy.closed
 
 
-def test_where_it_cannot_be_held_it_is_unkillable_all_the_same() -> None:
+def test_where_it_cannot_stay_pinned_it_is_unkillable_all_the_same() -> None:
     handle, other = Handle(501, []), Handle(502, [])
     handle.full = True
-    group = [_climb(handle), _climb(other)]
-    ladder = _ladder()
-    ladder.climb(group, GPU, _nothing)
+    group = [_pinned(handle), _pinned(other)]
+    killer = _killer()
+    _kill(killer, *group)
     assert [each.result for each in group] == [Reason.UNKILLABLE] * 2
-    assert ladder.hanging() == {(502, 5020)}
+    assert killer.unkillable_pids() == {(502, 5020)}
 
 
-def test_not_more_are_held_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps_module, "MAX_HUNG", 2)
-    ladder = _ladder()
-    group = [_climb(Handle(pid, [])) for pid in (501, 502, 503)]
-    ladder.climb(group, GPU, _nothing)
+def test_not_more_stay_pinned_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_module, "MAX_UNKILLABLE", 2)
+    killer = _killer()
+    group = [_pinned(Handle(pid, [])) for pid in (501, 502, 503)]
+    _kill(killer, *group)
     assert [each.result for each in group] == [Reason.UNKILLABLE] * 3
-    assert ladder.hanging() == {(501, 5010), (502, 5020)}
-
-
-def test_right_before_each_signal_it_is_looked_at_all_who_may_get_it() -> None:
-    handles = [Handle(501, [signal.SIGKILL]), Handle(502), Handle(503)]
-    group = [_climb(each) for each in handles]
-    group[2].kin = lambda: [_kin(504, [])]
-    mps, looked = Mps(answer=False), list[list[int]]()
-
-    def look(ready: Sequence[ProcessKill]) -> None:
-        looked.append([each.victim.handle.pid for each in ready])
-        assert [len(each.got) for each in handles] == [len(looked) - 1, int(len(looked) > 1), 0]
-
-    _ladder(mps).climb(group, GPU, look)
-    assert looked == [[501, 502], [501]]
-    assert [each.result for each in group] == [Reason.KILLED, Reason.KILLED, Reason.TERMINATE_FAILED]
-
-
-def test_who_is_spared_then_gets_no_signal() -> None:
-    handles = [Handle(501), Handle(502)]
-    group = [_climb(each) for each in handles]
-
-    def spare(ready: Sequence[ProcessKill]) -> None:
-        for each in ready[:1]:
-            each.result = Reason.BACK_UNDER_QUOTA
-
-    _ladder().climb(group, GPU, spare)
-    assert [each.got for each in handles] == [[], [signal.SIGTERM]]
-    assert [each.spared for each in group] == [True, False]
+    assert killer.unkillable_pids() == {(501, 5010), (502, 5020)}
 
 
 def test_one_to_which_something_was_done_was_not_spared() -> None:
-    climb = _climb(Handle(501))
-    climb.result = Reason.IDENTITY_CHANGED
-    assert climb.spared
-    climb.steps.append("terminate_client refused")
-    assert climb.spared, "that came to nothing"
-    climb.steps.append("terminate_client")
-    assert not climb.spared
+    process = _pinned(Handle(501))
+    process.result = Reason.IDENTITY_CHANGED
+    assert process.spared
+    process.steps.append("terminate_client refused")
+    assert process.spared, "that came to nothing"
+    process.steps.append("terminate_client")
+    assert not process.spared
 
 
 def test_one_that_went_after_no_more_than_a_refusal_is_gone() -> None:
-    ladder = _ladder(Mps(answer=False))
+    killer = _killer(Mps(answer=False))
     for _ in range(REFUSALS):
-        climb = _climb(handle := Handle(501))
-        released = ladder.release(climb, GPU)
+        process = _pinned(handle := Handle(501))
+        released = killer.terminate_mps_client(process, GPU)
     assert released
     handle.is_gone = True
-    ladder.climb([climb], GPU, _nothing)
-    assert (climb.result, climb.steps) == (Reason.ALREADY_EXITED, ["terminate_client refused"])
+    _kill(killer, process)
+    assert (process.result, process.steps) == (Reason.ALREADY_EXITED, ["terminate_client refused"])

@@ -1,52 +1,53 @@
-"""What a container may hold now, which may be other than what it was judged by."""
+"""The quota of a container now, which may be another than that of the kill decision."""
 
 import pytest
 
 from enforcer.attribution.snapshot import ProcessUsage
-from enforcer.kill.recheck import Rechecker, unchanged
+from enforcer.kill.recheck import Rechecker
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import holder, quota
 
-JUDGED = quota()
+DECIDED = quota()
 
 
-class Eyes:
+class Usage:
     def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         return (holder(501, quota.memory_mib),)
 
 
-def _outlook(now: Quota | None) -> Rechecker:
-    def in_force(asked: Quota) -> Quota | None:
-        assert asked is JUDGED
-        return now
+def _rechecker(now: Quota | None) -> Rechecker:
+    class Quotas:
+        def in_force(self, quota: Quota) -> Quota | None:
+            assert quota is DECIDED
+            return now
 
-    return Rechecker(Eyes(), in_force)
+    return Rechecker(Usage(), Quotas())
 
 
-def test_what_holds_now_counts_and_the_policy_it_was_judged_by() -> None:
+def test_the_quota_now_counts_and_the_policy_of_the_kill_decision() -> None:
     raised = quota(memory_mib=8192, on_exceed=OnExceed.KILL_CONTAINER)
-    assert _outlook(raised).allowed(JUDGED) == quota(memory_mib=8192)
-    assert _outlook(None).allowed(JUDGED) == JUDGED
-    assert Rechecker(Eyes()).allowed(JUDGED) == unchanged(JUDGED) == JUDGED
+    assert _rechecker(raised).current_quota(DECIDED) == quota(memory_mib=8192)
+    assert _rechecker(None).current_quota(DECIDED) == DECIDED
+    assert _rechecker(DECIDED).current_quota(DECIDED) == DECIDED
 
 
-def test_the_look_is_at_the_container_that_was_judged() -> None:
-    assert _outlook(None).holders(JUDGED) == (holder(501, 4096),)
+def test_the_sample_is_of_the_container_of_the_kill_decision() -> None:
+    assert _rechecker(None).processes(DECIDED) == (holder(501, 4096),)
 
 
 @pytest.mark.parametrize(
-    ("now", "held", "why"),
+    ("now", "used", "why"),
     [
-        (JUDGED, None, Reason.NVML_UNAVAILABLE),
+        (DECIDED, None, Reason.NVML_UNAVAILABLE),
         (None, None, Reason.NVML_UNAVAILABLE),
         (None, 9000, Reason.NOT_ENFORCING),
-        (JUDGED, 4096, Reason.BACK_UNDER_QUOTA),
-        (JUDGED, 4097, None),
+        (DECIDED, 4096, Reason.BACK_UNDER_QUOTA),
+        (DECIDED, 4097, None),
         (quota(memory_mib=8192), 8192, Reason.BACK_UNDER_QUOTA),
         (quota(memory_mib=8192), 8193, None),
     ],
 )
-def test_who_is_within_what_it_may_hold_now_is_let_be(now: Quota | None, held: int | None, why: Reason | None) -> None:
-    holders = None if held is None else (holder(501, held - 1), holder(502, 1))
-    assert _outlook(now).let_be(JUDGED, holders) is why
+def test_a_container_within_its_quota_of_now_is_spared(now: Quota | None, used: int | None, why: Reason | None) -> None:
+    holders = None if used is None else (holder(501, used - 1), holder(502, 1))
+    assert _rechecker(now).reason_to_spare(DECIDED, holders) is why

@@ -103,7 +103,7 @@ def test_a_container_made_again_gets_its_own_limit(node: Node) -> None:
     assert node.driver.limits[GPU, folder] == 4096
 
 
-def test_a_driver_that_fails_is_said_and_not_asked_every_second(node: Node) -> None:
+def test_a_driver_that_fails_is_reported_and_not_asked_every_second(node: Node) -> None:
     node.container()
     node.limiter.turn(GPUS, [])
     node.driver.silent = True
@@ -136,7 +136,7 @@ def test_a_gpu_that_cannot_be_asked_is_chosen_for_later(node: Node) -> None:
     assert node.limiter.backends() == {GPU: Backend.DRIVER_CGROUP}
 
 
-def test_a_wish_that_cannot_be_met_is_a_problem(tmp_path: Path) -> None:
+def test_a_request_that_cannot_be_met_is_a_problem(tmp_path: Path) -> None:
     node = Node(tmp_path, RequestedBackend.DRIVER_CGROUP)
     node.driver.known = False
     node.limiter.turn(GPUS, [])

@@ -23,7 +23,7 @@ def test_a_wanted_back_end_that_can_work_is_taken() -> None:
         assert choose(everything, wanted).problem is None
 
 
-def test_a_wanted_back_end_that_cannot_work_is_said_with_the_way_out() -> None:
+def test_a_wanted_back_end_that_cannot_work_is_reported_with_the_way_out() -> None:
     found = choose(DriverSupport(mps=True), RequestedBackend.DRIVER_CGROUP)
     assert found.backend is Backend.MPS_V2
     assert found.problem == (

@@ -1,4 +1,4 @@
-"""The loop that proves limits: who is looked at, who is asked, what is told to whom and how often."""
+"""The loop that proves limits: who is looked at, who is asked, what is reported to whom and how often."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -26,7 +26,7 @@ class Node:
 
     def __init__(self) -> None:
         self.quotas: list[Quota] = [quota()]
-        self.held: dict[str, dict[int, tuple[int, str]]] = {GPU: {7: (1000, CONTAINER)}, OTHER_GPU: {}}
+        self.used: dict[str, dict[int, tuple[int, str]]] = {GPU: {7: (1000, CONTAINER)}, OTHER_GPU: {}}
         self.backend = {GPU: Backend.MPS_V2, OTHER_GPU: Backend.MPS_V2}
         self.mps: dict[str, set[int]] = {GPU: {7, 8}, OTHER_GPU: set()}
         self.environ: dict[int, EnvironLimit | None] = {}
@@ -54,12 +54,12 @@ class Node:
         return self.environ.get(pid, EnvironLimit(4096))
 
     def views(self) -> list[GpuSnapshot]:
-        return [self._view(number, uuid) for number, uuid in enumerate(self.held)]
+        return [self._view(number, uuid) for number, uuid in enumerate(self.used)]
 
     def _view(self, number: int, uuid: str) -> GpuSnapshot:
         if self.blind:
             return GpuSnapshot(gpu=card(uuid, number), problem=NvmlError("away"))
-        rows = tuple(holder(pid, mib, container) for pid, (mib, container) in self.held[uuid].items())
+        rows = tuple(holder(pid, mib, container) for pid, (mib, container) in self.used[uuid].items())
         sample = GpuSample(uuid=uuid, total_mib=CARD, used_mib=0, processes=())
         return GpuSnapshot(gpu=card(uuid, number), sample=sample, holders=rows)
 
@@ -79,13 +79,13 @@ def _node() -> Node:
     return Node()
 
 
-def test_a_state_is_told_once(node: Node) -> None:
+def test_a_state_is_reported_once(node: Node) -> None:
     assert node.look(3) is Reason.IN_FORCE
     assert node.changes == [{"model": "InForce"}]
     assert not node.notices
 
 
-def test_an_escape_is_told_after_two_looks_to_the_claim_and_the_pod(node: Node) -> None:
+def test_an_escape_is_reported_after_two_looks_to_the_claim_and_the_pod(node: Node) -> None:
     node.look()
     node.environ[7] = EnvironLimit(4096, "1")
     assert node.look() is Reason.IN_FORCE
@@ -94,13 +94,13 @@ def test_an_escape_is_told_after_two_looks_to_the_claim_and_the_pod(node: Node) 
     assert not node.prover.suspects
     node.look(3)
     assert node.changes[1:] == [{"model": "LimitEscaped"}]
-    (told,) = node.notices
-    assert (told.reason, told.warning, told.quota) == (Reason.LIMIT_ESCAPED, True, node.quotas[0])
-    assert "container model" in told.note
-    assert "(mps-v2)" in told.note
+    (reported,) = node.notices
+    assert (reported.reason, reported.warning, reported.quota) == (Reason.LIMIT_ESCAPED, True, node.quotas[0])
+    assert "container model" in reported.note
+    assert "(mps-v2)" in reported.note
 
 
-def test_a_limit_that_is_got_around_again_and_again_is_told_its_pod_once_in_five_minutes(node: Node) -> None:
+def test_a_limit_that_is_got_around_again_and_again_is_reported_its_pod_once_in_five_minutes(node: Node) -> None:
     for _ in range(20):
         node.environ[7] = EnvironLimit(4096, "1")
         assert node.look(2) is Reason.LIMIT_ESCAPED
@@ -113,7 +113,7 @@ def test_a_limit_that_is_got_around_again_and_again_is_told_its_pod_once_in_five
     )
 
 
-def test_another_thing_that_is_wrong_is_told_at_once(node: Node) -> None:
+def test_another_thing_that_is_wrong_is_reported_at_once(node: Node) -> None:
     node.environ[7] = EnvironLimit(4096, "1")
     node.look(2)
     node.environ[7] = EnvironLimit()
@@ -130,7 +130,7 @@ def test_a_process_that_is_no_client_and_one_without_its_variable_are_found(node
     assert node.look() is Reason.IN_FORCE
 
 
-def test_another_tolerance_is_told_though_the_state_is_the_same(node: Node) -> None:
+def test_another_tolerance_is_reported_though_the_state_is_the_same(node: Node) -> None:
     node.look(2)
     node.quotas[0] = replace(node.quotas[0], tolerance_mib=1000)
     node.look(2)
@@ -139,7 +139,7 @@ def test_another_tolerance_is_told_though_the_state_is_the_same(node: Node) -> N
     assert not node.notices
 
 
-def test_what_the_api_server_did_not_take_is_said_again(node: Node) -> None:
+def test_what_the_api_server_did_not_take_is_reported_again(node: Node) -> None:
     node.takes = False
     node.look(2)
     node.takes = True
@@ -149,14 +149,14 @@ def test_what_the_api_server_did_not_take_is_said_again(node: Node) -> None:
 
 def test_one_daemon_is_asked_however_many_containers_it_has_and_others_are_not(node: Node) -> None:
     node.quotas.append(neighbour())
-    node.held[GPU][8] = (500, NEIGHBOUR)
+    node.used[GPU][8] = (500, NEIGHBOUR)
     node.look()
     assert node.asked == [{GPU}]
 
 
-def test_where_nobody_holds_anything_nobody_is_asked_and_nothing_said(node: Node) -> None:
+def test_where_nobody_holds_anything_nobody_is_asked_and_nothing_reported(node: Node) -> None:
     """An init container that is done leaves the state of the others in its request alone."""
-    node.held[GPU].clear()
+    node.used[GPU].clear()
     assert node.look(2) is None
     assert node.asked == [set(), set()]
     assert not node.changes
@@ -178,7 +178,7 @@ def test_blindness_accuses_nobody(node: Node) -> None:
     assert not node.notices
 
 
-def test_a_container_limited_by_its_cgroup_is_judged_by_what_is_read_back(node: Node) -> None:
+def test_a_container_limited_by_its_cgroup_is_evaluated_by_what_is_read_back(node: Node) -> None:
     node.backend[GPU] = Backend.DRIVER_CGROUP
     node.applied = AppliedLimit(4096)
     node.environ[7] = EnvironLimit(4096, "1")
@@ -190,7 +190,7 @@ def test_a_container_limited_by_its_cgroup_is_judged_by_what_is_read_back(node: 
     assert node.asked[-1] == set()
 
 
-def test_where_nothing_prevents_that_is_said_and_no_event_made_of_it(node: Node) -> None:
+def test_where_nothing_prevents_that_is_reported_and_no_event_made_of_it(node: Node) -> None:
     node.backend[GPU] = Backend.WATCH_ONLY
     assert node.look(3) is Reason.NOT_APPLIED
     assert node.changes == [{"model": "NotApplied"}]

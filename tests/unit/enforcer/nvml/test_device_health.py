@@ -72,7 +72,7 @@ def test_a_judgement_never_changes_faster_than_it_may(seen: list[Reason | None])
 def test_an_ill_gpu_is_tainted_and_stays_on_offer(effect: Effect) -> None:
     cards = [card(GPU, 0), card(OTHER_GPU, 1)]
     policy = InventoryPolicy(health_taint=effect)
-    devices = build_devices(cards, policy, standing=GpuConditions(ill={GPU: LOST})).devices
+    devices = build_devices(cards, policy, standing=GpuConditions(unhealthy={GPU: LOST})).devices
     taint = {"key": "gpu-share.io/unhealthy", "value": "GpuLost", "effect": str(effect)}
     assert [(device["name"], device.get("taints")) for device in devices] == [
         (DEVICE, [taint]), (OTHER_DEVICE, []), ("status", None),
@@ -82,7 +82,9 @@ def test_an_ill_gpu_is_tainted_and_stays_on_offer(effect: Effect) -> None:
 
 def test_taints_can_be_switched_off() -> None:
     policy = InventoryPolicy(health_taint=Effect.NONE)
-    assert build_devices([card(GPU, 0)], policy, standing=GpuConditions(ill={GPU: LOST})).devices[0]["taints"] == []
+    assert (
+        build_devices([card(GPU, 0)], policy, standing=GpuConditions(unhealthy={GPU: LOST})).devices[0]["taints"] == []
+    )
 
 
 def test_a_contested_gpu_is_left_out_and_the_reason_said() -> None:

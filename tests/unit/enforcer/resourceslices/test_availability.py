@@ -235,7 +235,7 @@ def test_a_restart_heals_nothing() -> None:
 
 def test_without_a_cluster_nobody_contests() -> None:
     sharing = GpuAvailability(None, "gpu-7", lambda: [("nvidia.com/gpu", [GPU])])
-    assert (sharing.standing(CARDS).contended, sharing.now().ill, list(sharing.problems())) == ({}, {}, [])
+    assert (sharing.standing(CARDS).contended, sharing.now().unhealthy, list(sharing.problems())) == ({}, {}, [])
 
 
 def test_an_illness_wakes_whoever_offers() -> None:
@@ -245,7 +245,7 @@ def test_an_illness_wakes_whoever_offers() -> None:
     sharing.examine(lambda: ward.views, ward.examiner, lambda: ward.failures, changed, stopped, Tenants())
     assert changed.wait(5)
     stopped.set()
-    assert sharing.now().ill == {GPU: Reason.ECC_UNCORRECTABLE}
+    assert sharing.now().unhealthy == {GPU: Reason.ECC_UNCORRECTABLE}
 
 
 def test_news_reach_the_node_as_events_and_a_deaf_api_server_is_no_harm() -> None:

@@ -121,7 +121,7 @@ def test_a_gpu_in_mig_mode_without_instances_is_said() -> None:
 
 
 def test_what_is_known_of_a_gpu_holds_for_its_instances() -> None:
-    ill = devices(standing=GpuConditions(ill={CUT.uuid: Reason.GPU_LOST}))
+    ill = devices(standing=GpuConditions(unhealthy={CUT.uuid: Reason.GPU_LOST}))
     assert [bool(each.get("taints")) for each in ill.values()] == [False, True, True, True, False]
     contended = left_out(standing=GpuConditions(contended={CUT.uuid: "a plugin", INSTANCES[1].uuid: "mixed strategy"}))
     assert contended[INSTANCES[0].uuid] == "Contended: a plugin"

@@ -8,37 +8,37 @@ from enforcer.status.messages import DECIDED
 from tests.unit.enforcer.made import OTHER_GPU, neighbour, quota
 
 
-def verdict(decision: Decision, **changes: object) -> KillDecision:
+def decided(decision: Decision, **changes: object) -> KillDecision:
     return KillDecision(decision=decision, quota=quota(**changes), used_mib=5000, kill_in=4.0)
 
 
-WARNED, BACK = verdict(Decision.WARNED), verdict(Decision.BACK_UNDER)
+WARNED, BACK = decided(Decision.WARNED), decided(Decision.BACK_UNDER)
 
 
-def test_the_first_warning_and_its_end_are_told_the_next_ones_counted_until_it_was_quiet_for_long_enough() -> None:
-    episodes, told = EventDeduplicator(), []
+def test_the_first_warning_and_its_end_are_reported_the_next_ones_counted_until_it_was_quiet_for_long_enough() -> None:
+    episodes, reported = EventDeduplicator(), []
     for second in range(0, 1200, 4):
         for each, after in ((WARNED, 0), (BACK, 2)):
-            if (spell := episodes.heard(each, second + after)) is not None:
-                told.append((second + after, each.decision, spell))
-    warnings = [(second, spell) for second, decision, spell in told if decision is Decision.WARNED]
+            if (spell := episodes.register(each, second + after)) is not None:
+                reported.append((second + after, each.decision, spell))
+    warnings = [(second, spell) for second, decision, spell in reported if decision is Decision.WARNED]
     again = Repetition(76, QUIET)
     assert warnings == [(0, ONCE), (300, again), (600, again), (900, again)]
-    assert [second for second, decision, _ in told if decision is Decision.BACK_UNDER] == [2, 302, 602, 902]
+    assert [second for second, decision, _ in reported if decision is Decision.BACK_UNDER] == [2, 302, 602, 902]
 
 
-def test_who_was_told_that_nothing_is_done_is_told_when_that_changes() -> None:
+def test_who_was_notified_that_nothing_is_done_is_reported_when_that_changes() -> None:
     episodes, lenient = EventDeduplicator(), replace(WARNED, kill_in=None)
-    assert [episodes.heard(each, 0.0) for each in (lenient, lenient)] == [ONCE, None]
-    assert [episodes.heard(each, 1.0) for each in (WARNED, WARNED)] == [ONCE, None]
-    assert episodes.heard(lenient, 2.0) is None
+    assert [episodes.register(each, 0.0) for each in (lenient, lenient)] == [ONCE, None]
+    assert [episodes.register(each, 1.0) for each in (WARNED, WARNED)] == [ONCE, None]
+    assert episodes.register(lenient, 2.0) is None
 
 
 def test_one_that_had_been_good_for_twice_as_long_starts_from_one() -> None:
     episodes = EventDeduplicator()
-    assert episodes.heard(WARNED, 0.0) == ONCE
-    assert episodes.heard(WARNED, QUIET - 1) is None
-    assert episodes.heard(WARNED, 2 * QUIET) == ONCE
+    assert episodes.register(WARNED, 0.0) == ONCE
+    assert episodes.register(WARNED, QUIET - 1) is None
+    assert episodes.register(WARNED, 2 * QUIET) == ONCE
 
 
 @pytest.mark.parametrize(
@@ -52,35 +52,35 @@ def test_one_that_had_been_good_for_twice_as_long_starts_from_one() -> None:
 )
 def test_nobody_is_silenced_by_another(other: dict[str, object]) -> None:
     episodes = EventDeduplicator()
-    assert episodes.heard(WARNED, 0.0) == ONCE
-    assert episodes.heard(verdict(Decision.WARNED, **other), 1.0) == ONCE
-    assert episodes.heard(verdict(Decision.WARNED, container_id="f" * 64), 2.0) is None, "a restart is no other one"
+    assert episodes.register(WARNED, 0.0) == ONCE
+    assert episodes.register(decided(Decision.WARNED, **other), 1.0) == ONCE
+    assert episodes.register(decided(Decision.WARNED, container_id="f" * 64), 2.0) is None, "a restart is no other one"
 
 
 @pytest.mark.parametrize("decision", [Decision.RATE_LIMITED, Decision.BREAKER_OPEN])
-def test_that_it_is_let_be_is_told_once_as_well_and_whatever_else_was(decision: Decision) -> None:
+def test_that_it_is_let_be_is_reported_once_as_well_and_whatever_else_was(decision: Decision) -> None:
     episodes = EventDeduplicator()
-    assert episodes.heard(WARNED, 0.0) == ONCE
-    assert [episodes.heard(verdict(decision), 1.0 + n) for n in range(3)] == [ONCE, None, None]
+    assert episodes.register(WARNED, 0.0) == ONCE
+    assert [episodes.register(decided(decision), 1.0 + n) for n in range(3)] == [ONCE, None, None]
 
 
-def test_what_comes_after_an_attempt_to_end_it_is_told_anew() -> None:
+def test_what_comes_after_an_attempt_to_end_it_is_reported_anew() -> None:
     episodes = EventDeduplicator()
-    assert episodes.heard(WARNED, 0.0) == ONCE
-    assert episodes.heard(WARNED, 1.0) is None
-    assert episodes.heard(verdict(Decision.KILL), 2.0) == ONCE
-    assert episodes.heard(WARNED, 3.0) == ONCE
+    assert episodes.register(WARNED, 0.0) == ONCE
+    assert episodes.register(WARNED, 1.0) is None
+    assert episodes.register(decided(Decision.KILL), 2.0) == ONCE
+    assert episodes.register(WARNED, 3.0) == ONCE
 
 
-def test_an_end_is_told_where_the_warning_was_an_earlier_enforcers() -> None:
-    assert EventDeduplicator().heard(BACK, 0.0) == ONCE
+def test_an_end_is_reported_where_the_warning_was_an_earlier_enforcers() -> None:
+    assert EventDeduplicator().register(BACK, 0.0) == ONCE
 
 
 def test_who_is_gone_is_forgotten() -> None:
     episodes = EventDeduplicator()
     for number in range(10_000):
-        episodes.heard(verdict(Decision.WARNED, pod_uid=f"pod-{number}"), float(number))
-    assert len(episodes._told) <= 2 * QUIET
+        episodes.register(decided(Decision.WARNED, pod_uid=f"pod-{number}"), float(number))
+    assert len(episodes._sent) <= 2 * QUIET
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_who_is_gone_is_forgotten() -> None:
         (Repetition(3, 1.0), ", for the 3rd time in 1 min"),
     ],
 )
-def test_how_often_is_said_in_words(spell: Repetition, words: str) -> None:
+def test_how_often_is_reported_in_words(spell: Repetition, words: str) -> None:
     assert spell.words == words
     assert DECIDED[Decision.WARNED](WARNED, spell).note == (
         f"container model holds 5000 MiB of its 4096 MiB on {quota().gpu}{words}; "

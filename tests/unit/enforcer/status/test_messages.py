@@ -1,7 +1,7 @@
 import pytest
 
 from enforcer.detection.types import Decision, KillDecision
-from enforcer.status.messages import DECIDED, NOTE_BYTES, cut, held_amounts
+from enforcer.status.messages import DECIDED, NOTE_BYTES, cut, used_amounts
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import quota
 
@@ -24,5 +24,5 @@ def test_the_kill_rate_limit_and_the_circuit_breaker_have_each_a_reason(decision
 @pytest.mark.parametrize("decision", DECIDED)
 def test_what_a_container_held_can_be_read_from_every_message(decision: Decision) -> None:
     decided = KillDecision(decision=decision, quota=quota(), used_mib=5000, kill_in=4.0)
-    assert held_amounts(DECIDED[decision](decided).note) == (quota().container, 5000, quota().memory_mib)
-    assert held_amounts("some other message") is None
+    assert used_amounts(DECIDED[decision](decided).note) == (quota().container, 5000, quota().memory_mib)
+    assert used_amounts("some other message") is None

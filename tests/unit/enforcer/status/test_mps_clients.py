@@ -28,9 +28,9 @@ class Kept:
 
 
 def snapshot(*clients: int, can_read: bool = True, **changes: Any) -> Snapshot:
-    held = (*(holder(pid, 100) for pid in (1, 2, 3, 4)), holder(9, 100, NEIGHBOUR))
+    used = (*(holder(pid, 100) for pid in (1, 2, 3, 4)), holder(9, 100, NEIGHBOUR))
     sample = GpuSample(uuid=GPU, total_mib=16384, used_mib=500, processes=(), clients=clients)
-    seen = GpuSnapshot(gpu=card(GPU, 0), sample=sample, holders=held)
+    seen = GpuSnapshot(gpu=card(GPU, 0), sample=sample, holders=used)
     blind = GpuSnapshot(gpu=card(GPU, 0), problem=NvmlError("it is gone", Reason.GPU_LOST))
     values: dict[str, Any] = {
         "node": "n", "time": "t", "now": 1.0, "enforcing": True, "views": (seen if can_read else blind,),

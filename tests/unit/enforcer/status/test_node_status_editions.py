@@ -27,7 +27,7 @@ CONTENT: dict[str, Any] = {
     "rules": DetectorConfig(kills=4),
     "head": ChainHead(1, "sha256:1"),
     "problems": ["another problem"],
-    "standing": GpuConditions(ill={GPU: Reason.GPU_LOST}),
+    "standing": GpuConditions(unhealthy={GPU: Reason.GPU_LOST}),
     "failures": ({"pod": "tts-0"},),
     "setup": {"driverRoot": "/driver-root"},
     "proven": {(CONTAINER, GPU): LimitStatus(state=Reason.UNKNOWN, backend="mps-v2", sentence="said")},
@@ -52,10 +52,10 @@ def _next(before: Snapshot) -> Snapshot:
 
 def test_a_look_that_finds_all_as_it_was_says_the_same_with_its_own_time() -> None:
     editions, first = StatusCache(), snapshot(seen(holder(101, 1000)))
-    (one, said), (other, again) = editions.of(first), editions.of(_next(first))
+    (one, text), (other, again) = editions.of(first), editions.of(_next(first))
     assert one.edition == other.edition == 1
     assert other.time == again["time"] == "2026-11-20T22:16:05.623Z"
-    assert again == status(_next(first)) == {**said, "time": again["time"]}
+    assert again == status(_next(first)) == {**text, "time": again["time"]}
 
 
 @pytest.mark.parametrize("name", sorted(CONTENT))
@@ -63,9 +63,9 @@ def test_whatever_differs_makes_another_edition(name: str) -> None:
     editions, first = StatusCache(), snapshot(seen(holder(101, 1000)))
     editions.of(first)
     changed = replace(_next(first), **{name: CONTENT[name]})
-    found, said = editions.of(changed)
+    found, text = editions.of(changed)
     assert found.edition == 2
-    assert said == status(changed)
+    assert text == status(changed)
 
 
 def test_of_every_part_of_a_look_there_is_a_case_above() -> None:
@@ -76,9 +76,9 @@ def test_of_every_part_of_a_look_there_is_a_case_above() -> None:
 def test_where_a_time_runs_every_look_is_another(what: str) -> None:
     editions, first = StatusCache(), replace(snapshot(seen(holder(101, 1000))), state=RUNNING[what])
     editions.of(first)
-    found, said = editions.of(_next(first))
+    found, text = editions.of(_next(first))
     assert found.edition == 2
-    assert said == status(_next(first))
+    assert text == status(_next(first))
 
 
 def test_where_a_gpu_cannot_be_read_every_look_says_for_how_long() -> None:

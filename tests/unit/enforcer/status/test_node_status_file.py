@@ -16,13 +16,13 @@ class Looks:
 
     def put(self, used: int = 1, later: float = 0.01) -> bool:
         """One look; whether it wrote the file."""
-        before, self.now, self.number = self.told().get("time"), self.now + later, self.number + 1
+        before, self.now, self.number = self.reported().get("time"), self.now + later, self.number + 1
         found = {"time": self.number, "used": used}
         if self.file.wants(found, self.now):
             self.file.put(found, self.now)
-        return bool(self.told().get("time") != before)
+        return bool(self.reported().get("time") != before)
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.path.read_bytes()) if self.path.exists() else {}
         return found
 
@@ -30,7 +30,7 @@ class Looks:
 def test_what_changed_is_there_at_once(tmp_path: Path) -> None:
     looks = Looks(tmp_path)
     assert [looks.put(used) for used in (1, 2, 1, 3)] == [True] * 4
-    assert looks.told() == {"time": 4, "used": 3}
+    assert looks.reported() == {"time": 4, "used": 3}
 
 
 def test_what_is_as_it_was_is_written_every_few_looks(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_look_that_found_all_as_it_was_leaves_files_alone_until_they_grow_old(
     assert files.read()["time"] == "2026-11-20T22:16:07.123Z"
 
 
-def test_what_changes_between_looks_alike_is_told_at_once(files: Files) -> None:
+def test_what_changes_between_looks_alike_is_reported_at_once(files: Files) -> None:
     first = replace(snapshot(seen(holder(101, 1000))), edition=7)
     files.prepare()
     files.files.write(first)
@@ -140,7 +140,7 @@ def test_what_changes_between_looks_alike_is_told_at_once(files: Files) -> None:
     assert files.read()["ready"] is False
 
 
-def test_another_look_is_told_at_once_and_one_without_a_number_too(files: Files) -> None:
+def test_another_look_is_reported_at_once_and_one_without_a_number_too(files: Files) -> None:
     files.prepare()
     for edition, used in ((7, 1000), (8, 2000), (0, 3000), (0, 4000)):
         files.files.write(replace(snapshot(seen(holder(101, used))), edition=edition))
@@ -228,7 +228,9 @@ def test_a_uid_that_is_a_path_leads_nowhere(files: Files, uid: str) -> None:
     assert [file for file in files.run.rglob("*") if file.is_file()] == []
 
 
-def test_what_cannot_be_written_is_said_once_and_ends_nothing(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_is_reported_once_and_ends_nothing(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files.prepare()
     files.prepare(OTHER_POD)
 
@@ -242,7 +244,7 @@ def test_what_cannot_be_written_is_said_once_and_ends_nothing(files: Files, monk
     with capture_logs() as logs:
         for _ in range(3):
             files.files.write(snapshot(seen(), quotas=(quota(), neighbour())))
-    assert [line["event"] for line in logs] == ["pod not told"]
+    assert [line["event"] for line in logs] == ["pod status not written"]
     assert files.read(OTHER_POD)["ready"] is True
 
 
@@ -265,7 +267,7 @@ def test_notices_go_on_and_the_last_few_are_kept(files: Files) -> None:
     assert len(files.sink.notices) == KEPT + 5
 
 
-def test_what_an_enforcer_before_said_stays_said(files: Files) -> None:
+def test_what_an_enforcer_before_reported_stays_reported(files: Files) -> None:
     files.prepare()
     files.files.notify(notice(1))
     files.files.write(snapshot(seen()))
@@ -314,7 +316,7 @@ def test_a_pod_waits_for_the_daemon_and_for_sight_of_its_gpu(files: Files) -> No
     assert files.read()["ready"] is False
 
 
-def test_a_pod_on_two_gpus_is_told_of_both(files: Files) -> None:
+def test_a_pod_on_two_gpus_is_reported_of_both(files: Files) -> None:
     files.prepare()
     quotas = (quota(), quota(container="second", container_id=NEIGHBOUR, gpu=OTHER_GPU))
     other = seen(holder(101, 7), holder(301, 5, NEIGHBOUR), uuid=OTHER_GPU)
@@ -335,7 +337,7 @@ def test_a_container_that_has_not_started_holds_nothing_and_does_not_hold_up_the
     )
 
 
-def test_a_disk_that_does_not_answer_holds_up_nobody_and_is_said(
+def test_a_disk_that_does_not_answer_holds_up_nobody_and_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("enforcer.runtime.background.WAIT_SECONDS", 0.05)
@@ -345,10 +347,10 @@ def test_a_disk_that_does_not_answer_holds_up_nobody_and_is_said(
     for _ in range(3):
         files.files.write(snapshot(seen(holder(101, 100))))
     assert "does not answer" in (files.files.problem or "")
-    held = os.open(fifo, os.O_PATH)
+    opened = os.open(fifo, os.O_PATH)
     fifo.unlink()
-    os.close(os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_NONBLOCK))
-    os.close(held)
+    os.close(os.open(f"/proc/self/fd/{opened}", os.O_RDONLY | os.O_NONBLOCK))
+    os.close(opened)
     wait_for(lambda: files.files.problem is None)
     files.files.write(snapshot(seen(holder(101, 100))))
     wait_for((tmp_path / "status" / POD / "status.json").exists)

@@ -45,11 +45,11 @@ class Tenant:
     """One container: its quota, and what its processes hold on each GPU."""
 
     quota: Quota
-    held: dict[str, list[int]]
+    used: dict[str, list[int]]
     number: int
 
     def holders(self, gpu: str) -> Iterator[ProcessUsage]:
-        for index, mib in enumerate(self.held[gpu]):
+        for index, mib in enumerate(self.used[gpu]):
             pid = FIRST_PID + 100 * self.number + 10 * GPUS.index(gpu) + index
             owner = ContainerRef(self.quota.pod_uid, self.quota.container_id or "")
             yield ProcessUsage(Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid), mib)
@@ -62,12 +62,12 @@ class Tenant:
         return {*pids, *(text for text in texts if text)}
 
 
-def tenant(number: int, values: dict[str, Any], held: dict[str, list[int]]) -> Tenant:
+def tenant(number: int, values: dict[str, Any], used: dict[str, list[int]]) -> Tenant:
     made = Quota(
         claim_uid=f"claim{number}x", namespace=f"ns{number}x", pod=f"pod{number // 2}x", pod_uid=f"uid{number // 2}x",
         container=f"box{number}x", container_id=HEX[number] * 64, **values,
     )  # fmt: skip
-    return Tenant(made, held, number)
+    return Tenant(made, used, number)
 
 
 AMOUNTS = st.lists(st.integers(0, 90_000), max_size=3)
@@ -81,8 +81,8 @@ VALUES = st.fixed_dictionaries(
         "tolerance_mib": st.none() | st.integers(0, 500),
     }
 )
-HELD = st.fixed_dictionaries(dict.fromkeys(GPUS, AMOUNTS))
-TENANTS = st.lists(st.tuples(VALUES, HELD), min_size=2, max_size=8).map(
+USED = st.fixed_dictionaries(dict.fromkeys(GPUS, AMOUNTS))
+TENANTS = st.lists(st.tuples(VALUES, USED), min_size=2, max_size=8).map(
     lambda rows: [tenant(number, *row) for number, row in enumerate(rows)]
 )
 """Two containers of a pod each, so that pods have neighbours and so have containers."""
@@ -99,35 +99,35 @@ def view(gpu: str, tenants: list[Tenant], *, blind: bool) -> GpuSnapshot:
 
 
 def world(tenants: list[Tenant], *, blind: bool) -> tuple[Snapshot, list[KillDecision]]:
-    """Look often enough for every verdict there can be."""
+    """Look often enough for every decision there can be."""
     quotas = [each.quota for each in tenants]
     views = [view(GPU, tenants, blind=blind), view(OTHER_GPU, tenants, blind=False)]
     state = DetectorState()
-    verdicts: list[KillDecision] = []
+    decisions: list[KillDecision] = []
     for look in range(8):
-        state, said = evaluate(
+        state, reported = evaluate(
             state, quotas, {each.gpu.uuid: each.reading for each in views}, 1000.0 + look, DetectorConfig()
         )
-        verdicts += said
+        decisions += reported
     problems = [f"process {FIRST_PID} of ns0x/pod0x and {FIRST_PID + 200} of ns2x/pod1x hinder this node"]
     found = Snapshot(
         node="gpu-7", time="2026-11-20T22:16:05.123Z", now=1008.0, enforcing=True, views=views, quotas=quotas,
         state=state, rules=DetectorConfig(), head=ChainHead(42, "sha256:ab"), problems=problems,
     )  # fmt: skip
-    return found, verdicts
+    return found, decisions
 
 
-def notices(verdict: KillDecision) -> Iterator[UserMessage]:
-    """Every notice there is about a verdict."""
-    yield from (words(verdict) for words in messages.DECIDED.values())
-    yield messages.unrecorded(verdict)
-    targets = verdict.targets
+def notices(decision: KillDecision) -> Iterator[UserMessage]:
+    """Every notice there is about a decision."""
+    yield from (words(decision) for words in messages.DECIDED.values())
+    yield messages.unrecorded(decision)
+    targets = decision.targets
     for result in messages.RESULTS:
         ended = [
             ProcessOutcome(pid=each.identity.pid, start=1, used_mib=each.used_mib, result=result, steps=("SIGTERM",))
             for each in targets
         ]
-        yield messages.ended(verdict, result, ended, ChainHead(42, "sha256:ab"))
+        yield messages.ended(decision, result, ended, ChainHead(42, "sha256:ab"))
 
 
 def foreign(text: str, own: set[str], tenants: list[Tenant]) -> set[str]:
@@ -143,22 +143,22 @@ def own_names(uid: str, tenants: list[Tenant]) -> set[str]:
 @thoroughly
 @given(tenants=TENANTS, blind=st.booleans())
 def test_no_notice_and_no_event_names_another_pod(*, tenants: list[Tenant], blind: bool) -> None:
-    _, verdicts = world(tenants, blind=blind)
-    for verdict in verdicts:
-        own = own_names(verdict.quota.pod_uid, tenants)
-        for each in notices(verdict):
+    _, decisions = world(tenants, blind=blind)
+    for decision in decisions:
+        own = own_names(decision.quota.pod_uid, tenants)
+        for each in notices(decision):
             event = event_of("gpu-7", each, datetime(2026, 11, 20, tzinfo=UTC))
-            assert event["metadata"]["namespace"] == event["regarding"]["namespace"] == verdict.quota.namespace
+            assert event["metadata"]["namespace"] == event["regarding"]["namespace"] == decision.quota.namespace
             assert not foreign(json.dumps(event), own, tenants)
 
 
 @thoroughly
 @given(tenants=TENANTS, blind=st.booleans(), serves=st.booleans())
 def test_no_status_file_page_or_log_line_names_another_pod(*, tenants: list[Tenant], blind: bool, serves: bool) -> None:
-    snapshot, verdicts = world(tenants, blind=blind)
+    snapshot, decisions = world(tenants, blind=blind)
     for uid, quotas in by_pod(snapshot.quotas).items():
-        said = [message(each, "2026") for one in verdicts if one.quota.pod_uid == uid for each in notices(one)]
-        data = json.dumps(pod_status(Seen.of(snapshot), quotas, said[-20:], lambda _: serves, {})).encode()
+        reported = [message(each, "2026") for one in decisions if one.quota.pod_uid == uid for each in notices(one)]
+        data = json.dumps(pod_status(Seen.of(snapshot), quotas, reported[-20:], lambda _: serves, {})).encode()
         found = read_by_sidecar.parse(data)
         assert found is not None
         page = metrics.render(found, messages=1, rss_bytes=1).decode()
@@ -168,7 +168,7 @@ def test_no_status_file_page_or_log_line_names_another_pod(*, tenants: list[Tena
 
 @thoroughly
 @given(TENANTS)
-def test_what_is_said_of_a_container_that_failed_names_another_pod_to_nobody_but_operators(
+def test_what_is_reported_of_a_container_that_failed_names_another_pod_to_nobody_but_operators(
     tenants: list[Tenant],
 ) -> None:
     snapshot, _ = world(tenants, blind=False)
@@ -176,13 +176,13 @@ def test_what_is_said_of_a_container_that_failed_names_another_pod_to_nobody_but
     for mark in marks:
         uid = mark.quota.pod_uid
         failed = Failure(pod_uid=uid, container_id=mark.quota.container_id or "", exit_code=1, finished=5.0)
-        verdict = diagnose(failed, [replace(mark, ended=None)])
-        assert verdict is not None
-        words = told(failed, *verdict)
+        decision = diagnose(failed, [replace(mark, ended=None)])
+        assert decision is not None
+        words = told(failed, *decision)
         event = event_of("gpu-7", words, datetime(2026, 11, 20, tzinfo=UTC))
         assert not foreign(json.dumps(event) + message(words, "2026").text, own_names(uid, tenants), tenants)
     with_neighbours = [mark for mark in marks if len(mark.holders) > 1]
-    assert all(any(each.mib for each in mark.holders) for mark in with_neighbours), "operators are told who"
+    assert all(any(each.mib for each in mark.holders) for mark in with_neighbours), "operators see which"
 
 
 @thoroughly
@@ -208,10 +208,10 @@ def test_the_test_would_see_a_name() -> None:
 
 
 def test_every_reason_to_have_ended_somebody_is_among_the_notices() -> None:
-    verdict = KillDecision(
+    decision = KillDecision(
         decision=Decision.KILL, quota=tenant(0, {"gpu": GPU, "memory_mib": 1}, {}).quota, used_mib=5, over_for=1.0
     )
-    assert {each.reason for each in notices(verdict)} >= {Reason.KILLED, Reason.AUDIT_UNWRITABLE, Reason.OVER_QUOTA}
+    assert {each.reason for each in notices(decision)} >= {Reason.KILLED, Reason.AUDIT_UNWRITABLE, Reason.OVER_QUOTA}
 
 
 @pytest.mark.parametrize("text", ["a\nb", "\x1b[2J", "x" * 5000, "ü" * 3000, "\ud800"])

@@ -1,4 +1,4 @@
-"""Memory that no process accounts for: what is said of its growth, of whom, and that nobody is killed for it."""
+"""Memory that no process accounts for: what is reported of its growth, of whom, and that nobody is killed for it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ def growing(*ran: frozenset[str] | None, by: int = 100, start: int = 50) -> tupl
     return ((start, NONE), *((start + by * n, each) for n, each in enumerate(ran, 1)))
 
 
-def said(*steps: Step) -> tuple[int, int, int, tuple[str, ...] | None, str | None] | None:
+def text(*steps: Step) -> tuple[int, int, int, tuple[str, ...] | None, str | None] | None:
     growth = found(*steps)
     return None if growth is None else (growth.from_mib, growth.mib, growth.samples, growth.ran, growth.only)
 
@@ -52,11 +52,11 @@ def said(*steps: Step) -> tuple[int, int, int, tuple[str, ...] | None, str | Non
         ((*growing(A, by=3000), *[(3050, A)] * 4), (50, 3050, 5, ("a",), "a")),
         ((*growing(A, by=3000), *[(3050, NONE)] * 4), (50, 3050, 5, ("a",), None)),
         ((*growing(A, by=3000), *[(3050, B)] * 4), (50, 3050, 5, ("a", "b"), None)),
-        # What comes later accuses nobody, and takes nothing back while the memory is held.
+        # What comes later accuses nobody, and takes nothing back while the memory is kept.
         ((*growing(A, A, A, A, A), *[(550, B)] * 40), (50, 550, 5, ("a",), "a")),
         ((*growing(A, A, A, A, A), (50 + GROWN_MIB + 1, B)), (50, 550, 5, ("a",), "a")),
         ((*growing(A, A, A, A, A), (50 + GROWN_MIB, B)), None),
-        # It grows further: by whom of both cannot be said.
+        # It grows further: by whom of both cannot be reported.
         ((*growing(A, A, A, A, A), (650, BOTH)), (50, 650, 6, ("a", "b"), None)),
         ((*growing(A, A, A, A, A), *[(550, A)] * MOST, *growing(B, B, B, B, B, start=550)[1:]),
          (50, 1050, 5, ("a", "b"), None)),
@@ -69,7 +69,7 @@ def said(*steps: Step) -> tuple[int, int, int, tuple[str, ...] | None, str | Non
 def test_only_five_samples_with_one_container_in_all_of_them_name_it(
     steps: Sequence[Step], expected: tuple[object, ...] | None
 ) -> None:
-    assert said(*steps) == expected
+    assert text(*steps) == expected
 
 
 def test_no_more_samples_are_kept_than_are_looked_back_upon() -> None:
@@ -90,7 +90,7 @@ def test_no_more_samples_are_kept_than_are_looked_back_upon() -> None:
         (tuple("acdefghij"), None, "a container without a share and 1 more;"),
     ],
 )
-def test_it_is_said_what_is_known(ran: tuple[str, ...] | None, only: str | None, words: str) -> None:
+def test_it_is_reported_what_is_known(ran: tuple[str, ...] | None, only: str | None, words: str) -> None:
     growth = Growth(from_mib=100, mib=3172, samples=7, ran=ran, only=only)
     row = shown(growth, {"a": "asr/tts-0/model"})
     assert row["sentence"].startswith("3172Mi were in use by no process, 3Gi more than 7 samples before; ")
@@ -153,16 +153,16 @@ def _world(tmp_path: Path) -> Iterator[World]:
     yield from make(tmp_path, enforcing=True)
 
 
-def test_it_is_shown_and_counted_and_nobody_is_judged_by_it(world: World) -> None:
+def test_it_is_shown_and_counted_and_nobody_is_evaluated_by_it(world: World) -> None:
     huge = Growth(from_mib=100, mib=9316, samples=5, ran=(CONTAINER,), only=CONTAINER)
     world.enforcer._parts = replace(world.enforcer._parts, growth=lambda: {GPU: huge})
-    world.reader.held[GPU] = {101: 1000}
+    world.reader.used[GPU] = {101: 1000}
     status = world.look(20)
     assert status["gpus"][0]["unattributedGrowth"]["only"] == "asr/tts-0/model"
     assert status["gpus"][1]["unattributedGrowth"] is None
     labels = f'container="model",gpu="{GPU}",namespace="asr",pod="tts-0"'
     assert f"gpu_share_gpu_memory_unattributed_growth_bytes{{{labels}}} 9.663676416e+09" in world.scrape()
-    assert (status["containers"][0]["state"], world.verdicts, world.notices) == ("Within", [], [])
+    assert (status["containers"][0]["state"], world.decisions, world.notices) == ("Within", [], [])
     world.enforcer._parts = replace(world.enforcer._parts, growth=lambda: {GPU: replace(huge, only=None)})
     world.look()
     assert f'growth_bytes{{container="",gpu="{GPU}",namespace="",pod=""}} 9.6' in world.scrape()
