@@ -1,200 +1,400 @@
-"""The parts that ``main`` wires: what runs beside the loop, its problems and its readiness."""
+"""Build the enforcer from its flags, from top to bottom: each part is built from the parts above it.
+
+The order: checkpoint, modes, contention, MPS, limits, status files of pods, health, availability, DRA, verifier, kill
+loop, slices. Nothing is started here: each part is added to the manager.
+"""
 
 import argparse
-import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from typing import Any
+from typing import Final
 
 import structlog
 
 from enforcer.attribution.cgroup import Attributor
-from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.container_processes import HostProcesses
+from enforcer.attribution.procfs import is_alive
 from enforcer.attribution.usage import UsageSampler
-from enforcer.audit.log import AuditLog
-from enforcer.audit.writer import AuditWriter
-from enforcer.kill.circuit_breaker import OPEN, opened_at
-from enforcer.limits.backend import Backend
-from enforcer.mps.daemon import MpsDaemon
+from enforcer.audit.log import FOLDER, AuditLog
+from enforcer.audit.writer import AuditWriter, record_writer
+from enforcer.detection.claim_backoff import ClaimBackoff
+from enforcer.dra.checkpoint import ClaimStore
+from enforcer.dra.config import DraPluginConfig
+from enforcer.dra.plugin import DraPlugin
+from enforcer.dra.podresources import allocatable
+from enforcer.flags import policy_of, rules_of, setup_of
+from enforcer.kill.circuit_breaker import OPEN, GuardedQuotas, opened_at
+from enforcer.kill.executor import KillDependencies, KillExecutor
+from enforcer.kill.process_kill import KillTimeouts, NullMpsClient
+from enforcer.limits.applier import LimitApplier
+from enforcer.limits.cgroup_paths import CgroupFolders
+from enforcer.limits.verifier import LOOK_AT_MOST_EVERY, LimitVerifier, NodeEvidence
+from enforcer.loop import EnforcementLoop, LoopDependencies
+from enforcer.mps.desired_daemons import DaemonPlanner, DriverTools, PlannerInputs, ShareableGpus
+from enforcer.mps.event_reporter import EVERY as INCIDENTS_EVERY
+from enforcer.mps.event_reporter import IncidentCollector, IncidentReporter
 from enforcer.mps.incidents import IncidentLog
+from enforcer.mps.launcher import HostPodLauncher
+from enforcer.mps.log_tailer import LogTail
 from enforcer.mps.manager import MpsManager
-from enforcer.mps.supervisor import MpsSupervisor
+from enforcer.mps.own_processes import EnforcerProcesses
+from enforcer.mps.supervisor import MpsSupervisor, takes_clients
 from enforcer.nvml.client import NvmlClient
-from enforcer.nvml.device_health import GpuConditions
-from enforcer.nvml.driver_root import HERE
-from enforcer.nvml.types import Gpu
+from enforcer.nvml.device_health import LOOK_EVERY
+from enforcer.nvml.driver_root import DriverRoot
+from enforcer.nvml.types import GpuReader
 from enforcer.nvml.worker_process import command
-from enforcer.quota.informer import PodListener
+from enforcer.oom.reporter import OomReporter
+from enforcer.pod_deletion.client_release import EVERY as MISSING_EVERY
+from enforcer.pod_deletion.client_release import ReleaserDependencies, ask_for_missing, release_in_time
+from enforcer.pod_deletion.terminating_pods import TerminatingPods
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.informer import STATE, AllocatedClaims, QuotaInformer, add_informers
+from enforcer.quota.prepared_claims import NoClaims, PreparedClaims
 from enforcer.quota.sharing_mode_controller import SharingModeController
-from enforcer.quota.types import LimitStatus, Mode, Quota
-from enforcer.resourceslices.audit_head_publisher import start_anchor_publisher
+from enforcer.quota.types import Mode
+from enforcer.resourceslices.audit_head_publisher import GAP, AnchorPublisher, PressingRecords
 from enforcer.resourceslices.availability import GpuAvailability
-from enforcer.resourceslices.enforcer_report import EnforcerState, start_report_publisher
-from enforcer.status.events import NodeEvent, NodeEventRecorder
-from enforcer.status.messages import UserMessage
+from enforcer.resourceslices.contention_monitor import ContentionMonitor
+from enforcer.resourceslices.controller import EVERY as OFFER_EVERY
+from enforcer.resourceslices.controller import SliceController, Turns
+from enforcer.resourceslices.devices import InventoryPolicy
+from enforcer.resourceslices.enforcer_report import EVERY as REPORT_EVERY
+from enforcer.resourceslices.enforcer_report import EnforcerState, ReportPublisher
+from enforcer.resourceslices.health_monitor import GpuHealthMonitor, Tenants
+from enforcer.resourceslices.publisher import SlicePublisher
+from enforcer.runtime.lock import StateLock
+from enforcer.runtime.manager import SCHEDULER, Manager, Wake
+from enforcer.status.api_writer import ApiWriter
+from enforcer.status.events import LogEventRecorder, NodeEventRecorder, PodEventRecorder
 from enforcer.status.metrics import Metrics
-from enforcer.status.unattributed import Growth
-from gpushare.errors import GpuShareError
+from enforcer.status.mps_clients import MpsClients
+from enforcer.status.pod_status_files import PodStatusWriter
+from enforcer.status.unattributed_monitor import SECONDS as UNATTRIBUTED_EVERY
+from enforcer.status.unattributed_monitor import Kernels, UnattributedMonitor
+from gpushare import metrics_server
+from gpushare.errors import RecordError
 from gpushare.kube_client import KubeClient
-from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
+LOCK_SECONDS: Final = 1.0
+LIMIT_EVERY: Final = 1.0
+"""Seconds from a container's start, at most, to its limit, where the enforcer sets it."""
+NVML: Final = "nvml"
+"""The thread of tasks that wait for NVML: for two seconds at most, where it hangs."""
+SLICES: Final = "slices"
+"""The thread of tasks that wait for the API server, the kubelet, NVML, and the disk of the state directory."""
 
-@dataclass(slots=True)
-class Side:
-    """What runs beside the loop, and what hinders it."""
 
-    nvml: NvmlClient = field(default_factory=lambda: NvmlClient(command(HERE)))
-    """The door to the GPUs."""
-    stopped: threading.Event = field(default_factory=threading.Event)
-    problems: list[Callable[[], Sequence[str]]] = field(default_factory=list)
-    serves: Callable[[str], bool] = bool
-    """Whether a GPU's MPS daemon takes clients; without daemons nobody waits for one."""
-    mps: tuple[MpsManager, MpsSupervisor] | None = None
-    """The daemons, where there are any."""
-    backends: Callable[[], Mapping[str, Backend]] = dict
-    """Who keeps limits on which GPU."""
-    incidents: IncidentLog = field(default_factory=IncidentLog)
-    """What happened to them."""
-    news: deque[NodeEvent] = field(default_factory=lambda: deque(maxlen=64))
-    """What operators are to be told beside that."""
-    announce: Callable[[str, Sequence[tuple[Quota, LimitStatus]]], bool] = lambda *_: True
-    """Says of a claim, by UID, whether its limits are in force; false where that has to be said again."""
-    exceeding: Callable[[], frozenset[str]] = frozenset
-    """Namespaces of which several pods were killed lately."""
-    claimed: Callable[[], frozenset[str] | None] = lambda: None
-    """Which GPUs claims are on; ``None`` until that is known."""
-    wakes: list[threading.Event] = field(default_factory=list)
-    """Set when other GPUs are there than before."""
-    sharing: GpuAvailability = field(default_factory=lambda: GpuAvailability(None, "", tuple))
-    """Which GPUs may be shared."""
-    modes: SharingModeController = field(default_factory=SharingModeController.fixed)
-    """How they are."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What most parts are built from."""
 
-    tell: Callable[[UserMessage], None] = lambda _: None
-    """Takes what owners of pods are to be told."""
-    listeners: list[PodListener] = field(default_factory=list)
-    """Who wants to see this node's pods."""
-    hindrances: list[Callable[[], str | None]] = field(default_factory=list)
-    """What has to be well before shares can be had here."""
-
-    def hindrance(self) -> str | None:
-        """Say why no share can be had here yet; ``None`` where one can."""
-        return next((why for get in self.hindrances if (why := get()) is not None), None)
-
-    def standing(self, gpus: Sequence[Gpu]) -> GpuConditions:
-        """Say all that is to be known of these GPUs beside what they hold. May take seconds."""
-        return replace(self.sharing.standing(gpus), backends=self.backends())
-
-    def gpus_changed(self) -> None:
-        """Wake those who have to know."""
-        for event in self.wakes:
-            event.set()
-
-    def now(self, views: Sequence[GpuSnapshot]) -> GpuConditions:
-        """Say all that is known of the GPUs that were seen, without looking."""
-        ways, gpus = self.modes.now(), [view.gpu for view in views if not view.gpu.mig_enabled]
-        modes = {gpu.uuid: str(mode) for gpu in gpus if (mode := ways.of(gpu.uuid)) is not None}
-        return replace(self.sharing.now(), modes=modes)
-
-    def ready(self, gpu: str) -> bool:
-        """Say whether shares of a GPU can be used: of one shared through MPS once its daemon takes clients."""
-        return self.modes.of(gpu) in {Mode.TIME_SLICING, Mode.MIG} or self.serves(gpu)
-
-    def failures(self) -> Mapping[str, GpuShareError]:
-        """Say which daemons do not serve."""
-        return {} if self.mps is None else self.mps[1].failures
-
-    def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
-        """Say whether a claim's limits are in force, to whoever announces that by now; see ``announce``."""
-        return self.announce(claim_uid, proofs)
-
-    def daemons(self) -> Mapping[str, MpsDaemon]:
-        """Return the daemons there are, of GPUs that are shared through MPS."""
-        known = {} if self.mps is None else self.mps[0].daemons
-        return {gpu: daemon for gpu, daemon in known.items() if self.through_mps(gpu)}
-
-    def through_mps(self, gpu: str) -> bool:
-        """Say whether a GPU has a daemon, or is to have one as soon as it is shared."""
-        return self.mps is not None and self.modes.of(gpu) in {None, Mode.MPS}
-
-    def servers(self) -> frozenset[int]:
-        """Say which processes are MPS's own."""
-        return frozenset() if self.mps is None else self.mps[0].pids()
-
-    def tell_operators(self, reason: Reason, note: str) -> None:
-        """Have operators told, from a thread that may wait for the API server."""
-        self.news.append(NodeEvent(reason, note, warning=reason is not Reason.RECOVERED))
-
-    def complain(self, get: Callable[[], str | None]) -> None:
-        """Ask this for a problem after every look."""
-        self.problems.append(lambda: [problem] if (problem := get()) is not None else [])
-
-    def all(self) -> list[str]:
-        """All there is to complain about."""
-        return list(chain.from_iterable(get() for get in self.problems))
+    options: argparse.Namespace
+    manager: Manager
+    cluster: KubeClient | None
+    """``None``: there is no API server."""
+    writer: ApiWriter
+    events: NodeEventRecorder
+    nvml: NvmlClient
+    attributor: Attributor
+    watch: UsageSampler
+    unattributed: UnattributedMonitor
+    metrics: Metrics
+    policy: InventoryPolicy
+    mps_due: Wake
+    """Set when MPS daemons may have to be started or ended."""
+    slices_due: Wake
+    """Set when the slices have to be made anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seeing:
-    """What is seen, by whom, and what is counted."""
+class Shares:
+    """What is known of shares and how GPUs are shared."""
 
-    watch: UsageSampler
-    attributor: Attributor
-    metrics: Metrics
-    growth: Callable[[], Mapping[str, Growth]] = dict
-    """Of memory that no process accounts for, by GPU."""
-
-
-class LogEventRecorder:
-    """Without an API server, notices go to the log alone."""
-
-    def notify(self, notice: UserMessage) -> None:
-        """Write it."""
-        log.info("notice", reason=str(notice.reason), pod=notice.quota.pod, note=notice.note)
+    store: ClaimStore
+    prepared: PreparedClaims
+    """The store, where the enforcer prepares claims."""
+    checkpoint: Checkpoint
+    """The quotas."""
+    modes: SharingModeController
+    changed: Wake
+    """Set when quotas have to be worked out again."""
 
 
-def sharing_modes(
-    options: argparse.Namespace, cluster: KubeClient | None, changed: threading.Event | None
-) -> SharingModeController:
-    """Return what decides how GPUs are shared: the flags alone, or with a cluster also the label of the node."""
+@dataclass(frozen=True, slots=True)
+class Mps:
+    """The MPS daemons, and what keeps them in service; ``None`` where there are to be none."""
+
+    manager: MpsManager | None
+    keeper: MpsSupervisor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """What reports to the owners of pods, and what follows the node's pods."""
+
+    status: PodStatusWriter
+    oom: OomReporter
+    departures: TerminatingPods
+    backoff: ClaimBackoff
+
+
+def build(
+    options: argparse.Namespace, manager: Manager, lock: StateLock, reader: GpuReader | None, attributor: Attributor
+) -> EnforcementLoop:
+    """Build all parts and add them to the manager. Returns the loop, which is for the main thread.
+
+    Args:
+        options: the flags.
+        manager: takes the parts.
+        lock: of the state directory.
+        reader: reads the GPUs instead of NVML.
+        attributor: finds the container of a process.
+    """
+    pressing = PressingRecords()
+    records, audit_log = _audit_log(options, manager, lock, pressing)
+    node = _node(options, manager, reader, attributor)
+    manager.add("lock", partial(lock.stop_when_lost, manager.stopped), every=LOCK_SECONDS, thread=STATE)
+    shares = _shares(node)
+    contention = _contention(node)
+    mps = _mps(node, shares, contention)
+    limiter = _limits(node, shares)
+    pods = _pods(node, shares, mps)
+    health = _health(node, shares, mps, pods)
+    availability = GpuAvailability(contention, health, shares.modes, limiter, node.watch)
+    dra = _dra(node, shares, mps, limiter, availability, pods)
+    _follow(node, shares, mps, dra, pods)
+    verifier = _verifier(node, shares, mps, limiter, pods, dra)
+    parts = LoopDependencies(
+        watch=node.watch, checkpoint=shares.checkpoint, executor=_executor(node, shares, mps, audit_log, pods),
+        audit_log=audit_log, pods=pods.status, metrics=node.metrics, manager=manager, events=node.events,
+        oom=pods.oom, clients=MpsClients(pods.status), availability=availability,
+        unattributed=node.unattributed, verifier=verifier, backoff=pods.backoff, setup=setup_of(options),
+    )  # fmt: skip
+    enforcing = not options.no_enforce
+    loop = EnforcementLoop(options.node, options.state, parts, rules=rules_of(options), enforcing=enforcing)
+    _slices(node, shares, mps, availability, dra)
+    _annotations(node, records, audit_log, pressing)
+    return loop
+
+
+def _audit_log(
+    options: argparse.Namespace, manager: Manager, lock: StateLock, pressing: PressingRecords
+) -> tuple[AuditLog, AuditWriter]:
+    copies = [record_writer(sys.stdout)] if options.audit_to == "stdout" else []
+    records = AuditLog(options.state / FOLDER, retention=options.retention, listeners=(*copies, pressing.took))
+    audit_log = AuditWriter(records, options.node, lock=lock)
+    manager.add_server("audit log", partial(_open, audit_log), audit_log.close)
+    manager.add_problem_check(lambda: records.shortage)
+    manager.add_problem_check(lambda: audit_log.problem)
+    return records, audit_log
+
+
+def _open(audit_log: AuditWriter) -> None:
+    """Open the audit log. While it cannot be written nobody is killed, but everything is still watched."""
+    try:
+        audit_log.open()
+    except RecordError as error:
+        log.critical("nobody will be killed until it can", reason=str(error.reason), error=error.message)
+
+
+def _node(options: argparse.Namespace, manager: Manager, reader: GpuReader | None, attributor: Attributor) -> Node:
+    nvml, metrics, writer = NvmlClient(command(options.driver_root)), Metrics(), ApiWriter()
+    mps_due, slices_due = Wake(), Wake()
+    cluster = None if options.no_cluster else KubeClient.connect(options.kubeconfig)
+    watch = UsageSampler(reader or nvml, attributor, (mps_due, slices_due), alive=is_alive, together=nvml.look)
+    kernels: Kernels = nvml.ran_kernels if reader is None else lambda *_: None
+    unattributed = UnattributedMonitor(watch, kernels)
+    manager.add_server("nvml", None, nvml.stop)
+    manager.add_problem_check(lambda: nvml.problem)
+    manager.add_ready_check(lambda: watch.problem)
+    manager.add("unattributed", unattributed.turn, every=UNATTRIBUTED_EVERY, thread=NVML)
+    if cluster is not None:
+        manager.add_server("last writes", None, writer.run_once)
+        manager.add("api-writer", writer.run_once, wake=writer.wake)
+    if options.address is not None:
+        server, serve = ExitStack(), partial(metrics_server.serve, "--metrics", options.address, metrics.registry)
+        manager.add_server("metrics", lambda: server.callback(serve(manager.not_ready)), server.close)
+    return Node(
+        options=options, manager=manager, cluster=cluster, writer=writer, nvml=nvml, attributor=attributor, watch=watch,
+        events=NodeEventRecorder(cluster, options.node, writer), unattributed=unattributed, metrics=metrics,
+        policy=policy_of(options), mps_due=mps_due, slices_due=slices_due,
+    )  # fmt: skip
+
+
+def _shares(node: Node) -> Shares:
+    """Build checkpoint and modes. The flags decide how GPUs are shared, and with a cluster also the node's label."""
+    options, manager = node.options, node.manager
+    checkpoint, store = Checkpoint(options.state), ClaimStore(options.state)
+    manager.add_problem_check(lambda: checkpoint.problem)
+    prepared = NoClaims() if node.cluster is None or options.no_dra else store
+    default = Mode.TIME_SLICING if options.no_mps else options.mode
+    labelled = node.cluster is not None and not options.no_mps
+    modes = SharingModeController(prepared, default, node.mps_due, labelled=labelled)
+    manager.add_problem_check(lambda: modes.problem)
+    return Shares(store, prepared, checkpoint, modes, Wake())
+
+
+def _contention(node: Node) -> ContentionMonitor | None:
+    if node.cluster is None:
+        return None
+    ask = partial(allocatable, node.options.kubelet_root, optional=node.options.no_dra)
+    contention = ContentionMonitor(node.cluster, node.options.node, ask, node.events, node.mps_due)
+    node.manager.add_problem_check(contention.problems)
+    return contention
+
+
+def _mps(node: Node, shares: Shares, contention: ContentionMonitor | None) -> Mps:
+    """Build what supervises the daemons. NVML and the driver may come later."""
+    options, incidents = node.options, IncidentLog()
+    node.metrics.registry.register(IncidentCollector(incidents))
+    reporter = IncidentReporter(incidents, shares.modes, node.events)
+    node.manager.add("incidents", reporter.run_once, every=INCIDENTS_EVERY, thread=SCHEDULER)
     if options.no_mps:
-        return SharingModeController.fixed(Mode.TIME_SLICING)
+        return Mps(None, None)
+    manager, launcher = MpsManager(), _launcher(options)
+    inputs = PlannerInputs(
+        watch=node.watch, shared=ShareableGpus(node.cluster, options.node, contention, shares.modes),
+        modes=shares.modes, policy=node.policy, claims=shares.prepared, checkpoint=shares.checkpoint,
+        tools=DriverTools(node.nvml, DriverRoot(options.driver_root), options.run, launcher, incidents),
+    )  # fmt: skip
+    keeper = MpsSupervisor(manager, DaemonPlanner(manager, options.run, inputs))
+    node.manager.add_problem_check(keeper.problems)
+    every = options.mps_check_seconds
+    node.manager.add("mps-logs", LogTail(options.run, manager).look, every=every, thread=SCHEDULER)
+    node.manager.add("mps", keeper.turn, every=every, wake=node.mps_due)
+    return Mps(manager, keeper)
+
+
+def _launcher(options: argparse.Namespace) -> HostPodLauncher | None:
+    return HostPodLauncher(options.run) if options.mps_host else None
+
+
+def _limits(node: Node, shares: Shares) -> LimitApplier:
+    limiter = LimitApplier(node.nvml, CgroupFolders(), node.options.limit_backend, shares.modes)
+    node.manager.add_problem_check(limiter.problems)
+    turn = partial(_apply_limits, limiter, node.watch, shares.checkpoint)
+    node.manager.add("limits", turn, every=LIMIT_EVERY, thread=NVML)
+    return limiter
+
+
+def _apply_limits(limiter: LimitApplier, watch: UsageSampler, checkpoint: Checkpoint) -> None:
+    limiter.turn([view.gpu for view in watch.latest], checkpoint.latest)
+
+
+def _health(node: Node, shares: Shares, mps: Mps, pods: Pods) -> GpuHealthMonitor | None:
+    """Build what judges GPUs, where they are published."""
+    if node.cluster is None or node.options.no_publish:
+        return None
+    owners = Tenants(shares.checkpoint, pods.status)
+    health = GpuHealthMonitor(node.watch, node.nvml, mps.keeper, node.events, owners, node.slices_due)
+    restore = partial(health.restore, SlicePublisher(node.cluster, node.options.node))
+    node.manager.add_server("health of before", restore, None)
+    node.manager.add("health", health.turn, every=LOOK_EVERY, thread=NVML)
+    return health
+
+
+def _pods(node: Node, shares: Shares, mps: Mps) -> Pods:
+    options = node.options
+    sink = LogEventRecorder() if node.cluster is None else PodEventRecorder(node.cluster, options.node, node.writer)
+    status = PodStatusWriter(options.run, sink, partial(takes_clients, shares.modes, mps.keeper))
+    node.manager.add_problem_check(lambda: status.problem)
+    return Pods(status, OomReporter(status, node.metrics), TerminatingPods(), ClaimBackoff())
+
+
+def _dra(
+    node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, availability: GpuAvailability, pods: Pods
+) -> DraPlugin | None:
+    """Build what prepares claims. It serves before anything is published, so that no pod comes for a claim in vain."""
+    options = node.options
+    if node.cluster is None or options.no_dra:
+        return None
+    setup = DraPluginConfig(
+        node=options.node, state=options.state, run=options.run, kubelet_root=options.kubelet_root,
+        cdi_root=options.cdi_root, policy=node.policy, cluster=node.cluster, writer=node.writer, store=shares.store,
+        watch=node.watch, attributor=node.attributor, metrics=node.metrics, modes=shares.modes,
+        modes_changed=node.mps_due, mps=mps.keeper, limiter=limiter, checkpoint=shares.checkpoint,
+        sink=pods.status, availability=availability, backoff=pods.backoff, listeners=(pods.oom, pods.departures),
+        registered=node.slices_due, quotas_changed=shares.changed, shared_memory=options.mps_shared_memory,
+        host_network=options.tenant_host_network, reserve=options.reserve,
+        framework_variables=not options.no_framework_variables,
+    )  # fmt: skip
+    dra = DraPlugin(setup)
+    dra.add_to(node.manager)
+    return dra
+
+
+def _follow(node: Node, shares: Shares, mps: Mps, dra: DraPlugin | None, pods: Pods) -> None:
+    """Follow the node's pods, and release the MPS clients of those that are deleted."""
+    options, manager, cluster, departures = node.options, node.manager, node.cluster, pods.departures
     if cluster is None:
-        return SharingModeController.fixed(options.mode)
-    reporter = NodeEventRecorder(cluster, options.node)
-    return SharingModeController(
-        options.mode, lambda said: reporter.report(NodeEvent(Reason.MODE_UNKNOWN, said)), changed
-    )
+        return
+    if mps.manager is not None:
+        missing = partial(ask_for_missing, departures, cluster)
+        manager.add("missing pods", missing, every=MISSING_EVERY, wake=departures.doubted, thread=SLICES)
+        tools = ReleaserDependencies(
+            departures=departures, checkpoint=shares.checkpoint, attributor=node.attributor, metrics=node.metrics,
+            stopped=manager.stopped,
+        )  # fmt: skip
+        release_in_time(manager, mps.manager, tools)
+    allocated = AllocatedClaims(options.node)
+    books = QuotaInformer(allocated, shares.changed, (pods.oom, departures)) if dra is None else dra.books
+    add_informers(manager, cluster, books, options.node, shares.checkpoint, shares.changed)
 
 
-def setup_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the node's status has for ``gpu-share check --node``."""
-    roots = {"driverRoot": options.driver_root, "kubeletRoot": options.kubelet_root, "cdiRoot": options.cdi_root}
-    return {**{name: str(root) for name, root in roots.items()}, "anyPidNamespace": options.allow_any_pid_namespace}
+def _verifier(
+    node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, pods: Pods, dra: DraPlugin | None
+) -> LimitVerifier:
+    every, evidence = node.options.limit_verification_seconds, NodeEvidence(limiter, mps.manager, shares.modes)
+    verifier = LimitVerifier(evidence, node.watch, shares.checkpoint, pods.status, dra, every)
+    node.manager.add("verifier", verifier.run_once, every=min(LOOK_AT_MOST_EVERY, every / 4))
+    return verifier
 
 
-def annotate_slices(
-    options: argparse.Namespace, cluster: KubeClient, log: AuditLog, writer: AuditWriter, metrics: Metrics, side: Side
-) -> None:
-    """Begin to keep the annotations of this node's slices: the head of the audit log, and the enforcer's report."""
-    anchor = start_anchor_publisher(log, cluster, options.node, side.stopped)
-    side.complain(lambda: anchor.problem)
-    state = partial(reported, options, metrics, lambda: writer.problem or log.shortage)
-    start_report_publisher(cluster, options.node, state, side.stopped)
+def _executor(node: Node, shares: Shares, mps: Mps, audit_log: AuditWriter, pods: Pods) -> KillExecutor:
+    quotas, daemons = GuardedQuotas(node.options.state, shares.checkpoint), mps.manager or NullMpsClient()
+    parts = KillDependencies(
+        usage=node.watch, quotas=quotas, processes=HostProcesses(node.attributor), audit_log=audit_log, mps=daemons,
+        sink=pods.status,
+    )  # fmt: skip
+    return KillExecutor(node.options.node, parts, KillTimeouts(term=node.options.termination_timeout))
 
 
-def reported(options: argparse.Namespace, metrics: Metrics, audit_log: Callable[[], str | None]) -> EnforcerState:
+def _slices(node: Node, shares: Shares, mps: Mps, availability: GpuAvailability, dra: DraPlugin | None) -> None:
+    options, manager = node.options, node.manager
+    if node.cluster is None or options.no_publish:
+        return
+    own = EnforcerProcesses(node.attributor, mps.manager, _launcher(options))
+    offering = SliceController(node.cluster, options.node, node.policy, availability, own, shares.modes)
+    manager.add_problem_check(lambda: offering.problem)
+    manager.add_ready_check(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
+    turns = Turns(offering, node.watch, shares.checkpoint, node.slices_due, dra)
+    manager.add("offer", turns.offer, every=OFFER_EVERY, wake=node.slices_due, thread=SLICES)
+    manager.add("offer-due", turns.hasten, every=options.poll_seconds, thread=SCHEDULER)
+
+
+def _annotations(node: Node, records: AuditLog, audit_log: AuditWriter, pressing: PressingRecords) -> None:
+    """Keep the audit log's head and the enforcer's report in the annotations of the node's ResourceSlices."""
+    if node.cluster is not None:
+        anchor = AnchorPublisher(node.cluster, node.options.node, records, pressing, node.events)
+        node.manager.add_problem_check(lambda: anchor.problem)
+        node.manager.add("anchor", anchor.run_once, every=GAP, wake=pressing.wake, thread=SLICES)
+        state = partial(_reported, node, records, audit_log)
+        report = ReportPublisher(node.cluster, node.options.node, state)
+        node.manager.add("report", report.run_once, every=REPORT_EVERY, thread=SLICES)
+
+
+def _reported(node: Node, records: AuditLog, audit_log: AuditWriter) -> EnforcerState:
     """Return what this enforcer reports of itself. Raises OSError where its state directory cannot be read."""
-    unwritable = audit_log() or ""
-    problems = metrics.latest.status.get("problems", ())
+    unwritable = audit_log.problem or records.shortage or ""
+    problems = node.metrics.latest.status.get("problems", ())
     return EnforcerState(
-        enforcing=not options.no_enforce,
-        breaker=opened_at(options.state),
+        enforcing=not node.options.no_enforce,
+        breaker=opened_at(node.options.state),
         audit_log=unwritable,
         problems=tuple(each for each in problems if each not in {OPEN, unwritable}),
     )

@@ -4,14 +4,16 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from enforcer.audit.retention import Retention
+from enforcer.detection.debt import Terms
+from enforcer.detection.types import DetectorConfig
 from enforcer.limits.backend import RequestedBackend
 from enforcer.nvml.device_health import Effect
 from enforcer.nvml.driver_root import HERE
 from enforcer.quota.types import Mode
-from enforcer.resourceslices.devices import Order
+from enforcer.resourceslices.devices import InventoryPolicy, Order
 from gpushare import defaults
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError, QuantityError
@@ -70,6 +72,26 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options.address = _address(options.metrics)
     options.retention = _retention(options)
     return options
+
+
+def policy_of(options: argparse.Namespace) -> InventoryPolicy:
+    """Return what the operator decided about publishing GPUs."""
+    return InventoryPolicy(
+        order=options.within_node, mode=options.mode, health_taint=options.health_taint, compute=options.compute
+    )
+
+
+def rules_of(options: argparse.Namespace) -> DetectorConfig:
+    """Return what the operator decided about detection."""
+    debt = Terms(credit=options.debt_credit, refill=options.debt_refill, first=options.poll_seconds)
+    max_gap = max(DetectorConfig().max_gap, 4 * options.poll_seconds)
+    return DetectorConfig(kills=options.max_kills_per_minute, max_gap=max_gap, debt=debt)
+
+
+def setup_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the node's status has for ``gpu-share check --node``."""
+    roots = {"driverRoot": options.driver_root, "kubeletRoot": options.kubelet_root, "cdiRoot": options.cdi_root}
+    return {**{name: str(root) for name, root in roots.items()}, "anyPidNamespace": options.allow_any_pid_namespace}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,22 +19,29 @@ from enforcer.audit.log import utc_now
 from enforcer.audit.record import Kind
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection import kill_history, nvml_outage, state_file
+from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.detection.detector import container_key, evaluate, namespaces_exceeding, record_kill_result
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
 from enforcer.kill.circuit_breaker import CircuitBreaker
 from enforcer.kill.executor import KillExecutor
 from enforcer.kill.report import KillResult
-from enforcer.nvml.device_health import GpuConditions
-from enforcer.quota.types import LimitStatus, OnExceed, Quota
+from enforcer.limits.verifier import LimitVerifier
+from enforcer.oom.reporter import OomReporter
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.types import OnExceed, Quota
+from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.runtime import files
 from enforcer.runtime.background import BackgroundExecutor
+from enforcer.runtime.manager import Manager
 from enforcer.status import messages, node_status
 from enforcer.status.dedup import EventDeduplicator, Repetition
-from enforcer.status.messages import EventSink
+from enforcer.status.events import NodeEvent, NodeEventRecorder
 from enforcer.status.metrics import Metrics
+from enforcer.status.mps_clients import MpsClients
 from enforcer.status.node_status import Snapshot
 from enforcer.status.node_status_file import StatusCache, StatusFile
-from enforcer.status.unattributed import Growth
+from enforcer.status.pod_status_files import PodStatusWriter
+from enforcer.status.unattributed_monitor import UnattributedMonitor
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
 
@@ -72,27 +79,30 @@ class LoopDependencies:
     """What an enforcer is made of."""
 
     watch: UsageSampler
-    quotas: Callable[[], Sequence[Quota]]
+    checkpoint: Checkpoint
+    """The quotas in force."""
     executor: KillExecutor
     audit_log: AuditWriter
-    sink: EventSink
+    pods: PodStatusWriter
+    """Takes messages to pods' owners, and brings their status files up to date."""
     metrics: Metrics
-    problems: Callable[[], Sequence[str]] = tuple
-    reap_pending: Callable[[], object] = tuple
-    """See ``KillExecutor.reap_pending``."""
-    tell_pods: Callable[[Snapshot], object] = id
-    """Bring the pods' own status files up to date; by default there are none."""
-    tell_operators: Callable[[Reason, str], object] = lambda *_: None
-    """Say what lasts of blindness: its reason, and a sentence."""
-    findings: Callable[[], Sequence[Mapping[str, Any]]] = tuple
-    """What was found of containers that failed; see ``enforcer.oom.reporter``."""
-    standing: Callable[[], GpuConditions] = GpuConditions
-    """What is known of the GPUs beside what they hold."""
-    growth: Callable[[], Mapping[str, Growth]] = dict
-    """Of memory that no process accounts for, by GPU: to be shown, and no more."""
-    proven: Callable[[], Mapping[tuple[str, str], LimitStatus]] = dict
-    """What is known of each limit, by container id and GPU."""
-    setup: Mapping[str, Any] = field(default_factory=dict)
+    manager: Manager
+    """Knows the problems of the other parts."""
+    events: NodeEventRecorder
+    """Take what lasts of blindness."""
+    oom: OomReporter
+    """Knows why containers failed."""
+    clients: MpsClients
+    """Warn of too many MPS clients."""
+    availability: GpuAvailability
+    """Knows of the GPUs what they do not hold."""
+    unattributed: UnattributedMonitor
+    """Knows the memory that no process accounts for: to be shown, and no more."""
+    verifier: LimitVerifier
+    """Knows whether each limit is in force."""
+    backoff: ClaimBackoff
+    """Delays new claims of namespaces that exceed their quotas."""
+    setup: Mapping[str, Any]
     """See ``enforcer.status.node_status.Snapshot``."""
 
 
@@ -130,7 +140,7 @@ class EnforcementLoop:
         self._remembered, self._kept = b"", Future[None]()
         self._unkept = ""
         self._state = self._recall()
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="act")
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="kill")
         self._pending: dict[Future[KillResult], KillDecision] = {}
         self._file, self._editions = StatusFile(state), StatusCache()
         self._sight: nvml_outage.Sight = {}
@@ -161,14 +171,14 @@ class EnforcementLoop:
             views = self._look()
             for decision in self._evaluate(views, now) if self._knows else ():
                 self._act_on(decision)
-            self._parts.reap_pending()
+            self._parts.backoff.update(self.exceeding())
+            self._parts.executor.reap_pending()
             self._parts.audit_log.catch_up()
             self._report(views, self._quotas, now)
 
     def exceeding(self) -> frozenset[str]:
-        """Name the namespaces whose new claims wait, from any thread; none while the breaker is open."""
-        state = self._state
-        return frozenset() if state.open else namespaces_exceeding(state)
+        """Name the namespaces whose new claims wait; none while the breaker is open."""
+        return frozenset() if self._state.open else namespaces_exceeding(self._state)
 
     def _evaluate(self, views: Sequence[GpuSnapshot], now: float) -> Sequence[KillDecision]:
         readings = {view.gpu.uuid: view.reading for view in views}
@@ -183,7 +193,7 @@ class EnforcementLoop:
 
     def _ask(self) -> tuple[tuple[Quota, ...], tuple[str, ...]]:
         """Ask for all that may wait for a disk, at once: each time that another thread is waited for costs."""
-        return tuple(self._parts.quotas()), tuple(self._parts.problems())
+        return self._parts.checkpoint.read(), tuple(self._parts.manager.problems())
 
     def close(self) -> None:
         """Let kills that have begun come to their end, and take in what came of them."""
@@ -240,7 +250,7 @@ class EnforcementLoop:
             kept.result(DISK_SECONDS)
         except TimeoutError:
             log.critical("no process killed", reason=str(Reason.AUDIT_UNWRITABLE), error=self._disk.problem)
-            self._parts.sink.notify(messages.unrecorded(decision))
+            self._parts.pods.notify(messages.unrecorded(decision))
             return KillResult(Reason.AUDIT_UNWRITABLE)
         return KillResult(Reason.BREAKER_OPEN) if self._breaker.is_open else self._parts.executor.execute(decision)
 
@@ -266,7 +276,7 @@ class EnforcementLoop:
         elif change.turn is nvml_outage.Transition.LOST:
             log.warning("blind", reason=str(reason), gpu=change.gpu, error=change.blind.why)
         if (note := nvml_outage.operator_message(change, self._clock())) is not None:
-            self._parts.tell_operators(reason, note)
+            self._parts.events.report(NodeEvent(reason, note, warning=not back))
 
     def _act_on(self, decision: KillDecision) -> None:
         quota = decision.quota
@@ -289,7 +299,7 @@ class EnforcementLoop:
 
     def _tell(self, decision: KillDecision, spell: Repetition) -> None:
         if (words := messages.DECIDED.get(decision.decision)) is not None:
-            self._parts.sink.notify(words(decision, spell))
+            self._parts.pods.notify(words(decision, spell))
         if decision.decision in {Decision.WARNED, Decision.IN_DEBT}:
             self._record(Kind.WARNED, decision, spell.times)
 
@@ -342,13 +352,15 @@ class EnforcementLoop:
         snapshot = Snapshot(
             node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views,
             quotas=node_status.shown(self._state, quotas), state=self._state, rules=self._rules,
-            head=self._parts.audit_log.head, problems=self._problems(), standing=self._parts.standing(),
-            failures=self._parts.findings(), proven=self._parts.proven(), sight=self._sight,
-            growth=self._parts.growth(), setup=self._parts.setup,
+            head=self._parts.audit_log.head, problems=self._problems(), standing=self._parts.availability.cached(),
+            failures=self._parts.oom.findings(), proven=self._parts.verifier.proven, sight=self._sight,
+            growth=self._parts.unattributed.growth(), setup=self._parts.setup,
         )  # fmt: skip
         snapshot, found = self._editions.of(snapshot)
-        self._parts.metrics.latest.status = found
-        self._parts.tell_pods(snapshot)
+        self._parts.metrics.latest.show(found)
+        for part in (self._parts.oom, self._parts.clients):
+            part.look(snapshot)
+        self._parts.pods.write(snapshot)
         if self._file.wants(found, now):
             self._disk.soon("status", partial(self._file.put, found, now), None)
 

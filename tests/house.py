@@ -1,4 +1,4 @@
-"""House rules that ruff cannot check: short functions and files, pure modules, contract names defined in one place.
+"""House rules that ruff cannot check: short functions and files, pure modules, contract names in one place, wiring.
 
 Run by ``make lint`` as ``python -m tests.house``. Prints one line per breach and, at the end, what the tree looks like.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.house_wiring import wiring
 from tests.house_words import CLEAN, private_words
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -55,6 +56,7 @@ def main() -> int:
     trees = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sources(ROOT)}
     breaches = [breach for path, text in trees.items() for breach in check(path, text)]
     breaches += impure(trees)
+    breaches += wiring(trees)
     breaches += [breach for path in texts(ROOT) for breach in unmerged(path.relative_to(ROOT).as_posix(), path)]
     for breach in breaches:
         print(breach)

@@ -31,7 +31,7 @@ class UsageSampler:
     Args:
         reader: a door to the GPUs.
         attributor: tells whose a process is.
-        changed: called, from whatever thread looks, when other GPUs are there than before.
+        changed: set when other GPUs are there than before.
         alive: whether a process has not ended, for those of whom the attributor says nothing.
         together: bounds the time of all questions of one look.
     """
@@ -40,7 +40,7 @@ class UsageSampler:
         self,
         reader: GpuReader,
         attributor: Attributor,
-        changed: Callable[[], object] = lambda: None,
+        changed: Sequence[threading.Event] = (),
         *,
         alive: Callable[[int], bool] = lambda _: False,
         together: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -105,7 +105,8 @@ class UsageSampler:
                 raise
             log.warning("GPUs not counted again", reason=str(error.reason), error=error.message)
         if [gpu.uuid for gpu in before] != [gpu.uuid for gpu in self._gpus]:
-            self._changed()
+            for event in self._changed:
+                event.set()
 
     def _view(self, gpu: Gpu) -> GpuSnapshot:
         try:

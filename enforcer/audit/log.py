@@ -53,6 +53,7 @@ class AuditLog:
         reserve_bytes: space to reserve for when the disk is full.
         retention: what is kept; looked at when the log is opened and when a segment is full.
         now: gives the ``time`` of records.
+        listeners: told of each record once it is durable, in the log's order; they neither wait nor fail.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class AuditLog:
         reserve_bytes: int = BYTES,
         retention: Retention | None = None,
         now: Callable[[], str] = utc_now,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._folder, self._segment_bytes, self._now = LogFolder(folder), segment_bytes, now
         self._reserve = ReservedSpace(self._folder, reserve_bytes)
@@ -79,8 +81,7 @@ class AuditLog:
         """Segments that a durable record says are removed."""
         self.problem: str | None = None
         """Why the last record asked for is not there; ``None`` while all is well."""
-        self.listeners: Final[list[Listener]] = []
-        """Called with each record once it is durable, in the log's order; they neither wait nor fail."""
+        self._listeners = tuple(listeners)
 
     @property
     def head(self) -> ChainHead:
@@ -192,7 +193,7 @@ class AuditLog:
     def _put(self, kind: Kind, line: bytes, head: ChainHead) -> ChainHead:
         self._write(line)
         self._head = head
-        for listener in self.listeners:
+        for listener in self._listeners:
             listener(kind, line)
         return head
 

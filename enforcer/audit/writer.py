@@ -19,6 +19,7 @@ import structlog
 from enforcer.audit import kill_records
 from enforcer.audit.log import AuditLog
 from enforcer.audit.record import ChainHead, Kind
+from enforcer.runtime.lock import StateLock
 from enforcer.runtime.logs import NonBlockingStream
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
@@ -44,10 +45,6 @@ def record_writer(stream: TextIO) -> Callable[[Kind, bytes], None]:
     return took
 
 
-def _never() -> None:
-    """Say that the log is ours alone."""
-
-
 class AuditWriter:
     """Writes to an audit log, one record after the other. Safe to use from several threads.
 
@@ -55,13 +52,13 @@ class AuditWriter:
         audit_log: nobody else writes to it.
         node: whose log it is.
         wait: seconds that who asks for a record waits for it.
-        lost: says why somebody else may be writing too, ``None`` while nobody can; then nothing is written.
+        lock: of the state directory; while it is lost nothing is written. ``None``: the log is ours alone.
     """
 
     def __init__(
-        self, audit_log: AuditLog, node: str, *, wait: float = WAIT_SECONDS, lost: Callable[[], str | None] = _never
+        self, audit_log: AuditLog, node: str, *, wait: float = WAIT_SECONDS, lock: StateLock | None = None
     ) -> None:
-        self._log, self._node, self._wait, self._lost = audit_log, node, wait, lost
+        self._log, self._node, self._wait, self._lock_of_state = audit_log, node, wait, lock
         self._lock = threading.Lock()
         self._tasks: deque[Task] = deque()
         self._busy = False
@@ -193,6 +190,9 @@ class AuditWriter:
             self._log.append(*self._owed[0])
             self._owed.popleft()
         return self._log.head
+
+    def _lost(self) -> str | None:
+        return None if self._lock_of_state is None else self._lock_of_state.lost()
 
     def _take_up(self) -> None:
         """Check that the log is ours, and find once what an enforcer before us left unanswered."""

@@ -36,6 +36,7 @@ class ClaimStore:
         self._lock = threading.Lock()
         self._prepared: dict[str, PreparedClaim] = {}
         self._ending: dict[str, PreparedClaim] = {}
+        self._loaded = False
         self.unreadable: dict[str, str] = {}
         """By file name, why it cannot be read. Such a file stays until its claim is prepared again or undone."""
 
@@ -47,6 +48,7 @@ class ClaimStore:
                 file.unlink(missing_ok=True)
             elif file.suffix in {PREPARED, ENDING}:
                 self._load(file)
+        self._loaded = True
 
     def get(self, uid: str) -> PreparedClaim | None:
         """Find a prepared claim."""
@@ -63,11 +65,25 @@ class ClaimStore:
         with self._lock:
             return tuple(self._ending[uid] for uid in sorted(self._ending))
 
-    def modes(self) -> dict[str, Mode]:
-        """By GPU, how it is shared, of all claims that hold something or still may."""
+    def modes(self) -> dict[str, Mode] | None:
+        """See ``PreparedClaims``."""
         with self._lock:
             claims = [*self._ending.values(), *self._prepared.values()]
-        return {gpu: mode for claim in claims for gpu, mode in claim.modes.items()}
+        return {gpu: mode for claim in claims for gpu, mode in claim.modes.items()} if self._loaded else None
+
+    def gpus(self) -> frozenset[str] | None:
+        """See ``PreparedClaims``."""
+        claims = (*self.prepared(), *self.ending())
+        return frozenset(gpu for claim in claims for gpu in claim.gpus) if self._loaded else None
+
+    def namespaces(self) -> frozenset[str]:
+        """See ``PreparedClaims``."""
+        return frozenset(each.namespace for each in self.prepared())
+
+    def terminating_pods(self) -> frozenset[str]:
+        """See ``PreparedClaims``: memory of these pods cannot be shared yet."""
+        lasting = {each.pod_uid for each in self.prepared()}
+        return frozenset(each.pod_uid for each in self.ending()) - lasting
 
     def torn(self) -> frozenset[str]:
         """The claims whose files cannot be read."""

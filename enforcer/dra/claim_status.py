@@ -1,28 +1,26 @@
 """Tells the API server what became of a claim, in ``claim.status.devices``: for people, and no pod waits for it."""
 
-import queue
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
 from enforcer.dra.allocation import LOW, NORMAL
 from enforcer.dra.prepared_claim import AllocatedDevice, PreparedClaim
+from enforcer.limits.applier import LimitApplier
+from enforcer.mps.shared_memory import server_files
 from enforcer.quota.types import LimitStatus, Mode, Quota
+from enforcer.status.api_writer import ApiWriter
 from gpushare.contract import DRIVER, LIMIT_IN_FORCE
 from gpushare.errors import ClusterError
 from gpushare.kube_client import APPLY_PATCH, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 Object = dict[str, Any]
-QUEUE: Final = 512
-ATTEMPTS: Final = 5
-PATIENCE: Final = 1.0
-"""Seconds between them."""
 MANAGER: Final = f"{DRIVER}/driver"
 PROVER: Final = f"{DRIVER}/proof"
 """Another field manager than of what Prepare says, so that neither has to know the other's fields."""
@@ -39,56 +37,24 @@ log = structlog.get_logger()
 
 
 class ClaimStatusPublisher:
-    """Writes the status of claims, one after the other, from a thread of its own."""
+    """Writes the status of prepared claims.
 
-    def __init__(
-        self, cluster: KubeClient, backends: Callable[[], Mapping[str, str]] = dict, files: Callable[[], Files] = tuple
-    ) -> None:
-        self._cluster, self._backends, self._files = cluster, backends, files
-        self._queue: queue.Queue[Object] = queue.Queue(QUEUE)
+    Args:
+        cluster: the API server.
+        writer: does the writes.
+        limiter: says which back end keeps limits on which GPU.
+        memory: folder of the shared memory of MPS.
+    """
+
+    def __init__(self, cluster: KubeClient, writer: ApiWriter, limiter: LimitApplier, memory: Path) -> None:
+        self._cluster, self._writer, self._limiter, self._memory = cluster, writer, limiter, memory
 
     def publish(self, claim: PreparedClaim) -> None:
         """Take a claim that was prepared; never waits and never fails."""
-        try:
-            self._queue.put_nowait(status_of(claim, datetime.now(UTC), self._backends(), self._files()))
-        except queue.Full:
-            log.warning("claim status not written: too many wait", reason=str(Reason.TOO_LARGE), claim=claim.name)
-
-    def start(self) -> None:
-        """Write from a thread that ends with the process."""
-        threading.Thread(target=self._run, name="claim-status", daemon=True).start()
-
-    def wait(self) -> None:
-        """Wait until all that was taken has been tried."""
-        self._queue.join()
-
-    def _run(self) -> None:
-        while True:
-            body = self._queue.get()
-            try:
-                self._write(body)
-            except Exception:  # whatever it is, the statuses that come after it are written
-                log.exception("claim status not written", reason=str(Reason.INTERNAL))
-            finally:
-                self._queue.task_done()
-
-    def _write(self, body: Object) -> None:
-        metadata = body["metadata"]
-        where = path(RESOURCE_V1, "resourceclaims", metadata["name"], metadata["namespace"]) + "/status"
-        for left in reversed(range(ATTEMPTS)):
-            try:
-                self._cluster.patch(where, body, APPLY_PATCH, fieldManager=MANAGER, force="true")
-            except ClusterError as error:
-                final = error.final or not left
-                log.warning(
-                    "claim status not written", reason=str(error.reason), final=final, claim=metadata["name"],
-                    error=error.message,
-                )  # fmt: skip
-                if final:
-                    return
-                time.sleep(PATIENCE)
-            else:
-                return
+        body = status_of(claim, datetime.now(UTC), self._limiter.backends(), server_files(self._memory))
+        where = path(RESOURCE_V1, "resourceclaims", claim.name, claim.namespace) + "/status"
+        write = partial(self._cluster.patch, where, body, APPLY_PATCH, fieldManager=MANAGER, force="true")
+        self._writer.put("claim status not written", write)
 
 
 def status_of(

@@ -6,7 +6,8 @@ claim that the kubelet has prepared and our checkpoint does not know (the state 
 so that its containers can restart and are enforced.
 """
 
-from collections.abc import Callable, Collection
+import time
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.driver import ClaimRef, Driver
 from enforcer.dra.prepared_claim import PreparedClaim
+from enforcer.quota.informer import QuotaInformer
 from gpushare.errors import ClusterError, PrepareError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
@@ -25,6 +27,8 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 EVERY: Final = 60.0
+ADOPT_SECONDS: Final = 10.0
+"""For one lost claim: its thread has other tasks, and it is tried again."""
 
 
 class StaleClaimCleaner:
@@ -34,8 +38,8 @@ class StaleClaimCleaner:
         cluster: to ask whether pod and claim exist.
         store: the prepared claims.
         driver: undoes them.
-        pods: UIDs of this node's pods as last seen; ``None`` while they were never listed.
-        living: UIDs of the pods that have processes on this machine.
+        books: the node's pods as last seen.
+        attributor: finds the pods that have processes on this machine.
     """
 
     def __init__(
@@ -43,17 +47,18 @@ class StaleClaimCleaner:
         cluster: KubeClient,
         store: ClaimStore,
         driver: Driver,
-        pods: Callable[[], Collection[str] | None],
-        living: Callable[[], Collection[str]],
+        books: QuotaInformer,
+        attributor: Attributor,
     ) -> None:
-        self._cluster, self._store, self._driver, self._pods, self._living = cluster, store, driver, pods, living
+        self._cluster, self._store, self._driver, self._books = cluster, store, driver, books
+        self._attributor = attributor
         self._suspects: frozenset[str] = frozenset()
 
     def turn(self) -> None:
         """Let go of what was gone last time already; remember what is gone now."""
-        pods = self._pods()
+        pods = self._books.pods()
         missing = [] if pods is None else [each for each in self._store.prepared() if each.pod_uid not in pods]
-        living = self._living() if missing else ()
+        living = living_pods(self._attributor) if missing else frozenset()
         gone = [each for each in missing if each.pod_uid not in living and self._gone(each)]
         for claim in gone:
             if claim.uid in self._suspects:
@@ -84,8 +89,7 @@ class OrphanCleaner:
         store: the checkpoint.
         files: the files.
         driver: prepares them again, or removes what is left.
-        pods: UIDs of this node's pods as last seen; ``None`` while they were never listed.
-        claims: namespace and name of the claims that these pods have.
+        books: the node's pods and their claims as last seen.
     """
 
     def __init__(
@@ -94,11 +98,10 @@ class OrphanCleaner:
         store: ClaimStore,
         files: CdiFileStore,
         driver: Driver,
-        pods: Callable[[], Collection[str] | None],
-        claims: Callable[[], Collection[tuple[str, str]]],
+        books: QuotaInformer,
     ) -> None:
         self._cluster, self._store, self._files, self._driver = cluster, store, files, driver
-        self._pods, self._claims = pods, claims
+        self._books = books
         self._suspects: frozenset[str] = frozenset()
 
     def turn(self) -> None:
@@ -109,7 +112,7 @@ class OrphanCleaner:
         prepared = self._store.prepared()
         claims &= self._files.claims()
         lost = self._orphans((claims | self._store.torn()) - {each.uid for each in prepared})
-        pods = self._pods()
+        pods = self._books.pods()
         empty = frozenset() if pods is None else folders - {each.pod_uid for each in prepared} - frozenset(pods)
         for uid in lost & self._suspects:
             log.info("stray file removed", reason=str(Reason.CLAIM_CLEANED_UP), claim_uid=uid)
@@ -122,10 +125,12 @@ class OrphanCleaner:
         """Prepare again those whose claims a pod of this node has; return the others."""
         if not uids:
             return uids
-        if self._pods() is None:
+        if self._books.pods() is None:
             return frozenset()
         try:
-            found = {ref.uid: ref for ref in map(self._read, self._claims()) if ref is not None and ref.uid in uids}
+            found = {
+                ref.uid: ref for ref in map(self._read, self._books.claims()) if ref is not None and ref.uid in uids
+            }
         except ClusterError:
             return frozenset()
         for uid in sorted(found):
@@ -144,12 +149,16 @@ class OrphanCleaner:
 
     def _adopt(self, ref: ClaimRef) -> None:
         try:
-            self._driver.prepare(ref)
+            self._driver.prepare(ref, partial(_before, time.monotonic() + ADOPT_SECONDS))
         except PrepareError as error:
             log.warning(
                 "lost claim not restored", reason=str(error.reason), namespace=ref.namespace, claim=ref.name,
                 error=error.message,
             )  # fmt: skip
+
+
+def _before(deadline: float) -> bool:
+    return time.monotonic() < deadline
 
 
 def living_pods(attributor: Attributor, proc: Path = Path("/proc")) -> frozenset[str]:

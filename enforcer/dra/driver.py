@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -21,19 +21,19 @@ from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.dra import capacity_check
 from enforcer.dra.allocation import PrepareRequest, compute_limits, reserved_pod, still_valid
 from enforcer.dra.cdi_files import CdiFileStore
-from enforcer.dra.checkpoint import ClaimStore
-from enforcer.dra.claim_backoff import ClaimBackoff
+from enforcer.dra.claim_status import ClaimStatusPublisher
+from enforcer.dra.config import DraPluginConfig
+from enforcer.dra.mps_readiness import MpsReady
 from enforcer.dra.prepared_claim import PreparedClaim, safe_uid
 from enforcer.dra.program_view import with_view
+from enforcer.mps.launcher import shared_memory_of
 from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object
-from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
-from enforcer.resourceslices.devices import device_name
+from enforcer.resourceslices.devices import capacity_mib, device_name
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ClusterError, NvmlError, PrepareError
-from gpushare.host_access import NOTHING_LISTED, HostAccess
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -78,46 +78,18 @@ class PrepareCall:
         return time.monotonic() - self.came < patience and self.wanted()
 
 
-class Ready(Protocol):
-    """Who knows whether a GPU can be used by shares."""
-
-    def wait(self, gpus: Sequence[str], wanted: Callable[[], bool]) -> None:
-        """Wait until these GPUs' MPS daemons serve. Raises ``PrepareError`` when it is wanted no more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverDependencies:
-    """What a driver is made of."""
-
-    node: str
-    cluster: KubeClient
-    store: ClaimStore
-    files: CdiFileStore
-    look: Callable[[], Sequence[GpuSnapshot]]
-    ready: Ready
-    modes: SharingModeController
-    """How GPUs are shared."""
-    capacity: Callable[[Gpu, Mode | None], int]
-    """MiB of a GPU that shares can have, shared like this."""
-    changed: Callable[[], None]
-    """Called whenever the set of prepared claims is another."""
-    host: HostAccess = NOTHING_LISTED
-    """What of the node sharing pods may reach."""
-    backends: Callable[[], Mapping[str, str]] = dict
-    """Who keeps limits on which GPU."""
-    framework_variables: bool = True
-    """Whether frameworks get variables."""
-    backoff: ClaimBackoff = field(default_factory=ClaimBackoff)
-    """How long new claims of a namespace wait."""
-    published: Callable[[PreparedClaim], None] = lambda _: None
-    """Called with a claim that was prepared anew, to tell the API server."""
-
-
 class Driver:
-    """Prepares and undoes claims. Safe to use from several threads: calls for one claim wait for each other."""
+    """Prepares and undoes claims. Safe to use from several threads: calls for one claim wait for each other.
 
-    def __init__(self, parts: DriverDependencies) -> None:
-        self._parts = parts
+    Args:
+        parts: see there.
+        files: of the claims.
+    """
+
+    def __init__(self, parts: DraPluginConfig, files: CdiFileStore) -> None:
+        self._parts, self._files = parts, files
+        self._ready = None if parts.mps is None else MpsReady(parts.mps)
+        self._publisher = ClaimStatusPublisher(parts.cluster, parts.writer, parts.limiter, shared_memory_of(parts.run))
         self._claims = KeyedLock()
         self._moved = threading.Condition()
         """Told whenever somebody has made room."""
@@ -130,13 +102,13 @@ class Driver:
         Raises:
             OSError: the disk refuses.
         """
-        store, files = self._parts.store, self._parts.files
+        store, files = self._parts.store, self._files
         store.load()
         files.tidy()
         for claim in store.prepared():
             self._write(claim)
             if claim.answers:  # somebody may still wait for one
-                self._parts.published(claim)
+                self._publisher.publish(claim)
 
     def _rewrite(self, uid: str) -> None:
         with self._claims.held(uid):
@@ -145,7 +117,7 @@ class Driver:
 
     def _write(self, claim: PreparedClaim) -> None:
         try:
-            self._parts.files.write(claim)
+            self._files.write(claim)
         except (PrepareError, OSError) as error:  # its GPU has left, or the disk is full: the kubelet may ask again
             reason = error.reason if isinstance(error, PrepareError) else Reason.AUDIT_UNWRITABLE
             log.warning("claim's files not restored", reason=str(reason), claim=claim.name, error=str(error))
@@ -171,12 +143,13 @@ class Driver:
             asked = known if known is not None and kept else self._ask(ref, call)
             with self._parts.modes.kept(asked.gpus) as modes:
                 claim = _shared_by(asked, modes)
-                self._parts.ready.wait(claim.gpus, lambda: call.goes_on(CALL_PATIENCE))
+                if self._ready is not None:
+                    self._ready.wait(claim.gpus, lambda: call.goes_on(CALL_PATIENCE))
                 if not kept:
                     self._freeze_when_there_is_room(claim, known, call)
-                devices = self._parts.files.write(claim)
+                devices = self._files.write(claim)
             if not kept:  # while it is held: what is told of a claim comes in the order in which it happened
-                self._parts.published(claim)
+                self._publisher.publish(claim)
         if not kept:
             log.info(
                 "claim prepared", reason=str(Reason.CLAIM_PREPARED), namespace=claim.namespace, claim=claim.name,
@@ -204,7 +177,7 @@ class Driver:
         if not safe_uid(ref.uid):
             return
         with self._claims.held(ref.uid), _explained():
-            self._parts.files.remove(ref.uid)
+            self._files.remove(ref.uid)
             claim = self._parts.store.get(ref.uid)
             if claim is None:
                 self._parts.store.drop(ref.uid)
@@ -229,9 +202,9 @@ class Driver:
             claim = change(known)
             if claim != known:
                 self._parts.store.put(claim)
-                self._parts.changed()
-            self._parts.files.write(claim)
-            self._parts.published(claim)
+                self._parts.quotas_changed.set()
+            self._files.write(claim)
+            self._publisher.publish(claim)
         return claim
 
     def settle(self) -> None:
@@ -239,7 +212,7 @@ class Driver:
 
         A pod of MPS that is older than the setting has none. Containers that start again after it was replaced need it.
         """
-        if self._parts.files.memory_changed():
+        if self._files.memory_changed():
             for claim in self._parts.store.prepared():
                 self._rewrite(claim.uid)
         ending = self._parts.store.ending()
@@ -253,10 +226,10 @@ class Driver:
         with self._room:
             others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
             if all(each.pod_uid != claim.pod_uid for each in others):
-                self._parts.files.remove_status(claim.pod_uid)
+                self._files.remove_status(claim.pod_uid)
             alive = bool(claim.gpus) and capacity_check.has_processes(claim, self._look()) is not False
             self._parts.store.drop(claim.uid, ending=alive)
-        self._parts.changed()
+        self._parts.quotas_changed.set()
         self._tell()
 
     def _tell(self) -> None:
@@ -265,7 +238,7 @@ class Driver:
 
     def _look(self) -> Sequence[GpuSnapshot]:
         try:
-            return self._parts.look()
+            return self._parts.watch.look()
         except NvmlError:
             return ()
 
@@ -292,8 +265,8 @@ class Driver:
         cluster, claim = self._parts.cluster, self._claim(ref)
         pod = cluster.get(path(CORE_V1, "pods", reserved_pod(claim)["name"], ref.namespace), timeout=READ_SECONDS)
         namespace = cluster.get(path(CORE_V1, "namespaces", ref.namespace), timeout=READ_SECONDS)
-        ask, devices = PrepareRequest(claim, pod, namespace, self._parts.host), self._devices()
-        prepared, backends = compute_limits(self._parts.node, ask, devices), self._parts.backends()
+        ask, devices = PrepareRequest(claim, pod, namespace, self._parts.host_access()), self._devices()
+        prepared, backends = compute_limits(self._parts.node, ask, devices), self._parts.limiter.backends()
         return with_view(prepared, ask, devices.values(), backends, frameworks=self._parts.framework_variables)
 
     def _claim(self, ref: ClaimRef) -> Object:
@@ -304,7 +277,7 @@ class Driver:
         return claim
 
     def _devices(self) -> Mapping[str, Gpu]:
-        return {device_name(view.gpu): view.gpu for view in self._parts.look()}
+        return {device_name(view.gpu): view.gpu for view in self._parts.watch.look()}
 
     def _freeze_when_there_is_room(self, claim: PreparedClaim, before: PreparedClaim | None, call: PrepareCall) -> None:
         while True:
@@ -320,13 +293,16 @@ class Driver:
         with self._room:
             others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
             _check_alone(claim, others)
-            views = {view.gpu.uuid: view for view in self._parts.look()}
-            capacity = {gpu: self._parts.capacity(view.gpu, claim.modes.get(gpu)) for gpu, view in views.items()}
+            views = {view.gpu.uuid: view for view in self._parts.watch.look()}
+            capacity = {
+                gpu: capacity_mib(view.gpu, self._parts.policy, mode=claim.modes.get(gpu))
+                for gpu, view in views.items()
+            }
             capacity_check.check_capacity(claim, others, self._parts.store.ending(), views, capacity)
             if before is not None and all(each.pod_uid != before.pod_uid for each in (*others, claim)):
-                self._parts.files.remove_status(before.pod_uid)
+                self._files.remove_status(before.pod_uid)
             self._parts.store.put(claim)
-        self._parts.changed()
+        self._parts.quotas_changed.set()
 
 
 def _shared_by(claim: PreparedClaim, modes: Mapping[str, Mode | None]) -> PreparedClaim:

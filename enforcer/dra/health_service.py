@@ -6,14 +6,16 @@ kubelet would take it for unknown. The kubelet reads it where its gate ``Resourc
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 
-from enforcer.dra.prepared_claim import AllocatedDevice, PreparedClaim
+from enforcer.dra.checkpoint import ClaimStore
+from enforcer.dra.prepared_claim import AllocatedDevice
 from enforcer.dra.stubs import health_v1_pb2 as health
+from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.health_monitor import WORDS
 from gpushare.reasons import Reason
 
@@ -39,14 +41,12 @@ class HealthService:
     """Answers ``NodeWatchResources``.
 
     Args:
-        claims: the prepared claims.
-        gpus: by UUID, why a GPU is unhealthy, or ``None`` where it is healthy; without an entry that is not known.
+        store: has the prepared claims.
+        availability: knows the health of GPUs; that of a GPU that was not sampled is unknown.
     """
 
-    def __init__(
-        self, claims: Callable[[], Sequence[PreparedClaim]], gpus: Callable[[], Mapping[str, Reason | None]]
-    ) -> None:
-        self._claims, self._gpus = claims, gpus
+    def __init__(self, store: ClaimStore, availability: GpuAvailability) -> None:
+        self._store, self._availability = store, availability
         self._ended = threading.Event()
 
     def watch(self, _: health.NodeWatchResourcesRequest, context: grpc.ServicerContext) -> Iterator[Any]:
@@ -66,8 +66,8 @@ class HealthService:
 
     def devices(self) -> tuple[DeviceState, ...]:
         """Return the health of each device of a prepared claim, by name."""
-        gpus = self._gpus()
-        return tuple(sorted({_state(each, gpus) for claim in self._claims() for each in claim.granted}))
+        gpus = self._availability.health()
+        return tuple(sorted({_state(each, gpus) for claim in self._store.prepared() for each in claim.granted}))
 
 
 def _state(device: AllocatedDevice, gpus: Mapping[str, Reason | None]) -> DeviceState:

@@ -27,7 +27,8 @@ PLUGIN_TYPE: Final = "DRAPlugin"
 SERVICE_VERSION: Final = "v1.DRAPlugin"
 WORKERS: Final = 128
 """Calls at once: each may wait, for its daemon or for room, and must not keep others from being answered."""
-GRACE: Final = 5.0
+GRACE: Final = 4.0
+"""Seconds for calls to come to their end when the enforcer stops; less than ``enforcer.runtime.manager`` waits."""
 NOWHERE: Final = 0
 """No file has this inode."""
 MAX_SOCKET_PATH: Final = 107

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from enforcer.mps.supervisor import MpsSupervisor
 from gpushare.errors import PrepareError
 from gpushare.reasons import Reason
 
@@ -21,11 +22,11 @@ class MpsReady:
     """Asks the daemons' keeper, again and again. The keeper may take longer than the kubelet waits to answer.
 
     Args:
-        hindrance: says what keeps a GPU's daemon from serving, ``None`` where it serves.
+        keeper: of the daemons.
     """
 
-    def __init__(self, hindrance: Callable[[str], str | None]) -> None:
-        self._hindrance = hindrance
+    def __init__(self, keeper: MpsSupervisor) -> None:
+        self._keeper = keeper
 
     def wait(self, gpus: Sequence[str], wanted: Callable[[], bool]) -> None:
         """Wait until these GPUs' daemons serve, as long as that is wanted.
@@ -48,11 +49,11 @@ class MpsReady:
 
         def ask() -> None:
             try:
-                answers.put(self._hindrance(gpu))
+                answers.put(self._keeper.hindrance(gpu))
             except Exception as bug:  # noqa: BLE001 - raised again by who asked
                 answers.put(bug)
 
-        threading.Thread(target=ask, name="hindrance", daemon=True).start()
+        threading.Thread(target=ask, name="mps-readiness", daemon=True).start()
         while True:
             try:
                 answer = answers.get(timeout=PAUSE)
@@ -63,10 +64,3 @@ class MpsReady:
             if isinstance(answer, Exception):
                 raise answer
             return answer
-
-
-class AlwaysReady:
-    """Where GPUs are only watched there is nothing to wait for."""
-
-    def wait(self, gpus: Sequence[str], wanted: Callable[[], bool]) -> None:
-        """Return at once."""

@@ -1,13 +1,14 @@
 """Report the containers that keep the /dev/shm of an MPS pod that was replaced: they cannot reach the new server."""
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from enforcer.quota.types import Quota
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.sharing_mode_controller import SharingModeController
+from enforcer.quota.types import Mode, Quota
 from enforcer.runtime.files import read_regular_file, replace
-from enforcer.status.messages import UserMessage
+from enforcer.status.messages import EventSink, UserMessage
 from gpushare.reasons import Reason
 
 NOTE: Final = (
@@ -26,14 +27,13 @@ class Replaced:
 
     Args:
         memory: where MPS pods mount the shared memory.
-        clients: asked for the quotas of containers that run and use MPS.
-        tell: takes notices to the owners of pods.
+        checkpoint: the quotas of the containers that run.
+        modes: tell which of them use MPS.
+        sink: takes messages to the owners of pods.
     """
 
-    def __init__(
-        self, memory: Path, clients: Callable[[], Sequence[Quota]], tell: Callable[[UserMessage], None]
-    ) -> None:  # fmt: skip
-        self._memory, self._clients, self._tell = memory, clients, tell
+    def __init__(self, memory: Path, checkpoint: Checkpoint, modes: SharingModeController, sink: EventSink) -> None:
+        self._memory, self._checkpoint, self._modes, self._sink = memory, checkpoint, modes, sink
         self._kept = memory.with_name(KEPT_AT)
 
     def turn(self, *, made: bool) -> None:
@@ -59,7 +59,12 @@ class Replaced:
             return read_regular_file(self._kept, MOST_BYTES)
         return b""
 
+    def _clients(self) -> list[Quota]:
+        """Return the containers that run and whose GPU is shared through MPS."""
+        running = [each for each in self._checkpoint.read() if each.container_id is not None and each.memory_mib]
+        return [each for each in running if self._modes.of(each.gpu) is Mode.MPS]
+
     def _report(self) -> None:
         for quota in self._clients():
             note = NOTE.format(container=quota.container)
-            self._tell(UserMessage(quota=quota, reason=Reason.MPS_STOPPED, note=note, action="Restart"))
+            self._sink.notify(UserMessage(quota=quota, reason=Reason.MPS_STOPPED, note=note, action="Restart"))

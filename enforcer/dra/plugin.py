@@ -1,87 +1,61 @@
-"""Puts the kubelet's side of the enforcer together and runs it beside the loop."""
+"""Puts the kubelet's side of the enforcer together."""
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
-from enforcer.attribution.cgroup import Attributor
-from enforcer.attribution.usage import UsageSampler
 from enforcer.dra.cdi_files import CdiFileStore
-from enforcer.dra.checkpoint import ClaimStore
-from enforcer.dra.claim_backoff import ClaimBackoff
-from enforcer.dra.claim_status import ClaimStatusPublisher, Conditions
+from enforcer.dra.claim_status import Conditions
 from enforcer.dra.cleanup import EVERY as TIDY_EVERY
-from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner, living_pods
-from enforcer.dra.driver import Driver, DriverDependencies
+from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner
+from enforcer.dra.config import DraPluginConfig
+from enforcer.dra.driver import Driver
 from enforcer.dra.health_service import HealthService
 from enforcer.dra.kubelet_plugin import PluginService, Sockets
-from enforcer.dra.mps_readiness import AlwaysReady, MpsReady
 from enforcer.dra.mps_replaced import Replaced
 from enforcer.dra.program_view import following
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize_controller import EVERY as RESIZE_EVERY
-from enforcer.dra.resize_controller import ResizeController, ResizeDependencies
+from enforcer.dra.resize_controller import ResizeController
 from enforcer.dra.shared_claims import SharedClaimDetector
-from enforcer.limits.backend import Backend
 from enforcer.mps.launcher import pipe_of, shared_memory_of
-from enforcer.mps.shared_memory import server_files
-from enforcer.mps.supervisor import MpsSupervisor
 from enforcer.quota.from_claims import Object
-from enforcer.quota.informer import WITH_KUBELET, QuotaInformer, Rule
-from enforcer.quota.sharing_mode_controller import SharingModeController
-from enforcer.quota.types import LimitStatus, Mode, Quota
-from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
-from enforcer.runtime.background import run_periodically
-from enforcer.status.messages import UserMessage
-from enforcer.status.metrics import Metrics
+from enforcer.quota.informer import WITH_KUBELET, QuotaInformer
+from enforcer.quota.types import LimitStatus, Quota
+from enforcer.runtime.manager import Manager
 from gpushare.errors import ConfigError
-from gpushare.host_access import HostAccess
-from gpushare.kube_client import KubeClient
-from gpushare.memory_fraction import Reserve
-from gpushare.reasons import Reason
 
 SETTLE_EVERY: Final = 5.0
+CLAIMS: Final = "claims"
+"""The thread of tasks that wait for claims being prepared, for their files, for NVML and for the API server."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraPluginConfig:
-    """What the driver is given."""
+class PreparedQuotas:
+    """The rule by which quotas follow from prepared claims. It also finds the pods that join claims of others.
 
-    node: str
-    state: Path
-    run: Path
-    kubelet_root: Path
-    cdi_root: Path
-    policy: InventoryPolicy
-    cluster: KubeClient
-    watch: UsageSampler
-    attributor: Attributor
-    metrics: Metrics
-    modes: SharingModeController
-    """How GPUs are shared; told here of prepared claims."""
-    mps: MpsSupervisor | None
-    """Of the daemons; ``None``: no GPU is shared through MPS."""
-    backends: Callable[[], Mapping[str, str]] = dict
-    """Who keeps limits on which GPU."""
-    quotas: Callable[[], Sequence[Quota]]
-    """Those in force, which know the containers of pods that are gone from the API server."""
-    tell: Callable[[UserMessage], None] = lambda _: None
-    """Takes what owners of pods are to be told."""
-    health: Callable[[], Mapping[str, Reason | None]] = dict
-    """By UUID of the GPUs that were seen, why one is unhealthy, ``None`` where it is healthy."""
-    exceeding: Callable[[], frozenset[str]] = frozenset
-    """Namespaces whose new claims wait."""
-    shared_memory: bool = False
-    """Whether clients of MPS get the node's shared memory of MPS."""
-    host_network: bool = False
-    """Whether sharing pods may use hostNetwork."""
-    reserve: Reserve = field(default_factory=Reserve)
-    """What limits keep in reserve of the memory that programs may use."""
-    framework_variables: bool = True
-    """Whether frameworks get variables."""
+    Args:
+        setup: has the claims, and the quotas as they are.
+        resizer: sees the pods and namespaces.
+    """
+
+    kinds = WITH_KUBELET
+
+    def __init__(self, setup: DraPluginConfig, resizer: ResizeController) -> None:
+        self._store, self._checkpoint, self._resizer = setup.store, setup.checkpoint, resizer
+        self._joiners = SharedClaimDetector(setup.sink)
+        self.shared: tuple[str, ...] = ()
+        """What operators are to read of pods that join claims."""
+
+    def namespaces(self) -> frozenset[str]:
+        """See ``QuotaRule``."""
+        return self._store.namespaces()
+
+    def quotas(self, seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
+        """See ``QuotaRule``."""
+        prepared, pods = self._store.prepared(), seen["pods"]
+        self.shared = self._joiners.see(prepared, pods)
+        self._resizer.see(pods, seen["namespaces"])
+        return quotas_of_prepared(prepared, pods, seen["namespaces"], self._checkpoint.read())
 
 
 class DraPlugin:
@@ -89,37 +63,32 @@ class DraPlugin:
 
     Attributes:
         books: work out quotas from what was prepared; to be followed by whoever writes them down.
-        registered: set whenever the kubelet has (again) taken the driver in: slices have to be checked then.
     """
 
     def __init__(self, setup: DraPluginConfig) -> None:
-        self._store = ClaimStore(setup.state)
-        self.books: Final = QuotaInformer(setup.node, self._rule(setup), WITH_KUBELET)
-        self.books.also = lambda: [each.namespace for each in self._store.prepared()]
-        self.registered: Final = threading.Event()
-        self._shared: tuple[str, ...] = ()
-        self._joiners: Final = SharedClaimDetector(setup.tell)
-        memory = shared_memory_of(setup.run)
-        self._announcer = ClaimStatusPublisher(setup.cluster, setup.backends, partial(server_files, memory))
+        self._setup, self._store = setup, setup.store
         self._conditions = Conditions(setup.cluster)
-        self._modes, self._backends = setup.modes, setup.backends
-        parts = self._parts(setup)
-        self._driver = Driver(parts)
-        self._sockets = Sockets(
-            setup.kubelet_root,
-            PluginService(self._driver, setup.metrics),
-            HealthService(self._store.prepared, setup.health),
-            self.registered.set,
-        )
-        self._files, self._replaced = parts.files, Replaced(memory, partial(_mps_clients, setup), setup.tell)
-        files, living = parts.files, partial(living_pods, setup.attributor)
-        self._strays = OrphanCleaner(
-            setup.cluster, self._store, files, self._driver, self.books.pods, self.books.claims
-        )
-        self._resizer = ResizeController(self._means(setup))
-        self._forgotten = StaleClaimCleaner(setup.cluster, self._store, self._driver, self.books.pods, living)
+        self._files = _cdi_files(setup)
+        self._driver = Driver(setup, self._files)
+        self._resizer = ResizeController(setup, self._driver)
+        self._rule = PreparedQuotas(setup, self._resizer)
+        self.books: Final = QuotaInformer(self._rule, setup.quotas_changed, setup.listeners)
+        service, health = PluginService(self._driver, setup.metrics), HealthService(self._store, setup.availability)
+        self._sockets = Sockets(setup.kubelet_root, service, health, setup.registered.set)
+        self._replaced = Replaced(shared_memory_of(setup.run), setup.checkpoint, setup.modes, setup.sink)
+        self._strays = OrphanCleaner(setup.cluster, self._store, self._files, self._driver, self.books)
+        self._forgotten = StaleClaimCleaner(setup.cluster, self._store, self._driver, self.books, setup.attributor)
 
-    def start(self, stopped: threading.Event) -> None:
+    def add_to(self, manager: Manager) -> None:
+        """Add the sockets and the tasks that keep claims in order."""
+        manager.add_problem_check(self.problems)
+        manager.add_ready_check(lambda: self.problem)
+        manager.add_server("kubelet sockets", self.start, self._sockets.stop)
+        manager.add("settle", self._settle, every=SETTLE_EVERY, thread=CLAIMS)
+        manager.add("resize", self._resizer.turn, every=RESIZE_EVERY, wake=self._resizer.wanted, thread=CLAIMS)
+        manager.add("tidy", self._tidy, every=TIDY_EVERY, thread=CLAIMS)
+
+    def start(self) -> None:
         """Bring the node's files in order, then serve.
 
         Raises:
@@ -129,16 +98,8 @@ class DraPlugin:
             self._driver.recover()
         except OSError as error:
             raise ConfigError(f"the files of prepared claims cannot be brought in order: {error}") from error
-        self._modes.follow(self._store.modes)
-        self._announcer.start()
+        self._setup.modes_changed.set()
         self._sockets.start()
-        run_periodically(SETTLE_EVERY, "settle", self._settle, stopped)
-        run_periodically(RESIZE_EVERY, "resize", self._resizer.turn, stopped, self._resizer.wanted)
-        run_periodically(TIDY_EVERY, "tidy", self._tidy, stopped)
-
-    def stop(self) -> None:
-        """Let calls come to their end and take the sockets away, so that the kubelet knows."""
-        self._sockets.stop()
 
     @property
     def problem(self) -> str | None:
@@ -150,7 +111,7 @@ class DraPlugin:
         if self.problem is not None:
             yield self.problem
         yield from self._store.problems()
-        yield from self._shared
+        yield from self._rule.shared
 
     def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
         """Say in a claim's status whether its limits are in force; false where that has to be said again."""
@@ -159,12 +120,7 @@ class DraPlugin:
 
     def leaving(self) -> frozenset[str]:
         """UIDs of the pods whose claims were undone while their processes live on: what those hold cannot be shared."""
-        lasting = {each.pod_uid for each in self._store.prepared()}
-        return frozenset(each.pod_uid for each in self._store.ending()) - lasting
-
-    def claimed(self) -> frozenset[str]:
-        """UUIDs of the GPUs that claims are on, those included whose processes outlive them."""
-        return frozenset(gpu for each in (*self._store.prepared(), *self._store.ending()) for gpu in each.gpus)
+        return self._store.terminating_pods()
 
     def _settle(self) -> None:
         self._sockets.check()
@@ -174,7 +130,7 @@ class DraPlugin:
 
     def _follow_backends(self) -> None:
         """Have containers that start from now on see what the back end of today makes of their GPUs."""
-        follow = partial(following, backends=self._backends())
+        follow = partial(following, backends=self._setup.limiter.backends())
         for claim in self._store.prepared():
             if follow(claim) != claim:
                 self._driver.alter(claim.uid, follow)
@@ -183,66 +139,12 @@ class DraPlugin:
         self._strays.turn()
         self._forgotten.turn()
 
-    def _rule(self, setup: DraPluginConfig) -> Rule:
-        def quotas(seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
-            prepared, pods = self._store.prepared(), seen["pods"]
-            self._shared = self._joiners.see(prepared, pods)
-            self._resizer.see(pods, seen["namespaces"])
-            return quotas_of_prepared(prepared, pods, seen["namespaces"], setup.quotas())
 
-        return quotas
-
-    def _means(self, setup: DraPluginConfig) -> ResizeDependencies:
-        return ResizeDependencies(
-            driver=self._driver,
-            store=self._store,
-            look=setup.watch.look,
-            tell=setup.tell,
-            at_once=partial(_at_once, setup),
-            mps=setup.mps is not None,
-            min_mib=setup.policy.min_memory_mib,
-        )
-
-    def _parts(self, setup: DraPluginConfig) -> DriverDependencies:
-        keeper = setup.mps
-        memory = shared_memory_of(setup.run) if setup.shared_memory else None
-        return DriverDependencies(
-            node=setup.node,
-            cluster=setup.cluster,
-            store=self._store,
-            files=CdiFileStore(
-                setup.cdi_root, setup.run, partial(_pipe_of, setup), shared_memory=memory, reserve=setup.reserve
-            ),
-            look=setup.watch.look,
-            ready=AlwaysReady() if keeper is None else MpsReady(keeper.hindrance),
-            modes=setup.modes,
-            capacity=lambda gpu, mode: capacity_mib(gpu, setup.policy, mode=mode),
-            changed=self.books.changed.set,
-            published=self._announcer.publish,
-            host=_host_access(setup),
-            backends=setup.backends,
-            framework_variables=setup.framework_variables,
-            backoff=ClaimBackoff(setup.exceeding),
-        )
+def _cdi_files(setup: DraPluginConfig) -> CdiFileStore:
+    memory = shared_memory_of(setup.run) if setup.shared_memory else None
+    pipe = partial(pipe_of, setup.run) if setup.mps is not None else _no_pipe
+    return CdiFileStore(setup.cdi_root, setup.run, pipe, shared_memory=memory, reserve=setup.reserve)
 
 
-def _host_access(setup: DraPluginConfig) -> HostAccess:
-    """What sharing pods may reach of the node: not what gpu-share and the kubelet keep, whatever paths they have."""
-    folders = (setup.state, setup.run, setup.kubelet_root, setup.cdi_root)
-    return HostAccess(protected=tuple(map(str, folders)), network=setup.host_network)
-
-
-def _mps_clients(setup: DraPluginConfig) -> list[Quota]:
-    """The containers that run and whose GPU is shared through MPS."""
-    running = [each for each in setup.quotas() if each.container_id is not None and each.memory_mib]
-    return [each for each in running if setup.modes.of(each.gpu) is Mode.MPS]
-
-
-def _at_once(setup: DraPluginConfig, gpu: str) -> bool:
-    """Whether another limit binds processes that run on a GPU; by the mode while its back end is not chosen yet."""
-    backend = setup.backends().get(gpu)
-    return setup.modes.of(gpu) is Mode.TIME_SLICING if backend is None else Backend(backend).at_once
-
-
-def _pipe_of(setup: DraPluginConfig, gpu: str) -> str | None:
-    return None if setup.mps is None else pipe_of(setup.run, gpu)
+def _no_pipe(_: str) -> None:
+    """Without daemons no GPU has a pipe directory."""

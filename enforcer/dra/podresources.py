@@ -16,16 +16,25 @@ MAX_ANSWER: Final = 16 * 2**20
 """Bytes, as the kubelet's own clients allow: thousands of replicas make long lists."""
 
 
-def allocatable(kubelet_root: Path) -> Allocatable:
+def allocatable(kubelet_root: Path, *, optional: bool = False) -> Allocatable:
     """Ask once.
 
     Args:
         kubelet_root: the kubelet's directory.
+        optional: whether a kubelet that does not answer offers nothing, for it may not be there at all.
 
     Raises:
         KubeletError: it does not answer.
     """
-    socket = kubelet_root / SOCKET
+    try:
+        return _ask(kubelet_root / SOCKET)
+    except KubeletError:
+        if optional:
+            return ()
+        raise
+
+
+def _ask(socket: Path) -> Allocatable:
     if not socket.exists():
         raise KubeletError(f"{socket} is not there; --kubelet-root (chart value kubeletRoot) says where it is")
     options = [("grpc.max_receive_message_length", MAX_ANSWER)]

@@ -3,16 +3,13 @@
 Each wish is answered once: the answer is kept with the claim, on disk, together with the other limit.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import structlog
 
-from enforcer.attribution.snapshot import GpuSnapshot
-from enforcer.dra.checkpoint import ClaimStore
+from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.driver import Driver
 from enforcer.dra.prepared_claim import PreparedClaim, ResizeResult
 from enforcer.dra.resize import (
@@ -25,7 +22,8 @@ from enforcer.dra.resize import (
     pending_requests,
 )
 from enforcer.quota.from_claims import Object, container_ids
-from enforcer.quota.types import Quota
+from enforcer.quota.types import Mode, Quota
+from enforcer.runtime.manager import Wake
 from enforcer.status.messages import UserMessage
 from gpushare.errors import NvmlError, PrepareError
 from gpushare.reasons import Reason
@@ -37,23 +35,6 @@ EVERY: Final = 5.0
 """Seconds after which what failed is tried again; a new wish is seen at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResizeDependencies:
-    """What a resizer works with.
-
-    ``look`` sees the GPUs, ``tell`` takes a notice for a pod's owner, ``at_once`` says whether a GPU's
-    limits follow while processes run, ``mps`` whether MPS serves GPUs here, ``min_mib`` is the smallest share.
-    """
-
-    driver: Driver
-    store: ClaimStore
-    look: Callable[[], Sequence[GpuSnapshot]]
-    tell: Callable[[UserMessage], None]
-    at_once: Callable[[str], bool]
-    mps: bool
-    min_mib: int
-
-
 class ResizeController:
     """Answers wishes for other quotas.
 
@@ -61,9 +42,9 @@ class ResizeController:
         wanted: set when there are wishes that nobody has answered.
     """
 
-    def __init__(self, means: ResizeDependencies) -> None:
-        self._means = means
-        self.wanted: Final = threading.Event()
+    def __init__(self, means: DraPluginConfig, driver: Driver) -> None:
+        self._means, self._driver = means, driver
+        self.wanted: Final = Wake()
         self._pods: Mapping[str, Object] = {}
         self._ceilings: Mapping[str, int | None] = {}
         self._unwritten: dict[str, tuple[str, Any]] = {}
@@ -89,12 +70,13 @@ class ResizeController:
 
     def _answer(self, uid: str, pod: Object, container: str, asked: Any) -> None:
         now = partial(self._now, pod, container)
-        bounds = ResizeBounds(min_mib=self._means.min_mib, max_mib=self._ceilings.get(pod["metadata"]["namespace"]))
+        ceiling = self._ceilings.get(pod["metadata"]["namespace"])
+        bounds = ResizeBounds(min_mib=self._means.policy.min_memory_mib, max_mib=ceiling)
         self._alter(uid, container, asked, lambda known: apply_resize(known, pod, container, asked, bounds, now(known)))
 
     def _alter(self, uid: str, container: str, asked: Any, change: Callable[[PreparedClaim], PreparedClaim]) -> None:
         try:
-            claim = self._means.driver.alter(uid, change)
+            claim = self._driver.alter(uid, change)
         except PrepareError as error:
             self._unwritten[uid] = container, asked
             log.warning("quota not changed; tried again", reason=str(error.reason), claim_uid=uid, error=error.message)
@@ -109,12 +91,17 @@ class ResizeController:
         container_id = container_ids(pod).get(container)
         gpus = gpus_of(claim, limit_of(claim, container))
         held = self._held(gpus, container_id) if container_id else 0
-        return CurrentUsage(held_mib=held, at_once=all(map(self._means.at_once, gpus)), mps=self._means.mps)
+        return CurrentUsage(held_mib=held, at_once=all(map(self._at_once, gpus)), mps=self._means.mps is not None)
+
+    def _at_once(self, gpu: str) -> bool:
+        """Whether another limit binds processes that run on a GPU; by the mode while its back end is not chosen yet."""
+        backend = self._means.limiter.backends().get(gpu)
+        return self._means.modes.of(gpu) is Mode.TIME_SLICING if backend is None else backend.at_once
 
     def _held(self, gpus: Sequence[str], container_id: str) -> int | None:
         """MiB that a container holds of that of these GPUs of which it holds most; ``None`` where one is not seen."""
         try:
-            views = {view.gpu.uuid: view for view in self._means.look()}
+            views = {view.gpu.uuid: view for view in self._means.watch.look()}
         except NvmlError:
             return None
         readings = [views[gpu].reading if gpu in views else None for gpu in gpus]
@@ -130,7 +117,9 @@ class ResizeController:
             "resize request handled", reason=answer.reason, namespace=claim.namespace, pod=claim.pod,
             container=answer.container, asked=answer.asked, before_mib=answer.before_mib, quota_mib=quota.memory_mib,
         )  # fmt: skip
-        self._means.tell(UserMessage(quota=quota, reason=reason, note=answer.note, action="Resize", warning=False))
+        self._means.sink.notify(
+            UserMessage(quota=quota, reason=reason, note=answer.note, action="Resize", warning=False)
+        )
 
 
 def _wished(claim: PreparedClaim, pods: Mapping[str, Object]) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Pods that use a claim which was prepared for another one: they get nothing of it, and are told."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.dra.quotas import joined, quotas_of_joined
 from enforcer.quota.from_claims import Object
-from enforcer.status.messages import UserMessage
+from enforcer.status.messages import EventSink, UserMessage
 from gpushare.claim_messages import ENDED, claim_in_use_message
 from gpushare.reasons import Reason
 
@@ -17,11 +17,11 @@ class SharedClaimDetector:
     """Tells each such pod once, and once more when the pod is gone that has the claim: that changes what to do.
 
     Args:
-        tell: takes what owners of pods are to be told.
+        sink: takes messages to the owners of pods.
     """
 
-    def __init__(self, tell: Callable[[UserMessage], None]) -> None:
-        self._tell = tell
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
         self._told: frozenset[tuple[str, str, bool]] = frozenset()
 
     def see(self, prepared: Sequence[PreparedClaim], pods: Sequence[Object]) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ class SharedClaimDetector:
         keys = [(claim.uid, other.pod_uid, claim.pod_uid in there) for claim, other in found]
         for pair, key in zip(found, keys, strict=True):
             for notice in _notices(pair, gone=not key[-1]) if key not in self._told else ():
-                self._tell(notice)
+                self._sink.notify(notice)
         self._told = frozenset(keys)
         return tuple(
             f"claim {claim.namespace}/{claim.name} was prepared for pod {claim.namespace}/{claim.pod}; "

@@ -207,7 +207,7 @@ class ContainerKill:
             new = [each for each in usages if each.identity not in self._children]
             if not all(self._terminate_child(each) for each in new):
                 for leader in leaders:
-                    leader.result = Reason.TERMINATE_FAILED
+                    leader.finish(Reason.TERMINATE_FAILED)
                 return
             if not new:
                 return
@@ -227,9 +227,11 @@ class ContainerKill:
         untouched = [each for each in _unfinished(self._group) if not each.acted_on and not each.handle.ended()]
         usages = self._rechecker.processes(self._quota) if untouched else ()
         for each in untouched:
-            each.result = self._reason_to_spare(usages) or self._pinner.identity_mismatch(self._quota, each)
-            if each.result is None and not self._is_selected(each, usages):
-                each.result = Reason.IDENTITY_CHANGED
+            reason = self._reason_to_spare(usages) or self._pinner.identity_mismatch(self._quota, each)
+            if reason is None and not self._is_selected(each, usages):
+                reason = Reason.IDENTITY_CHANGED
+            if reason is not None:
+                each.finish(reason)
 
     def _sample(self) -> Sequence[ProcessUsage] | None:
         usages = self._rechecker.processes(self._quota)

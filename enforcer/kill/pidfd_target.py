@@ -60,6 +60,10 @@ class PinnedProcess(KillTarget):
         """Whether it was spared before anything was done to it."""
         return self.result in SPARED and not self.acted_on
 
+    def finish(self, result: Reason) -> None:
+        """Set what became of it; a later result replaces an earlier one."""
+        self.result = result
+
 
 @dataclass(frozen=True, slots=True)
 class PidfdPinner:

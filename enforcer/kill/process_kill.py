@@ -95,7 +95,7 @@ class ProcessKiller:
         process.steps.extend([_STEPS[answer]] if answer in _STEPS else [])
         if answer is not False or self._refused_enough(process.identity.owner):
             return True
-        process.result = Reason.TERMINATE_FAILED
+        process.finish(Reason.TERMINATE_FAILED)
         return False
 
     def signal_and_wait(self, processes: Sequence[PinnedProcess], number: signal.Signals, seconds: float) -> None:
@@ -108,7 +108,7 @@ class ProcessKiller:
 
     def give_up(self, process: PinnedProcess) -> None:
         """Set the result of a process that SIGKILL has not ended, and keep it pinned until it ends."""
-        process.result = Reason.UNKILLABLE
+        process.finish(Reason.UNKILLABLE)
         if len(self.unkillable) >= MAX_UNKILLABLE:
             return
         try:
@@ -136,7 +136,7 @@ class ProcessKiller:
             sent = process.handle.send(number)
         except PermissionError:
             process.steps.append(f"{number.name} not permitted")
-            process.result = Reason.UNKILLABLE
+            process.finish(Reason.UNKILLABLE)
             return False
         if sent:
             process.steps.append(number.name)
@@ -146,7 +146,7 @@ class ProcessKiller:
 
     def _exited(self, process: PinnedProcess) -> None:
         self._refused.pop(process.identity.owner, None)
-        process.result = Reason.KILLED if process.acted_on else Reason.ALREADY_EXITED
+        process.finish(Reason.KILLED if process.acted_on else Reason.ALREADY_EXITED)
 
     def _refused_enough(self, owner: ContainerRef | None) -> bool:
         """Count a refusal. After a few, signals are sent all the same: any tenant can make its daemon refuse."""

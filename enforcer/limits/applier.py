@@ -6,7 +6,7 @@ hard limit alone (``NvmlReader.set_cgroup_limit`` says why), so nothing has to b
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,6 +16,7 @@ import structlog
 from enforcer.attribution.cgroup import ContainerRef
 from enforcer.limits.backend import Backend, Choice, DriverSupport, RequestedBackend, choose
 from enforcer.nvml.types import Gpu
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -65,7 +66,7 @@ class LimitApplier:
         driver: the driver's limits.
         folders: where cgroups are.
         wanted: the operator's choice.
-        has_mps: whether a GPU, by UUID, has an MPS daemon.
+        modes: how GPUs are shared; what is shared through MPS has a daemon.
     """
 
     def __init__(
@@ -73,10 +74,9 @@ class LimitApplier:
         driver: CgroupLimits,
         folders: CgroupLocator,
         wanted: RequestedBackend,
-        has_mps: Callable[[str], bool],
+        modes: SharingModeController,
     ) -> None:
-        self._driver, self._folders, self._wanted = driver, folders, wanted
-        self._has_mps = has_mps
+        self._driver, self._folders, self._wanted, self._modes = driver, folders, wanted, modes
         self._lock = threading.Lock()
         self._able: dict[str, bool] = {}
         self._choices: dict[str, Choice] = {}
@@ -140,7 +140,7 @@ class LimitApplier:
                 self._able[gpu.uuid] = self._driver.limits_cgroups(gpu.uuid, str(self._folders.root))
             except NvmlError:
                 return None
-        return choose(DriverSupport(mps=self._has_mps(gpu.uuid), cgroups=self._able[gpu.uuid]), self._wanted)
+        return choose(DriverSupport(mps=self._modes.has_daemon(gpu.uuid), cgroups=self._able[gpu.uuid]), self._wanted)
 
     def _rests(self, key: Key) -> bool:
         self._pauses[key] = max(0, self._pauses.get(key, 0) - 1)

@@ -23,11 +23,6 @@ class Backend(StrEnum):
         return self is not Backend.WATCH_ONLY
 
     @property
-    def per_process(self) -> bool:
-        """Whether each process may hold the limit by itself."""
-        return self.by_mps
-
-    @property
     def by_mps(self) -> bool:
         """Whether MPS keeps it, so that only its clients are limited."""
         return self is Backend.MPS_V2

@@ -1,15 +1,13 @@
 """Verify limits periodically: read the evidence of every container, believe what was found twice, and report it."""
 
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
-from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
+from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.attribution.usage import UsageSampler
 from enforcer.limits.applier import AppliedLimit, LimitApplier
 from enforcer.limits.backend import Backend
@@ -17,16 +15,19 @@ from enforcer.limits.environ_limits import EnvironLimit
 from enforcer.limits.process_environ import EnvironReader
 from enforcer.limits.verification import BAD, Evidence, Process, VerificationHistory, debounce, verify_limit
 from enforcer.mps.control import Deadline
-from enforcer.mps.daemon import MpsDaemon
+from enforcer.mps.manager import MpsManager
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import LimitStatus, Quota
-from enforcer.runtime.background import run_periodically
 from enforcer.status.dedup import QUIET
-from enforcer.status.messages import UserMessage
+from enforcer.status.messages import EventSink, UserMessage
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
+LOOK_AT_MOST_EVERY: Final = 1.0
+"""Seconds between two questions whether it is time to look."""
 SUSPECT_EVERY: Final = 4
 """What was seen once is looked at again after this part of the time between looks."""
 Key = tuple[str, str]
@@ -49,16 +50,11 @@ class EvidenceSource(Protocol):
         """Return the limit in a process's environment; ``None`` where that cannot be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifierSinks:
-    """Where findings are reported.
+class ConditionWriter(Protocol):
+    """Writes what is known of limits into the status of claims; ``enforcer.dra.plugin.DraPlugin`` does."""
 
-    ``changed`` gets a claim's UID and all that is known of its limits when one of them has another state; it returns
-    false where it has to be reported again.
-    """
-
-    notify: Callable[[UserMessage], None]
-    changed: Callable[[str, Sequence[tuple[Quota, LimitStatus]]], bool]
+    def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
+        """Take all that is known of a claim's limits; return false where it has to be written again."""
 
 
 class LimitVerifier:
@@ -66,21 +62,26 @@ class LimitVerifier:
 
     Args:
         eyes: where evidence comes from.
-        views: asked for the last look at the GPUs.
-        quotas: asked for what was declared.
-        outlets: where findings are reported.
+        watch: samples the GPUs.
+        checkpoint: what was declared.
+        sink: takes messages to the owners of pods.
+        conditions: takes what is known of each claim; ``None``: it is written nowhere.
+        every: seconds between looks.
         clock: seconds that never go back.
     """
 
     def __init__(
         self,
         eyes: EvidenceSource,
-        views: Callable[[], Sequence[GpuSnapshot]],
-        quotas: Callable[[], Sequence[Quota]],
-        outlets: VerifierSinks,
+        watch: UsageSampler,
+        checkpoint: Checkpoint,
+        sink: EventSink,
+        conditions: ConditionWriter | None,
+        every: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._eyes, self._views, self._quotas, self._outlets = eyes, views, quotas, outlets
+        self._eyes, self._watch, self._checkpoint, self._sink = eyes, watch, checkpoint, sink
+        self._conditions, self._every, self._looked = conditions, every, -every
         self._known: dict[Key, VerificationHistory] = {}
         self._unreported: set[str] = set()
         self._clock = clock
@@ -94,11 +95,18 @@ class LimitVerifier:
         """Whether something was seen once and has to be looked at again soon."""
         return any(each.suspected is not None for each in self._known.values())
 
+    def run_once(self) -> None:
+        """Look if it is time: every so many seconds, and sooner where something was seen once."""
+        now = self._clock()
+        if now - self._looked >= self._every / (SUSPECT_EVERY if self.suspects else 1):
+            self._looked = now
+            self.turn()
+
     def turn(self) -> None:
         """Look once at every container that runs and was given something, and tell what changed."""
-        given = [each for each in self._quotas() if each.memory_mib]
+        given = [each for each in self._checkpoint.read() if each.memory_mib]
         quotas = {(each.container_id, each.gpu): each for each in given if each.container_id is not None}
-        views = {view.gpu.uuid: view for view in self._views()}
+        views = {view.gpu.uuid: view for view in self._watch.latest}
         backends = self._eyes.backends()
         looked = {key: quota for key, quota in quotas.items() if quota.gpu in backends and quota.gpu in views}
         readings = {gpu: view.reading for gpu, view in views.items()}
@@ -154,7 +162,7 @@ class LimitVerifier:
         )  # fmt: skip
         bad = known.reported.state in BAD and known.reported.backend != Backend.WATCH_ONLY
         if bad and self._is_new(key, known.reported.state):
-            self._outlets.notify(warning(quota, known.reported))
+            self._sink.notify(warning(quota, known.reported))
 
     def _is_new(self, key: Key, state: Reason) -> bool:
         """Return whether its owner was not notified lately: the claim has each state, Events come once in a while."""
@@ -172,7 +180,7 @@ class LimitVerifier:
                 for key, quota in quotas.items()
                 if quota.claim_uid == claim and key in self.proven
             ]
-            if self._outlets.changed(claim, mine):
+            if self._conditions is None or self._conditions.prove(claim, mine):
                 self._unreported.discard(claim)
 
 
@@ -193,48 +201,18 @@ def _to_ask(
     )
 
 
-class VerifyInterval:
-    """When to look: every so many seconds, and sooner where something was seen once.
-
-    Args:
-        every: seconds between looks.
-        clock: seconds that never go back.
-    """
-
-    def __init__(self, every: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._every, self._clock, self._last = every, clock, -every
-
-    def due(self, *, suspects: bool) -> bool:
-        """Say whether it is time, and if so begin to wait for the next."""
-        now = self._clock()
-        if now - self._last < self._every / (SUSPECT_EVERY if suspects else 1):
-            return False
-        self._last = now
-        return True
-
-
-LIMIT_EVERY: Final = 1.0
-"""Seconds from a container's start, at most, to its limit, where it is ours to set."""
-LOOK_AT_MOST_EVERY: Final = 1.0
-
-
 class NodeEvidence:
     """Where evidence on this node comes from.
 
     Args:
         limiter: who keeps limits, and what they are.
-        daemons: asked for the MPS daemons by GPU.
-        environments: reads the limits in the environments of processes.
+        mps: the MPS daemons; ``None``: there are none.
+        modes: how GPUs are shared.
     """
 
-    def __init__(
-        self,
-        limiter: LimitApplier,
-        daemons: Callable[[], Mapping[str, MpsDaemon]],
-        environments: EnvironReader | None = None,
-    ) -> None:
-        self._limiter, self._daemons = limiter, daemons
-        self._environments = environments or EnvironReader()
+    def __init__(self, limiter: LimitApplier, mps: MpsManager | None, modes: SharingModeController) -> None:
+        self._limiter, self._mps, self._modes = limiter, mps, modes
+        self._environments = EnvironReader()
 
     def backends(self) -> Mapping[str, Backend]:
         """See ``enforcer.limits.verifier.Eyes``."""
@@ -251,26 +229,11 @@ class NodeEvidence:
     def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
         """See ``enforcer.limits.verifier.Eyes``. One question for each server, however many containers it has."""
         found: dict[str, Collection[int]] = {}
-        for gpu, daemon in self._daemons().items():
-            if gpu in gpus:
+        daemons = {} if self._mps is None else self._mps.daemons
+        for gpu, daemon in daemons.items():
+            if gpu in gpus and self._modes.has_daemon(gpu):
                 with suppress(MpsError):
                     deadline = Deadline()
                     servers = daemon.servers(deadline)
                     found[gpu] = {pid for server in servers for pid in daemon.clients(server, deadline)}
         return found
-
-
-def start_limit_applier(
-    limiter: LimitApplier, watch: UsageSampler, quotas: Callable[[], Sequence[Quota]], stopped: threading.Event
-) -> None:
-    """Set limits from a thread of their own: the driver may be slow, and the loop must not wait for it."""
-    run_periodically(
-        LIMIT_EVERY, "limits", lambda: limiter.turn([view.gpu for view in watch.latest], quotas()), stopped
-    )
-
-
-def start_verifier(prover: LimitVerifier, seconds: float, stopped: threading.Event) -> None:
-    """Prove limits from a thread of its own: daemons, disks and the API server may be slow."""
-    pace = VerifyInterval(seconds)
-    interval = min(LOOK_AT_MOST_EVERY, seconds / 4)
-    run_periodically(interval, "proof", lambda: prover.turn() if pace.due(suspects=prover.suspects) else None, stopped)

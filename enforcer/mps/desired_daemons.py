@@ -18,14 +18,19 @@ from typing import Final
 
 import structlog
 
+from enforcer.attribution.usage import UsageSampler
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
 from enforcer.mps.incidents import IncidentLog
 from enforcer.mps.launcher import FOLDER, Launcher, folder_of
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.state_file import noted_gpus
+from enforcer.nvml.driver_root import DriverRoot
 from enforcer.nvml.types import Gpu
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.prepared_claims import PreparedClaims
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
+from enforcer.resourceslices.contention_monitor import ContentionMonitor
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, capacity_mib, shareable_gpus
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, NvmlError
 from gpushare.kube_client import CORE_V1, KubeClient, path
@@ -65,25 +70,43 @@ def daemon_of(gpu: str, limit_mib: int, run: Path, tools: DaemonConfig) -> MpsDa
     )
 
 
+class DriverTools:
+    """Finds what daemons are run with, each time anew: a driver may be upgraded.
+
+    Args:
+        modes: reads and sets compute modes.
+        driver: the node's driver.
+        run: directory below which the daemons' directories are.
+        launcher: starts daemons elsewhere; ``None``: the enforcer starts them.
+        incidents: of the daemons.
+    """
+
+    def __init__(
+        self, modes: ComputeModes, driver: DriverRoot, run: Path, launcher: Launcher | None, incidents: IncidentLog
+    ) -> None:
+        self._modes, self._driver, self._run, self._launcher = modes, driver, run, launcher
+        self._incidents = incidents
+
+    def find(self) -> DaemonConfig:
+        """Return it. Raises ``GpuShareError`` while the driver is away."""
+        program, environment = self._driver.program(), self._driver.environment(self._run)
+        return DaemonConfig(self._modes, program, environment, self._launcher, self._incidents)
+
+
 class ShareableGpus:
     """Which GPUs of this node may be shared: asked of the node's object, remembered while nobody answers.
 
     Args:
         cluster: to ask for the node's object; ``None``: every GPU may be shared.
         node: its name.
-        contended: asked which of these GPUs are, by UUID.
+        contention: finds who else offers them; ``None``: there is no cluster, and nobody can.
         modes: told what the node's object says of them.
     """
 
     def __init__(
-        self,
-        cluster: KubeClient | None,
-        node: str,
-        contended: Callable[[Sequence[Gpu]], Collection[str]] = lambda _: (),
-        modes: SharingModeController | None = None,
+        self, cluster: KubeClient | None, node: str, contention: ContentionMonitor | None, modes: SharingModeController
     ) -> None:
-        self._cluster, self._node, self._contested = cluster, node, contended
-        self._modes = modes or SharingModeController.fixed()
+        self._cluster, self._node, self._contention, self._modes = cluster, node, contention, modes
         self._known: frozenset[str] | None = None
 
     def named(self, gpus: Sequence[Gpu]) -> frozenset[str] | None:
@@ -98,7 +121,7 @@ class ShareableGpus:
 
     def contended(self, gpus: Sequence[Gpu]) -> frozenset[str]:
         """Name, by UUID, those that somebody else offers."""
-        return frozenset(self._contested(gpus))
+        return frozenset(() if self._contention is None else self._contention.look(gpus))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,20 +129,27 @@ class PlannerInputs:
     """What a roster is drawn up from.
 
     Attributes:
-        gpus: the node's GPUs; raises ``NvmlError``.
+        watch: samples the node's GPUs.
         shared: which of them may be shared.
         modes: in which way; only MPS takes a daemon.
-        policy: what the operator decided; asked each time, for it may change.
-        claimed: the GPUs of claims that are prepared, or whose processes live on; ``None`` until that is known.
-        tools: what daemons are run with; raises ``GpuShareError`` while the driver is away.
+        policy: what the operator decided.
+        claims: that are prepared, or whose processes live on.
+        checkpoint: the quotas.
+        tools: what daemons are run with.
     """
 
-    gpus: Callable[[], Sequence[Gpu]]
+    watch: UsageSampler
     shared: ShareableGpus
     modes: SharingModeController
-    policy: Callable[[], InventoryPolicy]
-    claimed: Callable[[], Collection[str] | None]
-    tools: Callable[[], DaemonConfig]
+    policy: InventoryPolicy
+    claims: PreparedClaims
+    checkpoint: Checkpoint
+    tools: DriverTools
+
+    def claimed(self) -> frozenset[str] | None:
+        """Return the UUIDs of the GPUs that claims or quotas are on; ``None`` until the claims were read."""
+        claims = self.claims.gpus()
+        return None if claims is None else claims | {quota.gpu for quota in self.checkpoint.read()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +192,13 @@ class DaemonPlanner:
         """Draw it up. May take seconds."""
         with self._lock:
             with suppress(NvmlError):  # whoever looks says so; what was seen before still stands
-                self._gpus = {gpu.uuid: gpu for gpu in self._sources.gpus()}
+                self._gpus = {view.gpu.uuid: view.gpu for view in self._sources.watch.look()}
             named, wanted, contended = self._wanted()
             if not wanted and not self._unmet and not self._manager.daemons:
                 self.problem = None
                 return DaemonPlan()
             try:
-                tools = self._sources.tools()
+                tools = self._sources.tools.find()
             except GpuShareError as error:
                 self._complain(error.message)
                 return DaemonPlan()
@@ -212,7 +242,7 @@ class DaemonPlanner:
 
     def _fit(self) -> frozenset[str]:
         """Name the GPUs that MPS could share."""
-        policy = replace(self._sources.policy(), mode=Mode.MPS)
+        policy = replace(self._sources.policy, mode=Mode.MPS)
         return frozenset(self._gpus.keys() - {out.uuid for out in build_devices(self._gpus.values(), policy).left_out})
 
     def _take(self, wanted: Iterable[str], tools: DaemonConfig) -> None:
@@ -226,7 +256,7 @@ class DaemonPlanner:
 
     def _made(self, gpu: str, tools: DaemonConfig) -> MpsDaemon:
         card = self._gpus.get(gpu)
-        return daemon_of(gpu, 0 if card is None else capacity_mib(card, self._sources.policy()), self._run, tools)
+        return daemon_of(gpu, 0 if card is None else capacity_mib(card, self._sources.policy), self._run, tools)
 
     def _duty(self, wanted: frozenset[str], contended: Collection[str], *, settled: bool) -> DaemonPlan:
         there, claimed = self._manager.daemons.keys(), self._sources.claimed()

@@ -1,16 +1,13 @@
 """Telling operators what happened to MPS daemons: as Events on the Node, and counted."""
 
-import threading
-from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from enforcer.mps.incidents import IncidentLog
-from enforcer.runtime.background import run_periodically
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.status.events import NodeEvent, NodeEventRecorder
 from gpushare.reasons import Reason
 
@@ -33,25 +30,24 @@ class IncidentCollector(Collector):
         yield family
 
 
-def report_incidents(incidents: IncidentLog, reporter: NodeEventRecorder) -> None:
-    """Tell of those that nobody was told of yet."""
-    for incident in incidents.unsaid():
-        reporter.report(NodeEvent(incident.reason, incident.note, warning=incident.reason is not Reason.RECOVERED))
+class IncidentReporter:
+    """Records incidents as Events on the Node, and what is wrong with the label that selects the sharing mode.
 
+    Args:
+        incidents: of MPS daemons.
+        modes: read the label.
+        events: take the Events.
+    """
 
-def start_incident_reporter(
-    incidents: IncidentLog,
-    news: deque[NodeEvent],
-    reporter: NodeEventRecorder,
-    registry: CollectorRegistry,
-    stopped: threading.Event,
-) -> None:
-    """Begin to count and tell, in a thread that ends with the process; ``news`` are other things to be told."""
-    registry.register(IncidentCollector(incidents))
+    def __init__(self, incidents: IncidentLog, modes: SharingModeController, events: NodeEventRecorder) -> None:
+        self._incidents, self._modes, self._events = incidents, modes, events
+        self._problem: str | None = None
 
-    def turn() -> None:
-        report_incidents(incidents, reporter)
-        while news:
-            reporter.report(news.popleft())
-
-    run_periodically(EVERY, "incidents", turn, stopped)
+    def run_once(self) -> None:
+        """Record what was not recorded yet."""
+        for incident in self._incidents.unsaid():
+            warning = incident.reason is not Reason.RECOVERED
+            self._events.report(NodeEvent(incident.reason, incident.note, warning=warning))
+        before, self._problem = self._problem, self._modes.problem
+        if self._problem not in {None, before}:
+            self._events.report(NodeEvent(Reason.MODE_UNKNOWN, str(self._problem)))

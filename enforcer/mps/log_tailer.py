@@ -6,7 +6,7 @@ a bounded piece at a time.
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ import structlog
 from enforcer.mps import log_parser
 from enforcer.mps.launcher import FOLDER, folder_of
 from enforcer.mps.log_parser import Line, Severity
+from enforcer.mps.manager import MpsManager
 from gpushare.reasons import Reason
 
 LIMIT: Final = 8 * 1024 * 1024
@@ -45,12 +46,12 @@ class LogTail:
 
     Args:
         run: directory below which the daemons' directories are.
-        gpus: names those that have a daemon.
+        manager: of the daemons.
         limit: bytes from which on a file is cut.
     """
 
-    def __init__(self, run: Path, gpus: Callable[[], Iterable[str]], limit: int = LIMIT) -> None:
-        self._root, self._gpus, self._limit = run / FOLDER, gpus, limit
+    def __init__(self, run: Path, manager: MpsManager, limit: int = LIMIT) -> None:
+        self._root, self._manager, self._limit = run / FOLDER, manager, limit
         self._failed: set[Path] = set()
         self._places: dict[Path, Place] = {}
         for folder in self._root.glob("*/log"):
@@ -58,7 +59,7 @@ class LogTail:
 
     def look(self) -> None:
         """Pass on what is new in each file, and cut those that are too long."""
-        for gpu in list(self._gpus()):
+        for gpu in self._manager.daemons:
             for file in files(self._root / folder_of(gpu) / "log"):
                 self._follow(gpu, file)
 

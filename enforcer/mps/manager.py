@@ -3,13 +3,12 @@
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
-from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon, MpsHealth
+from enforcer.mps.daemon import MpsDaemon, MpsHealth
 from gpushare.errors import GpuShareError
 from gpushare.reasons import Reason
 
@@ -34,14 +33,6 @@ class MpsManager:
         self._absent: set[str] = set(self._daemons.keys() - self.noted())
         self._told: set[str] = set()
         self._listeners: list[Callable[[str], object]] = []
-
-    @classmethod
-    def for_gpus(
-        cls, limits_mib: Mapping[str, int], root: Path, binary: Path = PROGRAM, modes: ComputeModes | None = None
-    ) -> Self:
-        """A daemon for each GPU of ``limits_mib`` (UUID to what shares can have), each in ``root/<UUID>``."""
-        made = {gpu: MpsDaemon(gpu, root / gpu, binary, limit_mib=mib, modes=modes) for gpu, mib in limits_mib.items()}
-        return cls(made)
 
     @property
     def daemons(self) -> Mapping[str, MpsDaemon]:
@@ -170,7 +161,8 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T], at_once: int = AT_O
 
     for item in items:
         todo.put(item)
-    others = [threading.Thread(target=run, daemon=True) for _ in range(min(at_once, todo.qsize()) - 1)]
+    count = min(at_once, todo.qsize()) - 1
+    others = [threading.Thread(target=run, name="mps-daemon", daemon=True) for _ in range(count)]
     for thread in others:
         thread.start()
     run()

@@ -12,6 +12,8 @@ import structlog
 from enforcer.mps.daemon import STANDING
 from enforcer.mps.desired_daemons import DaemonPlanner
 from enforcer.mps.manager import MpsManager, side_by_side
+from enforcer.quota.sharing_mode_controller import SharingModeController
+from enforcer.quota.types import Mode
 from gpushare.errors import GpuShareError, NvmlError
 from gpushare.reasons import Reason
 
@@ -146,6 +148,11 @@ class MpsSupervisor:
         for known in (self._serving, self._failures, self._answered):
             known.pop(gpu, None)
         log.info("MPS daemon ended: its GPU needs none any more", reason=str(Reason.MPS_STOPPED), gpu=gpu)
+
+
+def takes_clients(modes: SharingModeController, keeper: MpsSupervisor | None, gpu: str) -> bool:
+    """Say whether shares of a GPU can be used: of one shared through MPS once its daemon takes clients."""
+    return modes.of(gpu) in {Mode.TIME_SLICING, Mode.MIG} or keeper is None or keeper.serves(gpu)
 
 
 def _failure(answer: object) -> GpuShareError | None:

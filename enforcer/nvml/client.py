@@ -97,11 +97,11 @@ class NvmlClient:
     @contextmanager
     def look(self) -> Iterator[None]:
         """Let all that this thread asks meanwhile share one ``deadline``: a slow driver has many GPUs to be slow on."""
-        self._mine.end = time.monotonic() + self._waits.deadline
+        self._mine.look_end = time.monotonic() + self._waits.deadline
         try:
             yield
         finally:
-            del self._mine.end
+            del self._mine.look_end
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Enumerate the GPUs, then the MIG instances on them."""
@@ -170,7 +170,7 @@ class NvmlClient:
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         now = time.monotonic()
-        end = min(now + self._waits.deadline, getattr(self._mine, "end", math.inf))
+        end = min(now + self._waits.deadline, getattr(self._mine, "look_end", math.inf))
         if end <= now or not self._lock.acquire(timeout=end - now):
             raise NvmlError(
                 f"NVML is still busy after {self._waits.deadline:g} s; {what} was not asked", Reason.NVML_HUNG

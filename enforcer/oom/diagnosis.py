@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from enforcer.oom.memory_pressure import PressureSample
-from enforcer.pod_deletion.deadlines import Object
+from enforcer.quota.from_claims import Object
 from enforcer.status.messages import UserMessage
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason

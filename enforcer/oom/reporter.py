@@ -10,7 +10,7 @@ import structlog
 
 from enforcer.oom.diagnosis import Failure, diagnose, failures_of, told
 from enforcer.oom.memory_pressure import Marks, PressureSample, update_pressure
-from enforcer.pod_deletion.deadlines import Object
+from enforcer.quota.from_claims import Object
 from enforcer.status.messages import EventSink, UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status import Snapshot
@@ -102,13 +102,3 @@ def _shown(failure: Failure, words: UserMessage, holders: Sequence[str]) -> dict
         "finished": failure.finished,
         "holders": list(holders),
     }
-
-
-def call_both(first: Callable[[Snapshot], object], second: Callable[[Snapshot], object]) -> Callable[[Snapshot], None]:
-    """Show each look to two."""
-
-    def show(snapshot: Snapshot) -> None:
-        first(snapshot)
-        second(snapshot)
-
-    return show

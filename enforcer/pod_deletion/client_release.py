@@ -22,9 +22,8 @@ from enforcer.mps.control import Deadline
 from enforcer.mps.manager import MpsManager
 from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, by_deadline, release_interval
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
-from enforcer.quota.informer import QuotaInformer
-from enforcer.quota.types import Quota
-from enforcer.runtime.background import run_periodically
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.runtime.manager import Manager, Wake
 from enforcer.status.metrics import Metrics
 from gpushare.errors import ClusterError, MpsError
 from gpushare.kube_client import CORE_V1, KubeClient, path
@@ -75,7 +74,7 @@ class ReleaserDependencies:
     """What a lane needs of the world."""
 
     departures: TerminatingPods
-    quotas: Callable[[], Sequence[Quota]]
+    checkpoint: Checkpoint
     attributor: Attributor
     metrics: Metrics
     stopped: threading.Event
@@ -103,7 +102,7 @@ class ClientReleaser:
         """Seconds that it took the last time."""
         self._tried: set[str] = set()
         """Pods that had their turn in rounds that came to no end: those that never let go must not hold up the rest."""
-        self.woken: Final = threading.Event()
+        self.woken: Final = Wake()
 
     def turn(self) -> None:
         """Go on until no pod is leaving this GPU."""
@@ -131,7 +130,9 @@ class ClientReleaser:
         return RELIST if any(now < each.end + OVERDUE for each in leaving) else SLOW
 
     def _leaving(self) -> list[TerminationDeadline]:
-        return self._tools.departures.of({each.pod_uid for each in self._tools.quotas() if each.gpu == self._gpu})
+        return self._tools.departures.of(
+            {each.pod_uid for each in self._tools.checkpoint.read() if each.gpu == self._gpu}
+        )
 
     def _due(self, departure: TerminationDeadline, beside: int) -> float:
         """When there is something to do for a pod: at half of its grace a first look, to know how long one takes."""
@@ -282,13 +283,9 @@ EVERY: Final = 1.0
 """Seconds after which a lane looks again where nothing woke it, also after a bug."""
 
 
-def departing(books: QuotaInformer, cluster: KubeClient, stopped: threading.Event) -> TerminatingPods:
-    """Follow who is being deleted; of a pod that a list lacks the API server is asked by name."""
-    departures = TerminatingPods()
-    books.listeners.append(departures)
-    settle = partial(departures.settle, partial(_pod, cluster))
-    run_periodically(EVERY, "missing-pods", settle, stopped, departures.doubted)
-    return departures
+def ask_for_missing(departures: TerminatingPods, cluster: KubeClient) -> None:
+    """Ask the API server by name for the pods that a list lacked."""
+    departures.settle(partial(_pod, cluster))
 
 
 def _pod(cluster: KubeClient, namespace: str, name: str) -> Object | None:
@@ -301,22 +298,12 @@ def _pod(cluster: KubeClient, namespace: str, name: str) -> Object | None:
         raise
 
 
-def released_in_time(
-    departures: TerminatingPods,
-    manager: MpsManager,
-    quotas: Callable[[], Sequence[Quota]],
-    attributor: Attributor,
-    metrics: Metrics,
-    stopped: threading.Event,
-) -> None:
-    """Have MPS clients of pods that are being deleted released, on every GPU with a daemon of ours."""
-    tools = ReleaserDependencies(
-        departures=departures, quotas=quotas, attributor=attributor, metrics=metrics, stopped=stopped
-    )  # fmt: skip
+def release_in_time(manager: Manager, mps: MpsManager, tools: ReleaserDependencies) -> None:
+    """Have MPS clients of pods that are being deleted released, on every GPU that has or will have a daemon of ours."""
 
     def open_lane(gpu: str) -> None:
-        lane = ClientReleaser(gpu, DaemonClients(manager, gpu), tools)
-        departures.wake.append(lane.woken)
-        run_periodically(EVERY, f"release-{gpu}", lane.turn, stopped, lane.woken)
+        lane = ClientReleaser(gpu, DaemonClients(mps, gpu), tools)
+        tools.departures.subscribe(lane.woken)
+        manager.add(f"release-{gpu}", lane.turn, every=EVERY, wake=lane.woken)
 
-    manager.follow(open_lane)
+    mps.follow(open_lane)

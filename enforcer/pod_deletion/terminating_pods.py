@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, departure, leaving_now, running
+from enforcer.runtime.manager import Wake
 from gpushare.errors import ClusterError
 
 GONE_SECONDS: Final = 30.0
@@ -33,10 +34,13 @@ class TerminatingPods:
         """Namespaces and names, by UID."""
         self._missing: set[str] = set()
         """Pods that the last list lacked: one list may be wrong, and who is released is gone for good."""
-        self.doubted: Final = threading.Event()
+        self.doubted: Final = Wake()
         """Set when ``settle`` has something to ask."""
-        self.wake: Final[list[threading.Event]] = []
-        """Set whenever a pod begins to leave, or has less time than before."""
+        self._wake: list[threading.Event] = []
+
+    def subscribe(self, wake: threading.Event) -> None:
+        """Set an event whenever a pod begins to leave, or has less time than before."""
+        self._wake.append(wake)
 
     def listed(self, pods: Sequence[Object]) -> None:
         """Take in a whole list; a pod that is missing in two of them was deleted by force. See ``settle``."""
@@ -111,7 +115,7 @@ class TerminatingPods:
     def _leave(self, found: TerminationDeadline) -> None:
         self._alive.discard(found.uid)
         self._leaving[found.uid] = found
-        for event in self.wake:
+        for event in self._wake:
             event.set()
 
     def _forget(self, uid: str) -> None:

@@ -148,6 +148,11 @@ class Checkpoint:
         seen, known = (found.st_ino, found.st_size, found.st_mtime_ns), self._known
         return known[1] if known[0] == seen else self._load(seen)
 
+    @property
+    def latest(self) -> tuple[Quota, ...]:
+        """The quotas that were read last; the disk is not asked."""
+        return self._known[1]
+
     def in_force(self, quota: Quota) -> Quota | None:
         """Return what a container may use now that was decided on by an earlier quota, no less than by that one.
 

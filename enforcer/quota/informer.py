@@ -11,9 +11,11 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.from_claims import quotas_of
 from enforcer.quota.kept_fields import kept_pod
 from enforcer.quota.types import Quota
+from enforcer.runtime.manager import Manager, Wake
 from gpushare.contract import DRIVER, NAMESPACE_LABEL, is_ours
 from gpushare.errors import ClusterError
 from gpushare.informer import Informer
@@ -27,6 +29,8 @@ Object = dict[str, Any]
 SETTLE: Final = 0.1
 """Seconds to let a burst of events pass before quotas are worked out once."""
 PATIENCE: Final = 1.0
+STATE: Final = "state"
+"""The thread that waits for the disk of the state directory."""
 EVERYTHING: Final = ("claims", "pods", "namespaces", "slices")
 WITH_KUBELET: Final = ("pods", "namespaces")
 """What is left to look at where the kubelet has claims prepared."""
@@ -52,34 +56,55 @@ class PodListener(Protocol):
         """Take in one event: ADDED, MODIFIED or DELETED."""
 
 
-Rule = Callable[[Mapping[str, Sequence[Object]]], tuple[Quota, ...]]
-"""From what was seen, by kind, to the quotas."""
+class QuotaRule(Protocol):
+    """How quotas follow from the objects on the API server."""
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The kinds of objects that the rule needs."""
+
+    def namespaces(self) -> frozenset[str]:
+        """Return the namespaces that matter beside those of this node's pods."""
+
+    def quotas(self, seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
+        """Return the quotas, from the objects by kind."""
 
 
-def from_claims(node: str) -> Rule:
-    """Take quotas from allocated claims, without a kubelet that has them prepared."""
-    return lambda seen: quotas_of(node, seen["claims"], seen["pods"], seen["namespaces"], seen["slices"])
+class AllocatedClaims:
+    """Takes quotas from allocated claims, where the enforcer prepares none.
+
+    Args:
+        node: this node's name.
+    """
+
+    kinds = EVERYTHING
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    def namespaces(self) -> frozenset[str]:
+        """See ``QuotaRule``."""
+        return frozenset()
+
+    def quotas(self, seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
+        """See ``QuotaRule``."""
+        return quotas_of(self._node, seen["claims"], seen["pods"], seen["namespaces"], seen["slices"])
 
 
 class QuotaInformer:
     """The objects quotas are made from, as last seen. Nothing is worked out before all kinds have been listed once.
 
     Args:
-        node: this node's name.
-        rule: how quotas come from what was seen; by default from allocated claims.
-        kinds: what is looked at; the rule needs no other.
+        rule: how quotas come from what was seen.
+        changed: set when something was seen.
+        listeners: told of pods.
     """
 
-    def __init__(self, node: str, rule: Rule | None = None, kinds: Iterable[str] = EVERYTHING) -> None:
-        self._rule = rule or from_claims(node)
-        self._kinds: dict[str, dict[str, Object] | None] = dict.fromkeys(kinds)
+    def __init__(self, rule: QuotaRule, changed: threading.Event, listeners: Sequence[PodListener] = ()) -> None:
+        self._rule, self._changed, self._listeners = rule, changed, tuple(listeners)
+        self._kinds: dict[str, dict[str, Object] | None] = dict.fromkeys(rule.kinds)
         self.kinds: Final = frozenset(self._kinds)
         self._lock = threading.Lock()
-        self.changed: Final = threading.Event()
-        self.listeners: Final[list[PodListener]] = []
-        """Told of pods; to be added before anything is followed."""
-        self.also: Callable[[], Iterable[str]] = tuple
-        """Names of namespaces that matter, beside those of this node's pods."""
 
     def reset(self, kind: str, items: Iterable[Object]) -> None:
         """Know exactly these objects of one kind."""
@@ -87,7 +112,7 @@ class QuotaInformer:
         kept = [each for each in map(partial(_kept, kind), items) if each is not None]
         with self._lock:
             self._kinds[kind] = {_key(kind, item): item for item in kept}
-        self.changed.set()
+        self._changed.set()
         self._tell(kind, lambda each: each.listed(kept))
 
     def event(self, kind: str, change: str, item: Object) -> None:
@@ -101,13 +126,13 @@ class QuotaInformer:
                 known.pop(_key(kind, item), None)
             else:
                 known[_key(kind, item)] = kept
-        self.changed.set()
+        self._changed.set()
         if kept is not None:
             self._tell(kind, lambda each: each.changed(change, kept))
 
     def _tell(self, kind: str, what: Callable[[PodListener], None]) -> None:
         """Tell the listeners. The watch they hang on must not end by a bug of theirs."""
-        for each in self.listeners if kind == "pods" else ():
+        for each in self._listeners if kind == "pods" else ():
             try:
                 what(each)
             except Exception:  # a bug in one listener must not end the watch, nor what the others learn
@@ -115,12 +140,12 @@ class QuotaInformer:
 
     def quotas(self) -> tuple[Quota, ...] | None:
         """Work out the quotas; ``None`` while something has never been listed."""
-        also = frozenset(self.also())
+        also = self._rule.namespaces()
         with self._lock:
             if any(items is None for items in self._kinds.values()):
                 return None
             kinds = {kind: self._seen(kind, also) for kind in self._kinds}
-        return self._rule(kinds)
+        return self._rule.quotas(kinds)
 
     def _seen(self, kind: str, also: frozenset[str]) -> list[Object]:
         """Of namespaces only those that matter here: how many others there are must not cost this node anything."""
@@ -167,50 +192,48 @@ def _kept(kind: str, item: Object) -> Object | None:
     return {"metadata": {"name": metadata["name"], "annotations": ours}}
 
 
-def follow_quotas(
-    cluster: KubeClient,
-    books: QuotaInformer,
-    node: str,
-    on_quotas: Callable[[tuple[Quota, ...]], None],
-    stopped: threading.Event,
+def add_informers(
+    manager: Manager, cluster: KubeClient, books: QuotaInformer, node: str, checkpoint: Checkpoint, changed: Wake
 ) -> None:
-    """Keep telling ``on_quotas`` what the quotas are, from threads that end with the process."""
+    """Follow the objects, each kind in a thread of its own, and keep the checkpoint up to date.
+
+    Args:
+        manager: of the threads.
+        cluster: where the objects are.
+        books: take in the objects.
+        node: this node's name.
+        checkpoint: takes the quotas.
+        changed: set when the quotas have to be worked out again.
+    """
     for kind, (where, query) in sources(node).items():
-        if kind not in books.kinds:
-            continue
-        follower = Informer(cluster, where, partial(books.reset, kind), partial(books.event, kind), _failed, **query)
-        _thread(f"follow-{kind}", partial(follower.run, stopped.is_set))
-    _thread("quotas", partial(_keep_quotas, books, on_quotas, stopped))
+        if kind in books.kinds:
+            follower = Informer(
+                cluster, where, partial(books.reset, kind), partial(books.event, kind), _failed, **query
+            )
+            name, run = f"follow-{kind}", partial(follower.run, manager.stopped.is_set)
+            manager.add_server(name, threading.Thread(target=run, name=name, daemon=True).start, None)
+    manager.add("quotas", partial(_write_quotas, books, checkpoint, changed), wake=changed, thread=STATE)
 
 
-def _keep_quotas(
-    books: QuotaInformer, on_quotas: Callable[[tuple[Quota, ...]], None], stopped: threading.Event
-) -> None:
-    while not stopped.is_set():
-        if not books.changed.wait(PATIENCE):
-            continue
-        time.sleep(SETTLE)
-        books.changed.clear()
-        try:
-            quotas = books.quotas()
-            if quotas is not None:
-                on_quotas(quotas)
-        except OSError as error:
-            log.warning("quotas not written; tried again", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
-            _once_more(books)
-        except Exception:  # whatever it is, it must not be the end of learning who may hold what
-            log.exception("quotas not worked out; tried again", reason=str(Reason.INTERNAL))
-            _once_more(books)
+def _write_quotas(books: QuotaInformer, checkpoint: Checkpoint, changed: Wake) -> None:
+    time.sleep(SETTLE)
+    changed.clear()
+    try:
+        quotas = books.quotas()
+        if quotas is not None:
+            checkpoint.write(quotas)
+    except OSError as error:
+        log.warning("quotas not written; tried again", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
+        _once_more(changed)
+    except Exception:  # whatever it is, it must not be the end of learning who may hold what
+        log.exception("quotas not worked out; tried again", reason=str(Reason.INTERNAL))
+        _once_more(changed)
 
 
-def _once_more(books: QuotaInformer) -> None:
+def _once_more(changed: Wake) -> None:
     time.sleep(PATIENCE)
-    books.changed.set()
+    changed.set()
 
 
 def _failed(error: ClusterError) -> None:
     log.warning("watch interrupted; what was known stays in force", reason=str(error.reason), error=error.message)
-
-
-def _thread(name: str, run: Callable[[], None]) -> None:
-    threading.Thread(target=run, name=name, daemon=True).start()

@@ -1,12 +1,13 @@
 """The modes of a node's GPUs as they are now: what its label says, what tenants hold, what is just being done."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Self
+from typing import Any
 
 import structlog
 
+from enforcer.quota.prepared_claims import PreparedClaims
 from enforcer.quota.sharing_mode import SharingModes, parse_mode
 from enforcer.quota.types import Mode
 from gpushare.errors import ConfigError
@@ -19,39 +20,21 @@ class SharingModeController:
     """The modes of a node's GPUs, as they are now. Any thread may ask.
 
     Args:
+        claims: keep the mode of their GPUs. Where the label is heeded, no mode is known until they were read.
         default: the operator's, for a node without a label.
-        complain: told what is wrong with the node's label.
         changed: set when daemons may have to be started or ended.
+        labelled: whether the node's label is heeded; if not, every GPU has the default.
     """
 
     def __init__(
-        self,
-        default: Mode = Mode.MPS,
-        complain: Callable[[str], object] = lambda _: None,
-        changed: threading.Event | None = None,
+        self, claims: PreparedClaims, default: Mode, changed: threading.Event, *, labelled: bool = True
     ) -> None:
-        self._default, self._complain = default, complain
-        self._labelled = True
-        self._wanted: Mode | None = None
-        self._held: Callable[[], Mapping[str, Mode]] | None = None
+        self._claims, self._default, self._changed, self._labelled = claims, default, changed, labelled
+        self._wanted = None if labelled else default
         self._kept: dict[str, tuple[Mode | None, int]] = {}
         self._lock = threading.Lock()
-        self.changed: Final = changed or threading.Event()
         self.problem: str | None = None
         """What is wrong with the node's label; ``None`` where nothing is."""
-
-    @classmethod
-    def fixed(cls, mode: Mode = Mode.MPS) -> Self:
-        """Every GPU is shared like this, whatever the node's label says."""
-        modes = cls(mode)
-        modes._labelled, modes._wanted = False, mode
-        modes.follow(dict)
-        return modes
-
-    def follow(self, held: Callable[[], Mapping[str, Mode]]) -> None:
-        """Learn from now on how the GPUs of prepared claims are shared. Before that nothing is known of any GPU."""
-        self._held = held
-        self.changed.set()
 
     def read(self, node: Mapping[str, Any]) -> SharingModes:
         """Take in what the node's object says now."""
@@ -72,6 +55,10 @@ class SharingModeController:
         """Say how a GPU is shared now; ``None``: that is not known, or it is not shared."""
         return self.now().of(gpu)
 
+    def has_daemon(self, gpu: str) -> bool:
+        """Say whether a GPU has an MPS daemon, or is to have one as soon as it is shared."""
+        return self.of(gpu) in {None, Mode.MPS}
+
     @contextmanager
     def kept(self, gpus: Iterable[str]) -> Iterator[Mapping[str, Mode | None]]:
         """Keep GPUs in the mode they are in now, by UUID, while a claim is prepared for it or a daemon ended."""
@@ -88,10 +75,11 @@ class SharingModeController:
                 self._let_go(mine)
 
     def _now(self) -> SharingModes:
-        if self._held is None:
+        held = self._claims.modes()
+        if held is None and self._labelled:
             return SharingModes(None)
         kept = {gpu: mode for gpu, (mode, _) in self._kept.items() if mode is not None}
-        return SharingModes(self._wanted, {**self._held(), **kept}, self.problem)
+        return SharingModes(self._wanted, {**(held or {}), **kept}, self.problem)
 
     def _let_go(self, gpus: Iterable[str]) -> None:
         for gpu in gpus:
@@ -103,8 +91,6 @@ class SharingModeController:
         before, self._wanted, self.problem = (self._wanted, self.problem), wanted, problem
         if before == (wanted, problem):
             return
-        if problem is not None:
-            self._complain(problem)
-        else:
+        if problem is None:
             log.info("sharing mode selected", reason=str(Reason.MODE_SELECTED), mode=str(wanted))
-        self.changed.set()
+        self._changed.set()

@@ -5,7 +5,9 @@ scheduler, so the annotation follows kills at once and all else slowly, and neve
 that of an enforcer (``policy-slices.yaml``), and an enforcer that finds its log behind the annotation says so.
 """
 
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -14,7 +16,7 @@ import structlog
 
 from enforcer.audit.log import AuditLog
 from enforcer.audit.record import GENESIS, ChainHead, Kind
-from enforcer.runtime.background import run_periodically
+from enforcer.runtime.manager import Wake
 from enforcer.status.events import NodeEvent, NodeEventRecorder
 from gpushare.contract import AUDIT_HEAD, DRIVER
 from gpushare.errors import ClusterError, ConfigError
@@ -26,10 +28,29 @@ log = structlog.get_logger()
 EVERY: Final = 30.0
 """Seconds between looks; what is no kill waits for the next."""
 GAP: Final = 3.0
-"""Seconds between two writes at least."""
+"""Seconds between two writes at least, and between two questions whether a look is due."""
 PRESSING: Final = frozenset({Kind.OUTCOME, Kind.RECOVERED})
 """Kinds of records that are anchored at once."""
 REMOVE: Final = f"kubectl annotate resourceslice {{slice}} {AUDIT_HEAD}-"
+
+
+class PressingRecords:
+    """Notes the records that are anchored at once; a listener of the audit log.
+
+    Attributes:
+        wake: set at each, for the thread of the publisher.
+        noted: set at each; cleared by the publisher.
+    """
+
+    def __init__(self) -> None:
+        self.wake: Final = Wake()
+        self.noted: Final = threading.Event()
+
+    def took(self, kind: Kind, _: bytes) -> None:
+        """Take note of a record; never waits and never fails."""
+        if kind in PRESSING:
+            self.noted.set()
+            self.wake.set()
 
 
 class AnchorPublisher:
@@ -39,8 +60,9 @@ class AnchorPublisher:
         cluster: where the slices are.
         node: whose.
         audit_log: the log.
-        rest: called after a write, to let some time pass.
-        tell: told once where the log lacks what the annotation names.
+        pressing: its records that are anchored at once.
+        events: take an Event where the log lacks what the annotation names.
+        clock: seconds that never go back.
     """
 
     def __init__(
@@ -48,19 +70,23 @@ class AnchorPublisher:
         cluster: KubeClient,
         node: str,
         audit_log: AuditLog,
-        rest: Callable[[], object],
-        tell: Callable[[NodeEvent], None],
+        pressing: PressingRecords,
+        events: NodeEventRecorder,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cluster, self._node, self._log, self._rest, self._tell = cluster, node, audit_log, rest, tell
+        self._cluster, self._node, self._log, self._pressing, self._events = cluster, node, audit_log, pressing, events
+        self._clock, self._looked, self._wrote = clock, -math.inf, -math.inf
         self._written: ChainHead | None = None
-        self.woken: Final = threading.Event()
         self.problem: str | None = None
         """Why the annotation is not where the log stands; ``None`` where it is, or there is no slice to bear it."""
 
-    def took(self, kind: Kind, _: bytes) -> None:
-        """Take note of a record; never waits and never fails."""
-        if kind in PRESSING:
-            self.woken.set()
+    def run_once(self) -> None:
+        """Bring the annotation up to the log if that is due: after a pressing record, or after a while."""
+        now = self._clock()
+        if now - self._wrote >= GAP and (self._pressing.noted.is_set() or now - self._looked >= EVERY):
+            self._looked = now
+            self._pressing.noted.clear()
+            self.turn()
 
     def turn(self) -> None:
         """Bring the annotation up to the log. What fails is tried again next time."""
@@ -72,7 +98,7 @@ class AnchorPublisher:
             self._complain(Reason.AUDIT_UNWRITABLE, f"the audit log's head is not anchored: {error}")
         else:
             if wrote:
-                self._rest()
+                self._wrote = self._clock()
 
     def _bring(self, head: ChainHead) -> bool:
         """Write the annotation where it is behind. Returns whether it was."""
@@ -103,25 +129,13 @@ class AnchorPublisher:
         told = f"ResourceSlice {name} has seen record {seen}, which this node's audit log does not hold"
         problem = f"{told}: it was cut, replaced or begun anew; to anchor it anew: {REMOVE.format(slice=name)}"
         if problem != self.problem:
-            self._tell(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))
+            self._events.report(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))
         self.problem = problem
 
     def _complain(self, reason: Reason, problem: str) -> None:
         if problem != self.problem:
             log.warning("audit log not anchored", reason=str(reason), error=problem)
         self.problem = problem
-
-
-def start_anchor_publisher(
-    audit_log: AuditLog, cluster: KubeClient, node: str, stopped: threading.Event
-) -> AnchorPublisher:
-    """Begin to keep a node's annotation, in a thread that ends with the process."""
-    anchor = AnchorPublisher(
-        cluster, node, audit_log, lambda: stopped.wait(GAP), NodeEventRecorder(cluster, node).report
-    )
-    audit_log.listeners.append(anchor.took)
-    run_periodically(EVERY, "anchor", anchor.turn, stopped, anchor.woken)
-    return anchor
 
 
 def published_head(item: Mapping[str, Any]) -> ChainHead | None:

@@ -1,91 +1,63 @@
-"""Which GPUs may be shared now: who else offers them, and how they are. Put together, and kept up to date."""
+"""Put together which GPUs may be shared now: who else offers them, their health, sharing mode and limit back end."""
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from enforcer.attribution.snapshot import GpuSnapshot
-from enforcer.nvml.device_health import LOOK_EVERY, GpuConditions
+from enforcer.attribution.usage import UsageSampler
+from enforcer.nvml.device_health import GpuConditions
 from enforcer.nvml.types import Gpu
-from enforcer.resourceslices.contention import Allocatable
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.resourceslices.contention_monitor import ContentionMonitor
 from enforcer.resourceslices.devices import of_gpu
-from enforcer.resourceslices.health_monitor import GpuHealthMonitor, HealthProbe, Tenants
-from enforcer.resourceslices.publisher import SlicePublisher
-from enforcer.runtime.background import run_periodically
-from enforcer.status.events import NodeEventRecorder
-from gpushare.errors import ClusterError, GpuShareError
-from gpushare.kube_client import KubeClient
+from enforcer.resourceslices.health_monitor import GpuHealthMonitor
 from gpushare.reasons import Reason
 
 
+class LimitBackends(Protocol):
+    """Knows the limit back ends; ``enforcer.limits.applier.LimitApplier`` does."""
+
+    def backends(self) -> Mapping[str, str]:
+        """Return the limit back end of each GPU, by UUID; a GPU whose back end is not chosen yet is missing."""
+
+
 class GpuAvailability:
-    """Judges this node's GPUs from outside (contended) and inside (ill).
+    """Tells the conditions of this node's GPUs.
 
     Args:
-        cluster: the API server; ``None``: nobody else can offer anything, and nobody is told.
-        node: this node's name.
-        allocatable: asks the kubelet what device plugins offer.
+        contention: finds who else offers them; ``None``: there is no cluster, and nobody can.
+        health: judges them; ``None``: they are not published, and nobody does.
+        modes: how they are shared.
+        limits: who keeps limits on them.
+        watch: samples them.
     """
 
-    def __init__(self, cluster: KubeClient | None, node: str, allocatable: Callable[[], Allocatable]) -> None:
-        self._cluster, self._node = cluster, node
-        self._reporter = NodeEventRecorder(cluster, node)
-        self._contests = None if cluster is None else ContentionMonitor(cluster, node, allocatable, self._reporter)
-        self._doctor: GpuHealthMonitor | None = None
-
-    def contended(self, gpus: Sequence[Gpu]) -> Mapping[str, str]:
-        """Say which of these GPUs somebody else offers, by UUID, as sentences. May take seconds."""
-        return {} if self._contests is None else self._contests.look(gpus)
-
-    def standing(self, gpus: Sequence[Gpu]) -> GpuConditions:
-        """Say all that is known, after a look at who else offers these GPUs. May take seconds."""
-        return GpuConditions(unhealthy=self._ill(), contended=self.contended(gpus))
-
-    def now(self) -> GpuConditions:
-        """Say all that is known, without looking."""
-        return GpuConditions(unhealthy=self._ill(), contended={} if self._contests is None else self._contests.current)
-
-    def health(self, views: Sequence[GpuSnapshot]) -> dict[str, Reason | None]:
-        """Say by UUID why each GPU that was seen is unhealthy; ``None`` where it is healthy."""
-        ill = self._ill()
-        return {**dict(ill), **{view.gpu.uuid: of_gpu(ill, view.gpu) for view in views}}
-
-    def examine(
+    def __init__(
         self,
-        views: Callable[[], Sequence[GpuSnapshot]],
-        examiner: HealthProbe,
-        failures: Callable[[], Mapping[str, GpuShareError]],
-        changed: threading.Event,
-        stopped: threading.Event,
-        tenants: Tenants,
+        contention: ContentionMonitor | None,
+        health: GpuHealthMonitor | None,
+        modes: SharingModeController,
+        limits: LimitBackends,
+        watch: UsageSampler,
     ) -> None:
-        """Begin to look after health, from a thread that ends with the process.
+        self._contention, self._health, self._modes, self._limits = contention, health, modes, limits
+        self._watch = watch
 
-        Args:
-            views: see ``GpuHealthMonitor``, as for the next two.
-            examiner: see there.
-            failures: what is wrong with daemons.
-            changed: set when the offer has to be made again at once.
-            stopped: set when there is to be no other look.
-            tenants: see ``GpuHealthMonitor``.
-        """
-        doctor = GpuHealthMonitor(views, examiner, failures, self._reporter, tenants)
-        if self._cluster is not None:
-            with suppress(ClusterError):  # then what was is found again, or is over
-                doctor.remember(SlicePublisher(self._cluster, self._node).ill())
-        self._doctor = doctor
-        run_periodically(LOOK_EVERY, "health", lambda: changed.set() if doctor.turn() else None, stopped)
+    def check(self, gpus: Sequence[Gpu]) -> GpuConditions:
+        """Return all that is known, after a check who else offers these GPUs. May take seconds."""
+        contended = {} if self._contention is None else self._contention.look(gpus)
+        return GpuConditions(unhealthy=self._ill(), contended=contended, backends=self._limits.backends())
 
-    @property
-    def healed(self) -> threading.Event | None:
-        """Set when a contest has ended; ``None`` where there is none."""
-        return None if self._contests is None else self._contests.changed
+    def cached(self) -> GpuConditions:
+        """Return all that is known of the GPUs that were sampled last, without a check."""
+        ways, gpus = self._modes.now(), [view.gpu for view in self._watch.latest if not view.gpu.mig_enabled]
+        modes = {gpu.uuid: str(mode) for gpu in gpus if (mode := ways.of(gpu.uuid)) is not None}
+        contended = {} if self._contention is None else self._contention.current
+        return GpuConditions(unhealthy=self._ill(), contended=contended, modes=modes)
 
-    def problems(self) -> Iterator[str]:
-        """Say what cannot be known now."""
-        if self._contests is not None:
-            yield from self._contests.problems()
+    def health(self) -> dict[str, Reason | None]:
+        """Return by UUID why each GPU that was sampled is unhealthy; ``None`` where it is healthy."""
+        ill = self._ill()
+        return {**ill, **{view.gpu.uuid: of_gpu(ill, view.gpu) for view in self._watch.latest}}
 
     def _ill(self) -> Mapping[str, Reason]:
-        return {} if self._doctor is None else self._doctor.ill
+        return {} if self._health is None else self._health.ill

@@ -32,14 +32,19 @@ class ContentionMonitor:
         node: this node's name.
         allocatable: asks the kubelet what device plugins offer; raises ``KubeletError``.
         reporter: tells the operator what changed.
+        changed: set when daemons may have to be started.
     """
 
     def __init__(
-        self, cluster: KubeClient, node: str, allocatable: Callable[[], Allocatable], reporter: NodeEventRecorder
+        self,
+        cluster: KubeClient,
+        node: str,
+        allocatable: Callable[[], Allocatable],
+        reporter: NodeEventRecorder,
+        changed: threading.Event,
     ) -> None:
         self._cluster, self._node, self._allocatable, self._reporter = cluster, node, allocatable, reporter
-        self.changed: Final = threading.Event()
-        """Set when daemons may have to be started."""
+        self._changed = changed
         self._lock = threading.Lock()
         self._known: dict[str, Mapping[str, str]] = {}
         self._failed: dict[str, str] = {}
@@ -99,5 +104,5 @@ class ContentionMonitor:
         silent = next((source for source in (KUBELET, SLICES) if source not in self._known), None)
         unsure = {} if silent is None else {gpu.uuid: f"{silent} {UNSURE}" for gpu in gpus}
         if self.current.keys() - unsure.keys() - self._told.keys():
-            self.changed.set()
+            self._changed.set()
         self.current = {**unsure, **self._told}

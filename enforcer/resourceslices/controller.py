@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -11,10 +11,10 @@ import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
-from enforcer.nvml.device_health import GpuConditions
-from enforcer.nvml.types import Gpu
+from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Quota
+from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.devices import (
     ExcludedGpu,
     InventoryPolicy,
@@ -27,7 +27,6 @@ from enforcer.resourceslices.devices import (
 )
 from enforcer.resourceslices.foreign_memory import SmoothedUsage, foreign_mib, rounded, smooth, terminating_mib
 from enforcer.resourceslices.publisher import SlicePublisher
-from enforcer.runtime.background import run_periodically
 from gpushare.errors import ClusterError, ConfigError, NvmlError
 from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.reasons import Reason
@@ -46,6 +45,16 @@ def held_mib(quotas: Sequence[Quota]) -> dict[str, int]:
     return dict(held)
 
 
+class OwnProcesses(Protocol):
+    """Knows gpu-share's own processes on the node; ``enforcer.mps.own_processes.EnforcerProcesses`` does."""
+
+    def pods(self) -> frozenset[str]:
+        """Return the UIDs of our own pods."""
+
+    def mps_servers(self) -> frozenset[int]:
+        """Return the pids of MPS's daemons and servers that are known now."""
+
+
 class SliceController:
     """Publishes what this node has to offer, again and again.
 
@@ -53,10 +62,9 @@ class SliceController:
         cluster: where to.
         node: this node's name.
         policy: the operator's.
-        standing: asked at each offer which of these GPUs are contended or ill.
-        own: asked for the UIDs of our own pods, whose memory is accounted for.
-        servers: asked for the pids of MPS's servers, whose memory is.
-        modes: how these GPUs are shared; by default as the policy says.
+        availability: tells at each offer which of these GPUs are contended or ill.
+        own: whose memory is accounted for.
+        modes: how these GPUs are shared.
     """
 
     def __init__(
@@ -64,13 +72,12 @@ class SliceController:
         cluster: KubeClient,
         node: str,
         policy: InventoryPolicy,
-        standing: Callable[[Sequence[Gpu]], GpuConditions] = lambda _: GpuConditions(),
-        own: Callable[[], Collection[str]] = frozenset,
-        servers: Callable[[], Collection[int]] = tuple,
-        modes: SharingModeController | None = None,
+        availability: GpuAvailability,
+        own: OwnProcesses,
+        modes: SharingModeController,
     ) -> None:
         self._cluster, self._node, self._policy = cluster, node, policy
-        self._standing, self._own, self._ask_servers, self._modes = standing, own, servers, modes
+        self._availability, self._own, self._modes = availability, own, modes
         self._servers: frozenset[int] = frozenset()
         self._ours: frozenset[str] = frozenset()
         self._taken: Mapping[str, int] = {}
@@ -91,12 +98,12 @@ class SliceController:
             if self._order is None:
                 self._order = self._publisher.order()
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
-            ways = None if self._modes is None else self._modes.read(node)
+            ways = self._modes.read(node)
             # Without any the annotation's names mean nothing, and what was offered before has to go.
             gpus = shareable_gpus([view.gpu for view in views], node) if views else ()
             found = build_devices(
                 gpus, self._policy, foreign_mib=self._take(views, quotas, leaving), held_mib=held_mib(quotas),
-                standing=self._standing(gpus), ways=ways, before=self._order,
+                standing=self._availability.check(gpus), ways=ways, before=self._order,
             )  # fmt: skip
             owner = node["metadata"]["uid"]
             slices = resource_slices(self._node, found.devices, owner, found.left_out) if gpus else []
@@ -131,8 +138,8 @@ class SliceController:
         """Work out, by GPU, what shares cannot have: what is foreign, and what pods on their way out still hold."""
         # A daemon that does not answer still has its server: one known before counts while it holds memory.
         holding = frozenset(holder.identity.pid for view in views for holder in view.holders)
-        self._servers = holding & self._servers.union(self._ask_servers())
-        self._ours = frozenset(self._own())
+        self._servers = holding & self._servers.union(self._own.mps_servers())
+        self._ours = self._own.pods()
         seen = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
         self._foreign = smooth(self._foreign, seen)
         left = terminating_mib(views, leaving)
@@ -172,8 +179,10 @@ class Turns:
 
     offering: SliceController
     watch: UsageSampler
-    quotas: Callable[[], Sequence[Quota]]
-    preparer: ClaimSource | None = None
+    checkpoint: Checkpoint
+    changed: threading.Event
+    """Set when the offer has to be made at once."""
+    preparer: ClaimSource | None
 
     def offer(self) -> None:
         """Look, and make the offer fit."""
@@ -185,22 +194,12 @@ class Turns:
             # None was ever seen: what an enforcer before us offered cannot be had.
             log.warning("no GPU offered", reason=str(error.reason), error=error.message)
             views = ()
-        self.offering.publish(views, self.quotas(), self._leaving())
+        self.offering.publish(views, self.checkpoint.read(), self._leaving())
 
-    def due(self) -> bool:
-        """Say, by what was seen last, whether the offer cannot wait."""
-        return self.offering.outgrown(self.watch.latest, self.quotas(), self._leaving())
-
-    def keep(self, poll: float, changed: threading.Event, stopped: threading.Event) -> None:
-        """Begin to make the offer, in threads that end with the process.
-
-        Args:
-            poll: seconds between questions whether it is due.
-            changed: set when it has to be made at once.
-            stopped: set when there is to be no other turn.
-        """
-        run_periodically(EVERY, "offer", self.offer, stopped, changed)
-        run_periodically(poll, "offer-due", lambda: changed.set() if self.due() else None, stopped)
+    def hasten(self) -> None:
+        """Have the offer made at once if it cannot wait, by what was seen last; asks nobody and never waits."""
+        if self.offering.outgrown(self.watch.latest, self.checkpoint.latest, self._leaving()):
+            self.changed.set()
 
     def _leaving(self) -> frozenset[str]:
         return frozenset() if self.preparer is None else self.preparer.leaving()

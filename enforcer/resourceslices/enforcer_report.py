@@ -5,7 +5,6 @@ scheduler, so the annotation is written where something changed, and for problem
 """
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.runtime.background import run_periodically
 from gpushare.contract import DRIVER, ENFORCER
 from gpushare.errors import ClusterError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
@@ -104,13 +102,6 @@ class ReportPublisher:
         change = {"metadata": {"annotations": {ENFORCER: json.dumps(after)}}}
         self._cluster.patch(path(RESOURCE_V1, "resourceslices", first["metadata"]["name"]), change)
         self._written = self._clock()
-
-
-def start_report_publisher(
-    cluster: KubeClient, node: str, state: Callable[[], EnforcerState], stopped: threading.Event
-) -> None:
-    """Begin to keep the annotation, in a thread that ends with the process."""
-    run_periodically(EVERY, "report", ReportPublisher(cluster, node, state).run_once, stopped)
 
 
 def _read(text: object) -> dict[str, Any]:

@@ -1,17 +1,21 @@
 """Looks at the GPUs' health: what NVML says of a card, what was seen of it, and whether its MPS daemon keeps up."""
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.usage import UsageSampler
 from enforcer.nvml.device_health import APPLICATION_XIDS, Health, update_health
-from enforcer.quota.types import Quota
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.status.events import NodeEvent, NodeEventRecorder
-from enforcer.status.messages import UserMessage
-from gpushare.errors import GpuShareError, MpsError, NvmlError
+from enforcer.status.messages import EventSink, UserMessage
+from gpushare.errors import ClusterError, GpuShareError, MpsError, NvmlError
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -40,42 +44,52 @@ class HealthProbe(Protocol):
         """Say which critical errors happened since the last question: UUID and XID. Raises ``NvmlError``."""
 
 
+class DaemonFailures(Protocol):
+    """Knows why MPS daemons do not serve; ``enforcer.mps.supervisor.MpsSupervisor`` does."""
+
+    @property
+    def failures(self) -> Mapping[str, GpuShareError]:
+        """By GPU, why its daemon does not serve."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tenants:
     """The containers of this node, and what takes messages to their owners."""
 
-    quotas: Callable[[], Sequence[Quota]] = tuple
-    tell: Callable[[UserMessage], None] = lambda _: None
+    checkpoint: Checkpoint
+    sink: EventSink
 
     def of_gpu(self, gpu: str, reason: Reason, note: str) -> None:
         """Tell the owners of the containers on a GPU."""
-        for quota in self.quotas():
+        for quota in self.checkpoint.latest:
             if quota.gpu == gpu:
                 warning = reason is not Reason.RECOVERED
-                self.tell(UserMessage(quota=quota, reason=reason, note=note, action="Watch", warning=warning))
+                self.sink.notify(UserMessage(quota=quota, reason=reason, note=note, action="Watch", warning=warning))
 
 
 class GpuHealthMonitor:
     """Keeps a judgement on each GPU.
 
     Args:
-        views: what was seen last.
+        watch: samples the GPUs.
         examiner: see there.
-        mps: what is wrong with daemons, by UUID.
+        mps: knows what is wrong with daemons; ``None``: there are none.
         reporter: tells the operator what changed.
         tenants: get a message when their GPU changed.
+        changed: set when a judgement changed.
     """
 
     def __init__(
         self,
-        views: Callable[[], Sequence[GpuSnapshot]],
+        watch: UsageSampler,
         examiner: HealthProbe,
-        mps: Callable[[], Mapping[str, GpuShareError]],
+        mps: DaemonFailures | None,
         reporter: NodeEventRecorder,
         tenants: Tenants,
+        changed: threading.Event,
     ) -> None:
-        self._views, self._examiner, self._mps, self._reporter = views, examiner, mps, reporter
-        self._tenants = tenants
+        self._watch, self._examiner, self._mps, self._reporter = watch, examiner, mps, reporter
+        self._tenants, self._changed = tenants, changed
         self._known: dict[str, Health] = {}
 
     @property
@@ -84,19 +98,25 @@ class GpuHealthMonitor:
         # Asked from another thread, while a turn may add a GPU.
         return {gpu: health.ill for gpu, health in dict(self._known).items() if health.ill is not None}
 
-    def remember(self, ill: Mapping[str, Reason]) -> None:
-        """Take over what an enforcer before us found: a restart heals nothing."""
-        self._known = {gpu: Health(ill=reason) for gpu, reason in ill.items()} | self._known
+    def restore(self, publisher: SlicePublisher) -> None:
+        """Take over what an enforcer before us found, from the node's slices: a restart heals nothing.
+
+        If they cannot be read, what was is found again, or is over.
+        """
+        with suppress(ClusterError):
+            self._known = {gpu: Health(ill=reason) for gpu, reason in publisher.ill().items()} | self._known
 
     def turn(self) -> bool:
-        """Look once; say whether a judgement changed."""
-        before, views, mps = self.ill, self._views(), self._mps()
+        """Look once; return whether a judgement changed."""
+        before, views, mps = self.ill, self._watch.latest, {} if self._mps is None else self._mps.failures
         struck = self._struck()
         for view in views:
             gpu = view.gpu.uuid
             seen = self._seen(view, mps.get(gpu))
             self._known[gpu] = update_health(self._known.get(gpu, Health()), seen, xid=gpu in struck)
         self._tell(before, self.ill)
+        if before != self.ill:
+            self._changed.set()
         return before != self.ill
 
     def _seen(self, view: GpuSnapshot, mps: GpuShareError | None) -> Reason | None:

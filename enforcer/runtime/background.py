@@ -1,4 +1,4 @@
-"""Background threads: calls that may hang, such as writes to a disk, with a limited wait; and periodic tasks."""
+"""Run calls that may hang, such as writes to a disk, in the background, and wait for them for a limited time."""
 
 import threading
 import time
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -104,7 +103,7 @@ class BackgroundExecutor:
 
     def _start(self) -> None:
         try:
-            threading.Thread(target=self._work, args=[LINGER_SECONDS], name="aside", daemon=True).start()
+            threading.Thread(target=self._work, args=[LINGER_SECONDS], name="disk", daemon=True).start()
         except RuntimeError:  # no more threads: then who asks does it
             self._work(0.0)
 
@@ -136,35 +135,3 @@ def _pass_on(found: Future[Any], to: Future[Any]) -> None:
         to.set_result(found.result())
     else:
         to.set_exception(error)
-
-
-def run_periodically(
-    seconds: float,
-    name: str,
-    turn: Callable[[], None],
-    stopped: threading.Event,
-    woken: threading.Event | None = None,
-) -> threading.Thread:
-    """Do something now and then every so many seconds, in a thread that ends with the process.
-
-    Args:
-        seconds: between turns.
-        name: of the thread.
-        turn: what to do.
-        stopped: set when there is to be no other turn.
-        woken: set when the next turn is wanted at once.
-    """
-    thread = threading.Thread(target=partial(_repeat, seconds, turn, stopped, woken or stopped), name=name, daemon=True)
-    thread.start()
-    return thread
-
-
-def _repeat(seconds: float, turn: Callable[[], None], stopped: threading.Event, woken: threading.Event) -> None:
-    while not stopped.is_set():
-        if woken is not stopped:
-            woken.clear()
-        try:
-            turn()
-        except Exception:  # a bug in one turn must not end all later ones unseen
-            log.exception("periodic task failed", reason=str(Reason.INTERNAL), thread=threading.current_thread().name)
-        woken.wait(seconds)

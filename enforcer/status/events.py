@@ -1,79 +1,51 @@
 """Events of the API server: on pods for their owners, on the Node for operators."""
 
-import queue
-import threading
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import structlog
 
+from enforcer.status.api_writer import ApiWriter
 from enforcer.status.messages import UserMessage, cut
 from gpushare.contract import DRIVER
-from gpushare.errors import ClusterError
 from gpushare.kube_client import EVENTS_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 Object = dict[str, Any]
-QUEUE: Final = 256
-ATTEMPTS: Final = 5
-RETRY_SECONDS: Final = 1.0
-"""After the first failed attempt; doubled after each."""
-POLL: Final = 0.1
+NOT_DELIVERED: Final = "event not delivered"
 CONTROLLER: Final = f"{DRIVER}/enforcer"
 NODE_EVENTS: Final = "default"
 """Namespace of Events on Nodes."""
 
 
 class PodEventRecorder:
-    """Sends messages to pods' owners as Events. One that fails a few times is dropped and logged."""
+    """Records messages to pods' owners as Events.
 
-    def __init__(self, cluster: KubeClient, node: str) -> None:
-        self._cluster, self._node = cluster, node
-        self._queue: queue.Queue[tuple[UserMessage, datetime]] = queue.Queue(QUEUE)
+    Args:
+        cluster: the API server.
+        node: this node's name.
+        writer: delivers the Events.
+    """
+
+    def __init__(self, cluster: KubeClient, node: str, writer: ApiWriter) -> None:
+        self._cluster, self._node, self._writer = cluster, node, writer
 
     def notify(self, notice: UserMessage) -> None:
-        """Take a notice; never waits and never fails."""
-        try:
-            self._queue.put_nowait((notice, datetime.now(UTC)))
-        except queue.Full:
-            log.warning("notice dropped", reason=str(notice.reason), note=notice.note)
-
-    def start(self) -> None:
-        """Deliver from a thread that ends with the process, so that kills which end during shutdown are too."""
-        threading.Thread(target=self._deliver, name="events", daemon=True).start()
-
-    def flush(self, seconds: float) -> None:
-        """Wait up to so long for what is queued."""
-        deadline = time.monotonic() + seconds
-        while self._queue.unfinished_tasks and time.monotonic() < deadline:
-            time.sleep(POLL)
-
-    def _deliver(self) -> None:
-        while True:
-            notice, when = self._queue.get()
-            try:
-                self._post(event_of(self._node, notice, when))
-            except Exception:  # logged; whatever it is, it must not be the end of telling
-                log.exception("event not delivered", reason=str(Reason.INTERNAL))
-            finally:
-                self._queue.task_done()
-
-    def _post(self, event: Object) -> None:
+        """Take a message; never waits and never fails."""
+        event = event_of(self._node, notice, datetime.now(UTC))
         where = path(EVENTS_V1, "events", namespace=event["metadata"]["namespace"])
-        for attempt in range(ATTEMPTS):
-            try:
-                self._cluster.create(where, event)
-            except ClusterError as error:
-                final = attempt == ATTEMPTS - 1 or error.final
-                log.warning("event not delivered", reason=str(error.reason), final=final, error=error.message)
-                if final:
-                    return
-                time.sleep(RETRY_SECONDS * 2**attempt)
-            else:
-                return
+        self._writer.put(NOT_DELIVERED, partial(self._cluster.create, where, event))
+
+
+class LogEventRecorder:
+    """Records messages to pods' owners in the log alone, where there is no API server."""
+
+    def notify(self, notice: UserMessage) -> None:
+        """Log a message."""
+        log.info("notice", reason=str(notice.reason), pod=notice.quota.pod, note=notice.note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +58,26 @@ class NodeEvent:
 
 
 class NodeEventRecorder:
-    """Reports to operators, in the log and as Events on the Node. What cannot be delivered is dropped and logged."""
+    """Records messages to operators in the log and, if there is an API server, as Events on the Node.
 
-    def __init__(self, cluster: KubeClient | None, node: str) -> None:
-        self._cluster, self._node = cluster, node
+    Args:
+        cluster: the API server; ``None``: there is none.
+        node: this node's name.
+        writer: delivers the Events.
+    """
+
+    def __init__(self, cluster: KubeClient | None, node: str, writer: ApiWriter) -> None:
+        self._cluster, self._node, self._writer = cluster, node, writer
 
     def report(self, news: NodeEvent) -> None:
-        """Say one thing."""
+        """Take a message; never waits and never fails."""
         (log.warning if news.warning else log.info)(news.note, reason=str(news.reason))
-        if self._cluster is None:
-            return
-        body = node_event(self._node, news, datetime.now(UTC))
-        try:
-            self._cluster.create(path(EVENTS_V1, "events", namespace=NODE_EVENTS), body)
-        except ClusterError as error:
-            log.warning("event not delivered", reason=str(error.reason), final=True, error=error.message)
+        if self._cluster is not None:
+            where, event = (
+                path(EVENTS_V1, "events", namespace=NODE_EVENTS),
+                node_event(self._node, news, datetime.now(UTC)),
+            )
+            self._writer.put("node's event not delivered", partial(self._cluster.create, where, event))
 
 
 def node_event(node: str, news: NodeEvent, when: datetime) -> Object:

@@ -66,6 +66,10 @@ class Latest(Collector):
     def __init__(self) -> None:
         self.status: dict[str, Any] = {}
 
+    def show(self, status: dict[str, Any]) -> None:
+        """Take in a status."""
+        self.status = status
+
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges of one moment."""
         status = self.status

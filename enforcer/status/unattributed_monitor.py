@@ -1,12 +1,11 @@
 """Asks now and then which processes ran kernels, for the hint of ``enforcer.status.unattributed``."""
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from enforcer.attribution.snapshot import GpuSnapshot
-from enforcer.runtime.background import run_periodically
+from enforcer.attribution.usage import UsageSampler
 from enforcer.status.unattributed import Growth, Sample, Track, matters, sampled
 from gpushare.errors import NvmlError
 
@@ -20,15 +19,13 @@ class UnattributedMonitor:
     """Keeps a track of each GPU, and asks the driver for more only where that grows.
 
     Args:
-        views: what was seen last.
+        watch: samples the GPUs.
         kernels: see there; may raise ``NvmlError``.
         clock: NVML's, nanoseconds since 1970.
     """
 
-    def __init__(
-        self, views: Callable[[], Sequence[GpuSnapshot]], kernels: Kernels, clock: Callable[[], int] = time.time_ns
-    ) -> None:
-        self._views, self._kernels, self._clock = views, kernels, clock
+    def __init__(self, watch: UsageSampler, kernels: Kernels, clock: Callable[[], int] = time.time_ns) -> None:
+        self._watch, self._kernels, self._clock = watch, kernels, clock
         self._tracks: dict[str, Track] = {}
         self._before = 0
         """When the samples before were taken, microseconds."""
@@ -40,7 +37,7 @@ class UnattributedMonitor:
     def turn(self) -> None:
         """Take a sample of each GPU that can be read."""
         now = self._clock() // 1000
-        for view in self._views():
+        for view in self._watch.latest:
             before, mib = self._tracks.get(view.gpu.uuid, Track()), view.unattributed_mib
             if view.sample is None:  # who ran kernels meanwhile is not asked for later
                 self._tracks[view.gpu.uuid] = Track(growth=before.growth)
@@ -59,12 +56,3 @@ class UnattributedMonitor:
         found = [owners.get(pid) for pid in pids or ()]
         known = [owner.container_id for owner in found if owner is not None]
         return None if pids is None or len(known) < len(found) else frozenset(known)
-
-
-def keep_sampling(
-    views: Callable[[], Sequence[GpuSnapshot]], kernels: Kernels, stopped: threading.Event
-) -> UnattributedMonitor:
-    """Sample until stopped."""
-    monitor = UnattributedMonitor(views, kernels)
-    run_periodically(SECONDS, "unattributed", monitor.turn, stopped)
-    return monitor

@@ -31,13 +31,17 @@ LONG = pytest.param("long arguments", marks=pytest.mark.full)
 TINY_FIELDS = 12
 SECONDS = 120.0
 FOLLOWING = """
-import sys, threading
+import sys
 import enforcer.main
-from enforcer.quota.informer import WITH_KUBELET, QuotaInformer, follow_quotas
+from enforcer.quota.informer import QuotaInformer, add_informers
+from enforcer.runtime.manager import Manager, Wake
 from gpushare.kube_client import KubeClient
-books, stopped = QuotaInformer("gpu-7", lambda seen: (), WITH_KUBELET), threading.Event()
-follow_quotas(KubeClient.connect(sys.argv[1]), books, "gpu-7", lambda quotas: None, stopped)
-stopped.wait()
+from tests.support.wiring import Quotas, Rule
+manager, changed = Manager(), Wake()
+books = QuotaInformer(Rule(lambda seen: ()), changed)
+add_informers(manager, KubeClient.connect(sys.argv[1]), books, "gpu-7", Quotas(tuple), changed)
+manager.start()
+manager.stopped.wait()
 """
 
 

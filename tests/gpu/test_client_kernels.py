@@ -64,7 +64,7 @@ def test_who_takes_managed_memory_alone_is_named_and_beside_another_nobody(here:
 
     reader = SimReader(here.sim)
     watch = UsageSampler(reader, Attributor())
-    monitor = UnattributedMonitor(lambda: watch.latest, reader.ran_kernels)
+    monitor = UnattributedMonitor(watch, reader.ran_kernels)
     taker, other = here.start(), here.start()
 
     def round_(*busy: object) -> None:

@@ -26,7 +26,7 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
 from enforcer.kill import circuit_breaker
 from enforcer.kill.report import KillResult
-from enforcer.loop import EnforcementLoop, LoopDependencies
+from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import OnExceed
@@ -35,6 +35,7 @@ from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
+from tests.support.wiring import loop_parts
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -76,8 +77,8 @@ class Run:
 
     def enforcer(self) -> EnforcementLoop:
         checkpoint = Checkpoint(self.folder)
-        parts = LoopDependencies(
-            watch=UsageSampler(self, self), quotas=checkpoint.read, executor=self,  # type: ignore[arg-type]
+        parts = loop_parts(
+            watch=UsageSampler(self, self), quotas=checkpoint.read, executor=self,
             audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
         )  # fmt: skip
         return EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock)

@@ -29,11 +29,12 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection import state_file
 from enforcer.detection.types import KillDecision
 from enforcer.kill.report import KillResult
-from enforcer.loop import EnforcementLoop, LoopDependencies, boottime
+from enforcer.loop import EnforcementLoop, boottime
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
+from tests.support.wiring import loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -92,8 +93,8 @@ class Life:
 
     def run(self) -> None:
         allowed = (quota(grace_seconds=self.grace),)
-        parts = LoopDependencies(
-            watch=UsageSampler(self, self), quotas=lambda: allowed, executor=self,  # type: ignore[arg-type]
+        parts = loop_parts(
+            watch=UsageSampler(self, self), quotas=lambda: allowed, executor=self,
             audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
         )  # fmt: skip
         EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock).run(threading.Event(), POLL)

@@ -25,10 +25,11 @@ from enforcer.audit.log import AuditLog
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
 from enforcer.kill.report import KillResult
-from enforcer.loop import EnforcementLoop, LoopDependencies
+from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
-from enforcer.quota.informer import QuotaInformer, follow_quotas
+from enforcer.quota.informer import AllocatedClaims, QuotaInformer, add_informers
+from enforcer.runtime.manager import Manager, Wake
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare import kube_client as road
@@ -37,6 +38,7 @@ from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 from tests.safety.apiserver import FAULTS, WELL, ApiServer, Object
 from tests.support import extent
+from tests.support.wiring import loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD
 from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, namespace, piece, pod, result
 from tests.unit.enforcer.quota.test_informer import uid
@@ -77,12 +79,13 @@ class World:
             "resourceslices": [{"metadata": {"name": "s", "uid": "s", "resourceVersion": "1"}} | piece()],
         }
         self.now, self.held, self.killed = 1000.0, {OVER: 100, LATE: 100}, list[str]()
-        self.stopped = threading.Event()
-        stack.callback(self.stopped.set)
-        self.checkpoint = Checkpoint(folder)
-        follow_quotas(_connect(folder, self.server), QuotaInformer(NODE), NODE, Checkpoint(folder).write, self.stopped)
-        parts = LoopDependencies(
-            watch=UsageSampler(self, self), quotas=self.checkpoint.read, executor=self,  # type: ignore[arg-type]
+        manager, changed = Manager(), Wake()
+        stack.callback(manager.stop)
+        self.checkpoint, books = Checkpoint(folder), QuotaInformer(AllocatedClaims(NODE), changed)
+        add_informers(manager, _connect(folder, self.server), books, NODE, Checkpoint(folder), changed)
+        manager.start()
+        parts = loop_parts(
+            watch=UsageSampler(self, self), quotas=self.checkpoint.read, executor=self,
             audit_log=AuditWriter(AuditLog(folder / "audit"), NODE), sink=self, metrics=Metrics(),
         )  # fmt: skip
         self.enforcer = EnforcementLoop(NODE, folder, parts, clock=lambda: self.now)

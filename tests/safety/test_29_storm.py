@@ -23,13 +23,14 @@ from enforcer.audit.kill_records import ProcessOutcome
 from enforcer.detection.types import DetectorConfig, KillDecision
 from enforcer.kill import circuit_breaker
 from enforcer.kill.report import KillResult
-from enforcer.loop import EnforcementLoop, LoopDependencies
+from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.support import extent
+from tests.support.wiring import loop_parts
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -74,8 +75,8 @@ class Storm:
     def enforcer(self) -> EnforcementLoop:
         """A new life of the enforcer."""
         self.metrics = Metrics()
-        parts = LoopDependencies(
-            watch=UsageSampler(self, self), quotas=self.quotas, executor=self, audit_log=_NoLog(), sink=self,  # type: ignore[arg-type] # stand-ins
+        parts = loop_parts(
+            watch=UsageSampler(self, self), quotas=self.quotas, executor=self, audit_log=_NoLog(), sink=self,
             metrics=self.metrics,
         )  # fmt: skip
         return EnforcementLoop("gpu-7", self.folder, parts, clock=lambda: self.now)

@@ -32,7 +32,7 @@ from enforcer.detection.types import KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, NullMpsClient
 from enforcer.kill.report import KillResult
-from enforcer.loop import EnforcementLoop, LoopDependencies
+from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
@@ -41,6 +41,7 @@ from tests.integration.processes.containers import Container, Kubelet
 from tests.support import extent
 from tests.support.patience import patient
 from tests.support.quotas import UnchangedQuotas
+from tests.support.wiring import loop_parts
 from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -139,9 +140,9 @@ class Trial:
         )  # fmt: skip
         executor = KillExecutor("gpu-7", tools, KillTimeouts(term=1.0, kill=1.0))
         quota = self.container.quota(GPU, QUOTA, grace_seconds=GRACE)
-        parts = LoopDependencies(
+        parts = loop_parts(
             watch=watch, quotas=lambda: (quota,), audit_log=log, sink=self, metrics=Metrics(),
-            executor=Noted(partial(self.execute, executor)),  # type: ignore[arg-type]
+            executor=Noted(partial(self.execute, executor)),
         )  # fmt: skip
         enforcer = EnforcementLoop("gpu-7", self.folder, parts)
         until(enforcer, lambda: bool(self.results))

@@ -30,12 +30,15 @@ ENFORCER_MIB: Final = 256
 COMMAND_MIB: Final = 256
 ROOT: Final = Path(__file__).parents[3]
 ENFORCER: Final = """
-import sys, threading, time
-from enforcer.quota.informer import WITH_KUBELET, QuotaInformer, follow_quotas
+import sys, time
+from enforcer.quota.informer import QuotaInformer, add_informers
+from enforcer.runtime.manager import Manager, Wake
 from gpushare.kube_client import KubeClient
-seen, node = [], sys.argv[2]
-books = QuotaInformer(node, lambda found: tuple(seen.append(len(found["pods"])) or ()), WITH_KUBELET)
-follow_quotas(KubeClient.connect(sys.argv[1]), books, node, lambda _: None, threading.Event())
+from tests.support.wiring import Quotas, Rule
+seen, node, manager, changed = [], sys.argv[2], Manager(), Wake()
+books = QuotaInformer(Rule(lambda found: tuple(seen.append(len(found["pods"])) or ())), changed)
+add_informers(manager, KubeClient.connect(sys.argv[1]), books, node, Quotas(tuple), changed)
+manager.start()
 while not seen:
     time.sleep(0.1)
 print(seen[-1])

@@ -25,13 +25,14 @@ from enforcer.detection.types import Decision, DetectorConfig, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient
 from enforcer.kill.report import KillResult
-from enforcer.loop import EnforcementLoop, LoopDependencies
+from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import Gpu, GpuReader, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
 from tests.support.quotas import UnchangedQuotas
+from tests.support.wiring import loop_parts
 
 NODE = "experiment"
 MANY = 1_000_000
@@ -190,7 +191,7 @@ class Guard:
         self._log = AuditWriter(AuditLog(folder / FOLDER), NODE)
         self._log.open()
         watch = UsageSampler(self.reader, self.members)
-        parts = LoopDependencies(
+        parts = loop_parts(
             watch=watch, quotas=lambda: tuple(self.quotas), executor=self._executor(watch), audit_log=self._log,
             sink=self.sink, metrics=Metrics(),
         )  # fmt: skip

@@ -10,7 +10,6 @@ import pytest
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.quota.types import Quota
-from enforcer.resourceslices.controller import SliceController
 from enforcer.resourceslices.devices import InventoryPolicy, Order, capacity_mib, device_name
 from enforcer.resourceslices.publisher import SlicePublisher
 from gpushare.contract import MAX_CLIENTS, NODE_LABEL
@@ -18,6 +17,7 @@ from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
 from tests.integration.controlplane.objects import Object, node
+from tests.support.slices import slices
 from tests.testbed.cluster.controlplane import ControlPlane
 
 pytestmark = pytest.mark.controlplane
@@ -45,7 +45,7 @@ class Churn:
         body = node(self.where)
         body["metadata"]["labels"] = {NODE_LABEL: "true"}
         self.cluster.create(path(CORE_V1, "nodes"), body)
-        self.offering = SliceController(self.cluster, self.where, InventoryPolicy(order=self.order))
+        self.offering = slices(self.cluster, InventoryPolicy(order=self.order), node=self.where)
         self.views = [GpuSnapshot(gpu=card) for card in CARDS]
 
     def slice(self) -> Object:

@@ -1,5 +1,7 @@
 """The published GPUs as a real API server keeps them: accepted, spelled its way, and not written twice."""
 
+import threading
+
 import pytest
 
 from enforcer.attribution.snapshot import GpuSnapshot
@@ -7,15 +9,20 @@ from enforcer.nvml.device_health import Effect, GpuConditions
 from enforcer.quota.types import Mode
 from enforcer.resourceslices import contention_monitor
 from enforcer.resourceslices.availability import GpuAvailability
+from enforcer.resourceslices.contention_monitor import ContentionMonitor
 from enforcer.resourceslices.controller import SliceController
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, device_name, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
+from enforcer.status.api_writer import ApiWriter
+from enforcer.status.events import NodeEventRecorder
 from gpushare.contract import EXCLUDED_GPUS, NODE_LABEL
 from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import MACHINES, Machine
 from tests.integration.controlplane.objects import node
+from tests.support.slices import Own
+from tests.support.wiring import fixed_modes, limits, sampler
 from tests.testbed.cluster.controlplane import ControlPlane
 
 pytestmark = pytest.mark.controlplane
@@ -100,8 +107,11 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     body["metadata"]["labels"] = {NODE_LABEL: "true"}
     cluster.create(path(CORE_V1, "nodes"), body)
     cards = gpus_of(Machine.named("pair-16g"), where)
-    sharing = GpuAvailability(cluster, where, list)
-    offering = SliceController(cluster, where, InventoryPolicy(), sharing.standing)
+    modes, writer = fixed_modes(), ApiWriter()
+    reporter = NodeEventRecorder(cluster, where, writer)
+    contention = ContentionMonitor(cluster, where, list, reporter, threading.Event())
+    availability = GpuAvailability(contention, None, modes, limits(), sampler(tuple))
+    offering = SliceController(cluster, where, InventoryPolicy(), availability, Own(), modes)
     rival = {
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "rival"},
         "spec": {
@@ -113,6 +123,7 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
 
     def offered() -> list[str]:
         offering.publish([GpuSnapshot(gpu=card) for card in cards], [])
+        writer.run_once()
         assert offering.problem is None
         return sorted(_devices(cluster, where))
 

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.audit.log import FOLDER
-from enforcer.mps.desired_daemons import DaemonConfig, DaemonPlanner, PlannerInputs, ShareableGpus
+from enforcer.mps.desired_daemons import DaemonPlanner, DriverTools, PlannerInputs, ShareableGpus
+from enforcer.mps.incidents import IncidentLog
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.supervisor import MpsSupervisor
 from enforcer.nvml.driver_root import DriverRoot
@@ -24,6 +27,7 @@ from tests.fakes.gpu.reader import SimReader
 from tests.fakes.gpu.state import Fault
 from tests.integration.processes.containers import wait_for
 from tests.integration.processes.test_driver_root import Machine
+from tests.support.wiring import HeldClaims, Quotas, sampler
 from tests.unit.enforcer.quota.test_sharing_mode import labelled
 
 pytestmark = pytest.mark.node
@@ -61,18 +65,25 @@ def test_by_turns_a_tenant_over_its_quota_is_ended_and_its_neighbour_is_not(mach
         assert not machine.pipe().exists()
 
 
+class Claims(HeldClaims):
+    """Claims on the GPUs that a test says."""
+
+    def gpus(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(self.held or ())
+
+
 @pytest.fixture(name="keeping")
 def _keeping(machine: Machine) -> Iterator[tuple[MpsSupervisor, SharingModeController, dict[str, Mode]]]:
     """A keeper of real daemons, the node's modes, and those of claims."""
     held: dict[str, Mode] = {}
-    modes = SharingModeController()
-    modes.follow(lambda: held)
+    claims = Claims(held)
+    modes = SharingModeController(claims, Mode.MPS, threading.Event())
     modes.read(labelled())
     driver, gpus = DriverRoot(machine.root / "driver"), gpus_of(machine.sim.machine)[:1]
-    tools = DaemonConfig(SimReader(machine.sim), driver.program(), driver.environment(machine.run))
+    tools = DriverTools(SimReader(machine.sim), driver, machine.run, None, IncidentLog())
     sources = PlannerInputs(
-        gpus=lambda: gpus, shared=ShareableGpus(None, "n1"), modes=modes, policy=InventoryPolicy,
-        claimed=held.keys, tools=lambda: tools,
+        watch=sampler(lambda: [GpuSnapshot(gpu=each) for each in gpus]), shared=ShareableGpus(None, "n1", None, modes),
+        modes=modes, policy=InventoryPolicy(), claims=claims, checkpoint=Quotas(tuple), tools=tools,
     )  # fmt: skip
     manager = MpsManager()
     yield MpsSupervisor(manager, DaemonPlanner(manager, machine.run, sources), fresh=0), modes, held

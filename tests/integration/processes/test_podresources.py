@@ -33,6 +33,7 @@ def test_a_kubelet_that_refuses_or_is_not_there_is_said(kubelet: Offered, tmp_pa
         allocatable(tmp_path)
     with pytest.raises(KubeletError, match=r"--kubelet-root \(chart value kubeletRoot\) says where"):
         allocatable(tmp_path / "elsewhere")
+    assert allocatable(tmp_path / "elsewhere", optional=True) == ()
 
 
 def test_a_socket_that_nobody_serves_is_said(tmp_path: Path) -> None:

@@ -26,19 +26,20 @@ from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import AuditLog
 from enforcer.audit.writer import AuditWriter
-from enforcer.build import LogEventRecorder
-from enforcer.loop import EnforcementLoop, LoopDependencies
+from enforcer.loop import EnforcementLoop
 from enforcer.nvml.client import NvmlClient
 from enforcer.nvml.driver_root import HERE
 from enforcer.nvml.worker_process import command
 from enforcer.quota.types import Quota
 from enforcer.runtime.logs import configure_logging
+from enforcer.status.events import LogEventRecorder
 from enforcer.status.metrics import Metrics
 from enforcer.status.pod_status_files import PodStatusWriter
 from tests.integration.processes.containers import wait_for
 from tests.integration.processes.enforcing import Node
 from tests.load.bench.library import remembering
 from tests.safety.__main__ import write
+from tests.support.wiring import loop_parts
 
 CONTAINERS: Final = 16
 EACH: Final = 4
@@ -176,9 +177,9 @@ def decisions(folder: Path, run: Path, quotas: list[Quota], polls: int) -> Turns
     audit_log = AuditLog(folder / "audit")
     audit_log.open()
     pods = PodStatusWriter(run, LogEventRecorder(), bool)
-    parts = LoopDependencies(
-        watch=UsageSampler(reader, CgroupAttributor()), quotas=lambda: quotas, executor=None,  # type: ignore[arg-type] # nobody is over
-        audit_log=AuditWriter(audit_log, "gpu-7"), sink=pods, metrics=Metrics(), tell_pods=pods.write,
+    parts = loop_parts(
+        watch=UsageSampler(reader, CgroupAttributor()), quotas=lambda: quotas, executor=None,  # nobody is over
+        audit_log=AuditWriter(audit_log, "gpu-7"), sink=pods, metrics=Metrics(), pods=pods,
     )  # fmt: skip
     enforcer = EnforcementLoop("gpu-7", folder, parts)
     enforcer.poll()

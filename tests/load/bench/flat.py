@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from enforcer.dra.quotas import quotas_of_prepared
-from enforcer.quota.informer import WITH_KUBELET, QuotaInformer
+from enforcer.quota.informer import QuotaInformer
 from tests.load.bench.__main__ import cpu_seconds
 from tests.load.bench.__main__ import pods as asking
 from tests.load.bench.client import Load, drive
@@ -30,6 +31,7 @@ from tests.load.bench.fleet import Fleet
 from tests.load.bench.lists import CHANGES
 from tests.support import reviews
 from tests.support.webhook import Webhook, serving
+from tests.support.wiring import Rule
 
 SIZES: Final = ((10, 100), (100, 1_000), (1_000, 10_000), (5_000, 50_000))
 FLAT: Final = 1.3
@@ -90,9 +92,8 @@ class Node:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.books = QuotaInformer(
-            "node-00000", lambda seen: quotas_of_prepared((), seen["pods"], seen["namespaces"], ()), WITH_KUBELET
-        )
+        rule = Rule(lambda seen: quotas_of_prepared((), seen["pods"], seen["namespaces"], ()))
+        self.books = QuotaInformer(rule, threading.Event())
         self.books.reset("namespaces", (json.loads(fleet.namespace(each)) for each in range(fleet.namespaces)))
         spaces = fleet.namespaces  # a node has pods of as many namespaces however many there are
         self.pods = [json.loads(fleet.pod(each % SPACES + each // SPACES * spaces)) for each in range(NODE_PODS)]

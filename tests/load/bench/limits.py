@@ -22,11 +22,13 @@ import structlog
 from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.procfs import read_stat
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
+from enforcer.build import LIMIT_EVERY
 from enforcer.limits.applier import LimitApplier
 from enforcer.limits.backend import RequestedBackend
 from enforcer.limits.cgroup_paths import CgroupFolders
-from enforcer.limits.verifier import LIMIT_EVERY, LimitVerifier, NodeEvidence, VerifierSinks
+from enforcer.limits.verifier import LimitVerifier, NodeEvidence
 from enforcer.mps.daemon import MpsDaemon
+from enforcer.mps.manager import MpsManager
 from enforcer.nvml.reader import NvmlReader
 from enforcer.nvml.types import Gpu, GpuSample
 from enforcer.quota.types import Quota
@@ -34,6 +36,7 @@ from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_MEMORY_LIMIT
 from tests.fakes.gpu import mps_binary
 from tests.fakes.gpu.need import need_library
 from tests.fakes.gpu.state import ENV, Machine, MachineGpu, Sim
+from tests.support.wiring import Messages, Quotas, fixed_modes, sampler
 
 GPUS, CONTAINERS, MIB, INTERVAL = 8, 64, 1024, 30.0
 BUDGET: Final = 1.0
@@ -90,12 +93,11 @@ class Node:
 
     def measure(self, wanted: RequestedBackend, looks: int) -> float:
         """Percent of a core that proving and limiting take together."""
-        limiter = LimitApplier(self._reader, CgroupFolders(self._cgroups), wanted, lambda _: True)
+        limiter = LimitApplier(self._reader, CgroupFolders(self._cgroups), wanted, fixed_modes())
         limiter.turn(self._gpus, self._quotas)
-        prover = LimitVerifier(
-            Eyes(limiter, lambda: self._daemons), self._views, lambda: self._quotas,
-            VerifierSinks(notify=lambda _: None, changed=lambda *_: True),
-        )  # fmt: skip
+        evidence = NodeEvidence(limiter, MpsManager(self._daemons), fixed_modes())
+        watch, checkpoint = sampler(self._views), Quotas(lambda: self._quotas)
+        prover = LimitVerifier(evidence, watch, checkpoint, Messages(), None, INTERVAL)
         prover.turn()
         assert len(prover.proven) == CONTAINERS, prover.proven
         assert {each.state for each in prover.proven.values()} == {"InForce"}, prover.proven

@@ -22,13 +22,13 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, DetectorConfig, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts
-from enforcer.loop import EnforcementLoop, LoopDependencies
+from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.nvml.validation import check
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime import lock
-from enforcer.runtime.background import run_periodically
 from enforcer.runtime.logs import configure_logging
+from enforcer.runtime.manager import Manager
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare import metrics_server
@@ -39,6 +39,7 @@ from tests.safety.matrix.instruments import Instruments
 from tests.safety.matrix.page import Page, Switch
 from tests.safety.matrix.trace import Moment, Moments, Trace, now
 from tests.support.quotas import UnchangedQuotas
+from tests.support.wiring import loop_parts
 
 UUID: Final = "GPU-00000000-0000-0000-0000-000000000001"
 CARD_MIB: Final = 81920
@@ -228,7 +229,7 @@ def live(orders: Orders) -> int:
 def _run(patient: Patient, hold: lock.StateLock) -> int:
     orders, trace = patient.orders, patient.trace
     written = AuditLog(orders.state / FOLDER, now=lambda: _wall(orders.page))
-    audit_log = AuditWriter(written, "gpu-7", wait=DISK_SECONDS, lost=hold.lost)
+    audit_log = AuditWriter(written, "gpu-7", wait=DISK_SECONDS, lock=hold)
     with suppress(RecordError):
         audit_log.open()
     end = (
@@ -237,8 +238,10 @@ def _run(patient: Patient, hold: lock.StateLock) -> int:
         else metrics_server.serve("--metrics", ("127.0.0.1", orders.port), _registry(), lambda: None)
     )
     enforcer = _enforcer(patient, audit_log)
-    stopped = stopped_by_signal()
-    run_periodically(2 * POLL, "lock", lambda: None if hold.lost() is None else stopped.set(), stopped)
+    manager = Manager()
+    stopped = stopped_by_signal(manager.stopped)
+    manager.add("lock", lambda: None if hold.lost() is None else stopped.set(), every=2 * POLL)
+    manager.start()
     trace.tell("ready", pid=os.getpid(), **_resources())
     closing = enforcer.close
 
@@ -261,18 +264,18 @@ def _enforcer(patient: Patient, audit_log: AuditWriter) -> EnforcementLoop:
     clock = Clock()
     watch = UsageSampler(Reader(orders, trace, patient.moments, clock), attributor, alive=is_alive)
     sink = Sink(trace)
-    parts = KillDependencies(
+    dependencies = KillDependencies(
         usage=watch, quotas=UnchangedQuotas(), processes=HostProcesses(attributor), audit_log=audit_log,
         mps=Mps(orders, trace), sink=sink,
     )  # fmt: skip
-    executor = KillExecutor("gpu-7", parts, PATIENCE)
-    loop_parts = LoopDependencies(
+    executor = KillExecutor("gpu-7", dependencies, PATIENCE)
+    parts = loop_parts(
         watch=watch, quotas=Checkpoint(orders.state).read,
-        executor=Acting(patient.wrap(executor), trace, patient.moments),  # type: ignore[arg-type]
-        audit_log=audit_log, sink=sink, metrics=Metrics(), reap_pending=executor.reap_pending,
+        executor=Acting(patient.wrap(executor), trace, patient.moments),
+        audit_log=audit_log, sink=sink, metrics=Metrics(),
     )  # fmt: skip
     _tell_decisions(patient)
-    return EnforcementLoop("gpu-7", orders.state, loop_parts, rules=patient.rules, clock=clock)
+    return EnforcementLoop("gpu-7", orders.state, parts, rules=patient.rules, clock=clock)
 
 
 def _tell_decisions(patient: Patient) -> None:

@@ -18,7 +18,7 @@ from enforcer.detection import state_file
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill import circuit_breaker
 from enforcer.kill.report import KillResult
-from enforcer.loop import EnforcementLoop, LoopDependencies
+from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
@@ -27,6 +27,7 @@ from enforcer.status.metrics import Metrics
 from enforcer.status.node_status_file import LOOKS
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
+from tests.support.wiring import loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, POD, neighbour, quota
 
 CARD = 16384
@@ -134,8 +135,8 @@ def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
         def notify(self, notice: UserMessage) -> None:
             notices.append(notice)
 
-    parts = LoopDependencies(
-        watch=UsageSampler(reader, Attributor()), quotas=lambda: quotas, executor=Executor(),  # type: ignore[arg-type]
+    parts = loop_parts(
+        watch=UsageSampler(reader, Attributor()), quotas=lambda: quotas, executor=Executor(),
         audit_log=AuditWriter(AuditLog(folder / "audit"), "gpu-7"), sink=Sink(), metrics=metrics,
         problems=lambda: ["something else"],
     )  # fmt: skip
@@ -397,4 +398,3 @@ def test_it_stops_when_reported_to_and_keeps_its_pace(tmp_path: Path) -> None:
         stopped.set()
         thread.join(30)
         assert not thread.is_alive()
-        assert world.reader.counted >= 1

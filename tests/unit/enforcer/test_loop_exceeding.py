@@ -18,14 +18,18 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_claims_wait_after_three_pods_were_killed_for_ten_minutes_and_not_while_the_breaker_is_open(
     world: World,
 ) -> None:
+    backoff = world.enforcer._parts.backoff
     world.look()
-    assert world.enforcer.exceeding() == frozenset()
+    assert backoff.admit("tts") == 0.0
     kills = tuple(RecentKill(world.clock[0], "tts", (pod, "model")) for pod in "xyz")
     world.enforcer._state = replace(world.enforcer._state, kills=kills)
-    assert world.enforcer.exceeding() == {"tts"}
+    world.look()
+    assert backoff.admit("tts") > 0.0
+    assert backoff.admit("asr") == 0.0
     world.enforcer._state = replace(world.enforcer._state, open=True)
     assert world.enforcer.exceeding() == frozenset()
     world.enforcer._state = replace(world.enforcer._state, open=False)
+    assert world.enforcer.exceeding() == {"tts"}
     world.clock[0] += 600.0
     world.look()
-    assert world.enforcer.exceeding() == frozenset()
+    assert backoff.admit("tts") == 0.0

@@ -16,6 +16,7 @@ from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
 from enforcer.quota.checkpoint import Checkpoint
 from gpushare.reasons import Reason
+from tests.support.wiring import Quotas
 from tests.unit.enforcer.made import GPU, POD, quota
 from tests.unit.enforcer.test_loop import World, make, wait_for
 
@@ -89,7 +90,8 @@ def test_quotas_that_cannot_be_read_stay_as_they_were(world: World) -> None:
     checkpoint, answers = Checkpoint(world.folder), threading.Event()
     checkpoint.write([quota(grace_seconds=3600)])
     answers.set()
-    object.__setattr__(world.enforcer._parts, "quotas", lambda: answers.wait() and checkpoint.read())
+    slow = Quotas(lambda: checkpoint.read() if answers.wait() else ())
+    object.__setattr__(world.enforcer._parts, "checkpoint", slow)
     ready(world)
     world.reader.used[GPU] = {101: 9000}
     turns(world, 3)

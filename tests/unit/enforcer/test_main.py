@@ -1,6 +1,5 @@
 import json
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +9,23 @@ from enforcer import main as program
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.retention import Retention
-from enforcer.build import Side
+from enforcer.build import build
 from enforcer.flags import parse
 from enforcer.loop import EnforcementLoop
 from enforcer.main import main
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.checkpoint import Checkpoint
-from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
-from enforcer.resourceslices.controller import SliceController, Turns, held_mib
+from enforcer.resourceslices.controller import Turns, held_mib
 from enforcer.resourceslices.devices import InventoryPolicy
-from enforcer.runtime.background import run_periodically
+from enforcer.runtime.lock import acquire_lock
+from enforcer.runtime.manager import Manager, Wake
 from gpushare import contract
-from gpushare.errors import ClusterError, ConfigError
+from gpushare.errors import ConfigError
 from gpushare.memory_fraction import Reserve
 from gpushare.reasons import Reason
+from tests.support.slices import Api, Own, slices
+from tests.support.wiring import label_modes
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import Attributor, Reader, card
 
@@ -104,11 +105,10 @@ def test_it_starts_without_nvml_says_what_is_missing_and_goes_on_when_it_is_back
     reader, said = Reader(), list[Any]()
     reader.all_broken = True
 
-    def serve(enforcer: EnforcementLoop, _: Any, side: Side) -> None:
+    def serve(enforcer: EnforcementLoop, _: Any, manager: Manager) -> None:
         for reader.all_broken in (True, False):
             enforcer.poll()
-            said.append((side.hindrance(), json.loads((tmp_path / "status.json").read_text())))
-        side.stopped.set()
+            said.append((manager.not_ready(), json.loads((tmp_path / "status.json").read_text())))
 
     monkeypatch.setattr(program, "_serve", serve)
     options = [*BASE, "--state", str(tmp_path), "--run", str(tmp_path), "--no-cluster", "--allow-any-pid-namespace"]
@@ -119,41 +119,18 @@ def test_it_starts_without_nvml_says_what_is_missing_and_goes_on_when_it_is_back
     assert {gpu["uuid"] for gpu in back["gpus"]} == {GPU, OTHER_GPU}
 
 
+def test_building_starts_no_thread_and_no_server(tmp_path: Path) -> None:
+    before, manager = set(threading.enumerate()), Manager()
+    options = parse([*BASE, "--state", str(tmp_path), "--run", str(tmp_path), "--no-cluster", "--metrics", ":1"])
+    with acquire_lock(tmp_path) as lock:
+        loop = build(options, manager, lock, Reader(), Attributor())
+        assert set(threading.enumerate()) <= before
+        assert manager.problems() == []
+        loop.close()
+
+
 def test_what_is_promised_is_added_up_for_each_gpu() -> None:
     assert held_mib([quota(), neighbour(), neighbour(gpu=OTHER_GPU)]) == {GPU: 8192, OTHER_GPU: 4096}
-
-
-class Api:
-    """An API server with one node, which remembers the slices written to it."""
-
-    def __init__(self, annotations: Mapping[str, str] | None = None) -> None:
-        self.node: dict[str, Any] = {
-            "metadata": {"name": "gpu-7", "uid": "node-uid", "annotations": dict(annotations or {})}
-        }
-        self.node["metadata"]["labels"] = {contract.NODE_LABEL: "true"}
-        self.slices: dict[str, Any] = {}
-        self.down = False
-
-    def get(self, where: str, **_: Any) -> Any:
-        if self.down:
-            raise ClusterError("the API server does not answer")
-        assert where == "/api/v1/nodes/gpu-7"
-        return self.node
-
-    def devices(self) -> list[str]:
-        return [device["name"] for each in self.slices.values() for device in each["spec"]["devices"]]
-
-    def list(self, _: str, **__: str) -> Any:
-        return list(self.slices.values()), "1"
-
-    def delete(self, where: str, _: Any = None, **__: str) -> Any:
-        del self.slices[where.rpartition("/")[2]]
-
-    def create(self, _: str, body: Any) -> Any:
-        self.slices[body["metadata"]["name"]] = body
-
-    def replace(self, _: str, body: Any) -> Any:
-        self.slices[body["metadata"]["name"]] = body
 
 
 VIEWS = [GpuSnapshot(gpu=card(GPU, 0)), GpuSnapshot(gpu=card(OTHER_GPU, 1))]
@@ -162,7 +139,7 @@ POLICY = InventoryPolicy(mode=Mode.TIME_SLICING)
 
 def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None:
     api = Api()
-    offering = SliceController(api, "gpu-7", POLICY)  # type: ignore[arg-type]
+    offering = slices(api, POLICY)
     offering.publish(VIEWS, [])
     assert api.devices() == ["status", DEVICE, OTHER_DEVICE]
     api.node["metadata"]["annotations"] = {contract.NODE_GPUS: "1"}
@@ -172,9 +149,8 @@ def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None
 
 
 def test_a_gpu_that_changes_offers_nothing_until_its_last_tenant_has_gone() -> None:
-    api, held, modes = Api(), {GPU: Mode.MPS}, SharingModeController()
-    modes.follow(lambda: held)
-    offering = SliceController(api, "gpu-7", InventoryPolicy(), modes=modes)  # type: ignore[arg-type]
+    api, held = Api(), {GPU: Mode.MPS}
+    offering = slices(api, InventoryPolicy(), label_modes(held))
     offering.publish(VIEWS, [])
     assert api.devices() == ["status", DEVICE, OTHER_DEVICE]
     api.node["metadata"]["labels"][contract.NODE_MODE] = "time-slicing"
@@ -195,7 +171,7 @@ def test_a_server_known_once_stays_known_while_it_holds_memory() -> None:
     nobody = type(holder(900, 1))(type(holder(900, 1).identity)(pid=900, start=1, owner=None), 1000)
     sample = GpuSample(uuid=GPU, total_mib=16384, used_mib=1000, processes=())
     views = [GpuSnapshot(gpu=card(GPU, 0), holders=(nobody,), sample=sample)]
-    offering = SliceController(api, "gpu-7", POLICY, servers=lambda: servers.pop(0))  # type: ignore[arg-type]
+    offering = slices(api, POLICY, own=Own(lambda: servers.pop(0)))
     for _ in range(2):
         offering.publish(views, [])
         device = api.slices["gpu-7-gpu-share.io-0"]["spec"]["devices"][1]
@@ -204,7 +180,7 @@ def test_a_server_known_once_stays_known_while_it_holds_memory() -> None:
 
 def test_a_node_without_the_label_offers_nothing_and_takes_back_what_it_offered() -> None:
     api = Api()
-    offering = SliceController(api, "gpu-7", POLICY)  # type: ignore[arg-type]
+    offering = slices(api, POLICY)
     offering.publish(VIEWS, [])
     assert api.slices
     api.node["metadata"]["labels"] = {contract.NODE_LABEL: "false"}
@@ -214,11 +190,11 @@ def test_a_node_without_the_label_offers_nothing_and_takes_back_what_it_offered(
 
 def test_without_nvml_what_an_enforcer_before_us_offered_is_taken_back(tmp_path: Path) -> None:
     api, reader = Api({contract.NODE_GPUS: "1"}), Reader()
-    offering = SliceController(api, "gpu-7", POLICY)  # type: ignore[arg-type]
+    offering = slices(api, POLICY)
     offering.publish(VIEWS, [])
     assert api.slices
     reader.all_broken = True
-    turns = Turns(offering, UsageSampler(reader, Attributor()), Checkpoint(tmp_path).read)
+    turns = Turns(offering, UsageSampler(reader, Attributor()), Checkpoint(tmp_path), Wake(), None)
     turns.offer()
     assert (api.slices, offering.problem) == ({}, None)
     reader.all_broken = False
@@ -231,7 +207,7 @@ def test_without_nvml_what_an_enforcer_before_us_offered_is_taken_back(tmp_path:
 
 def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
     api = Api({contract.NODE_GPUS: "7"})
-    offering = SliceController(api, "gpu-7", POLICY)  # type: ignore[arg-type]
+    offering = slices(api, POLICY)
     offering.publish(VIEWS, [])
     assert "names no GPU" in (offering.problem or "") or "is not a GPU of this node" in (offering.problem or "")
     assert api.slices == {}
@@ -242,17 +218,6 @@ def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
     api.down = False
     offering.publish(VIEWS, [])
     assert offering.problem is None
-
-
-def test_what_wakes_a_thread_makes_it_take_its_turn_at_once() -> None:
-    stopped, woken, turns = threading.Event(), threading.Event(), threading.Semaphore(0)
-    run_periodically(60, "turns", turns.release, stopped, woken)
-    assert turns.acquire(timeout=5)
-    assert not turns.acquire(timeout=0.1)
-    woken.set()
-    assert turns.acquire(timeout=5)
-    stopped.set()
-    woken.set()
 
 
 class Kubelet:
@@ -266,31 +231,10 @@ class Kubelet:
 @pytest.mark.parametrize(("problem", "offered"), [("not registered", []), (None, ["status", DEVICE, OTHER_DEVICE])])
 def test_nothing_is_offered_that_nobody_would_prepare(problem: str | None, offered: list[str], tmp_path: Path) -> None:
     api = Api()
-    offering = SliceController(api, "gpu-7", InventoryPolicy())  # type: ignore[arg-type]
-    Turns(offering, UsageSampler(Reader(), Attributor()), Checkpoint(tmp_path).read, Kubelet(problem)).offer()
+    offering = slices(api, InventoryPolicy())
+    watch, checkpoint = UsageSampler(Reader(), Attributor()), Checkpoint(tmp_path)
+    Turns(offering, watch, checkpoint, Wake(), Kubelet(problem)).offer()
     assert api.devices() == offered
-
-
-def test_what_is_done_every_so_often_ends_when_stopped() -> None:
-    stopped, turns = threading.Event(), threading.Semaphore(0)
-    thread = run_periodically(0.001, "turns", turns.release, stopped)
-    assert all(turns.acquire(timeout=5) for _ in range(3))
-    stopped.set()
-    thread.join(5)
-    assert not thread.is_alive()
-
-
-def test_a_turn_that_fails_does_not_end_the_next_ones() -> None:
-    stopped, turns = threading.Event(), threading.Semaphore(0)
-
-    def turn() -> None:
-        turns.release()
-        raise RuntimeError("a bug")
-
-    thread = run_periodically(0.001, "turns", turn, stopped)
-    assert all(turns.acquire(timeout=5) for _ in range(3))
-    stopped.set()
-    thread.join(5)
 
 
 def test_a_state_that_cannot_be_is_wrong_use(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind
-from enforcer.resourceslices.audit_head_publisher import AnchorPublisher
+from enforcer.resourceslices.audit_head_publisher import AnchorPublisher, PressingRecords
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
+from enforcer.status.api_writer import ApiWriter
 from enforcer.status.events import NodeEventRecorder, event_of
 from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError
@@ -47,8 +48,9 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
         return publisher.publish(resource_slices(NODE, found.devices))
 
     assert offered()
+    writer = ApiWriter()
     with AuditLog(tmp_path / "audit", segment_bytes=600) as log:
-        anchor = AnchorPublisher(enforcer, NODE, log, lambda: None, NodeEventRecorder(enforcer, NODE).report)
+        anchor = AnchorPublisher(enforcer, NODE, log, PressingRecords(), NodeEventRecorder(enforcer, NODE, writer))
         for grown in (1, 2):
             log.append(Kind.OUTCOME, {"node": NODE, "note": "x" * 300})
             anchor.turn()
@@ -75,8 +77,9 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
     assert log_reader.verified(log_reader.local(tmp_path / "audit")).problem is None
     assert "its tail was cut off" in str(log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem)
     with AuditLog(tmp_path / "audit") as shorter:
-        after = AnchorPublisher(enforcer, NODE, shorter, lambda: None, NodeEventRecorder(enforcer, NODE).report)
+        after = AnchorPublisher(enforcer, NODE, shorter, PressingRecords(), NodeEventRecorder(enforcer, NODE, writer))
         after.turn()
+        writer.run_once()
         assert "which this node's audit log does not hold" in str(after.problem)
     events, _ = reader.list(path(EVENTS_V1, "events", namespace="default"))
     assert Reason.AUDIT_RECORD_LOST in {each["reason"] for each in events if each["regarding"].get("name") == NODE}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from enforcer.mps.control import Deadline
+from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.protocol import ServerStatus
 from enforcer.nvml.types import ComputeMode
@@ -168,7 +169,8 @@ def test_a_node_gets_a_daemon_per_gpu_in_directories_of_their_own(
     stand_in: Path, root: Path, uuids: list[str], sim: Sim
 ) -> None:
     reader = SimReader(sim)
-    manager = MpsManager.for_gpus(dict.fromkeys(uuids, 14848), root, stand_in, reader)
+    daemons = {uuid: MpsDaemon(uuid, root / uuid, stand_in, limit_mib=14848, modes=reader) for uuid in uuids}
+    manager = MpsManager(daemons)
     assert manager.start() == {}
     assert {uuid: daemon.pipe for uuid, daemon in manager.daemons.items()} == {
         uuid: root / uuid / "pipe" for uuid in uuids

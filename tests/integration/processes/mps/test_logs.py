@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from enforcer.mps.launcher import folder_of
 from enforcer.mps.log_tailer import LogTail
 from tests.integration.processes.mps.conftest import Make, until
+from tests.support.wiring import daemons_on
 
 pytestmark = pytest.mark.node
 
@@ -27,7 +28,7 @@ def test_what_the_real_daemon_writes_is_told_and_its_file_kept_small(
     (root / "mps").mkdir()
     (root / "0").symlink_to(root / "mps" / folder_of(gpu))  # the fixture's name for it
     (root / "mps" / folder_of(gpu)).mkdir()
-    follower = LogTail(root, lambda: [gpu], limit)
+    follower = LogTail(root, daemons_on([gpu]), limit)
     daemon = make(real)
     daemon.start()
     file = root / "mps" / folder_of(gpu) / "log" / "control.log"
@@ -53,7 +54,7 @@ def test_a_server_that_fails_is_a_warning(root: Path, real: Path, make: Make, uu
     gpu = uuids[0]
     (root / "mps" / folder_of(gpu)).mkdir(parents=True)
     (root / "0").symlink_to(root / "mps" / folder_of(gpu))
-    follower = LogTail(root, lambda: [gpu])
+    follower = LogTail(root, daemons_on([gpu]))
     daemon = make(real)
     daemon.start()
     asking = threading.Thread(target=lambda: daemon.client.start_server(0))
@@ -74,7 +75,7 @@ def test_a_tenant_that_writes_into_the_log_pipe_silences_the_log_and_nothing_els
     gpu = uuids[0]
     (root / "mps" / folder_of(gpu)).mkdir(parents=True)
     (root / "0").symlink_to(root / "mps" / folder_of(gpu))
-    follower = LogTail(root, lambda: [gpu])
+    follower = LogTail(root, daemons_on([gpu]))
     daemon = make(real)
     daemon.start()
     daemon.control.ask("get_default_client_priority")

@@ -18,15 +18,17 @@ import pytest
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
-from enforcer.pod_deletion.client_release import released_in_time
+from enforcer.pod_deletion.client_release import ReleaserDependencies, release_in_time
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
-from enforcer.quota.informer import QuotaInformer
+from enforcer.quota.informer import AllocatedClaims, QuotaInformer
 from enforcer.quota.types import Quota
+from enforcer.runtime.manager import Manager
 from enforcer.status.metrics import Metrics
 from gpushare.errors import MpsError
 from tests.fakes.gpu import mps_control
 from tests.fakes.gpu.state import Sim
 from tests.integration.processes.containers import Container, Kubelet, alive, wait_for
+from tests.support.wiring import Quotas
 
 pytestmark = pytest.mark.node
 
@@ -48,13 +50,16 @@ class Machine:
         self.pipes = [daemon.pipe for daemon in daemons.values()]
         self.logs = [daemon.log / "control.log" for daemon in daemons.values()]
         self.quotas = list[Quota]()
-        self.books = QuotaInformer("gpu-7")
         self._kubelet, self._stack = Kubelet(), stack
-        stopped = threading.Event()
-        stack.callback(stopped.set)
-        departures = TerminatingPods()
-        self.books.listeners.append(departures)
-        released_in_time(departures, manager, lambda: self.quotas, CgroupAttributor(), Metrics(), stopped)
+        parts, departures = Manager(), TerminatingPods()
+        self.books = QuotaInformer(AllocatedClaims("gpu-7"), threading.Event(), [departures])
+        tools = ReleaserDependencies(
+            departures=departures, checkpoint=Quotas(lambda: self.quotas), attributor=CgroupAttributor(),
+            metrics=Metrics(), stopped=parts.stopped,
+        )  # fmt: skip
+        release_in_time(parts, manager, tools)
+        parts.start()
+        stack.callback(parts.stop)
         self.books.reset("pods", [])
 
     def pod(self, *options: str, gpu: int = 0) -> tuple[Container, subprocess.Popen[str]]:

@@ -1,5 +1,6 @@
 """Counting GPUs: they come and go while the enforcer runs, and NVML may be slower than we are."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -27,9 +28,20 @@ class Slots(Reader):
         return self.cards
 
 
+class Told(threading.Event):
+    """Notes each time that it is set."""
+
+    def __init__(self, told: list[str]) -> None:
+        super().__init__()
+        self._told = told
+
+    def set(self) -> None:
+        self._told.append("other GPUs")
+
+
 def test_while_nvml_is_away_that_is_the_problem_and_each_look_tries_again() -> None:
     reader, reported = Slots(card(GPU, 0)), list[str]()
-    watch = UsageSampler(reader, Attributor(), lambda: reported.append("other GPUs"))
+    watch = UsageSampler(reader, Attributor(), [Told(reported)])
     reader.all_broken = True
     for _ in range(2):
         with pytest.raises(NvmlError):
@@ -42,7 +54,7 @@ def test_while_nvml_is_away_that_is_the_problem_and_each_look_tries_again() -> N
 
 def test_a_machine_without_gpus_has_no_problem_and_is_counted_at_every_look() -> None:
     reader, reported = Slots(), list[str]()
-    watch = UsageSampler(reader, Attributor(), lambda: reported.append("other GPUs"))
+    watch = UsageSampler(reader, Attributor(), [Told(reported)])
     assert (watch.look(), watch.look(), watch.problem, reader.counts, reported) == ((), (), None, 2, [])
     reader.cards = (card(GPU, 0),)
     assert [view.gpu.uuid for view in watch.look()] == [GPU]
@@ -51,7 +63,7 @@ def test_a_machine_without_gpus_has_no_problem_and_is_counted_at_every_look() ->
 
 def test_one_that_is_plugged_in_later_is_found_and_reported_once() -> None:
     reader, reported = Slots(card(GPU, 0)), list[str]()
-    watch = UsageSampler(reader, Attributor(), lambda: reported.append("other GPUs"))
+    watch = UsageSampler(reader, Attributor(), [Told(reported)])
     watch.look()
     reader.cards = (card(GPU, 0), card(OTHER_GPU, 1))
     views = [watch.look() for _ in range(2 * ENUMERATE_EVERY)][-1]

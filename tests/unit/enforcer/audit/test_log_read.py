@@ -80,8 +80,8 @@ def test_listeners_are_reported_of_all_that_is_written_in_its_order(folder: Path
     with segments(folder)[-1].open("ab") as file:
         file.write(b"torn")
     reported: list[tuple[Kind, bytes]] = []
-    log = AuditLog(folder, retention=Retention(segments=3))
-    log.listeners.append(lambda kind, line: reported.append((kind, line)))
+    listeners = [lambda kind, line: reported.append((kind, line))]
+    log = AuditLog(folder, retention=Retention(segments=3), listeners=listeners)
     log.open()
     log.append(Kind.INTENT, {"pid": 7})
     log.close()
@@ -96,8 +96,7 @@ def test_nobody_is_notified_of_what_did_not_become_durable(folder: Path, monkeyp
     def broken(_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    with AuditLog(folder) as log:
-        log.listeners.append(lambda kind, _: reported.append(kind))
+    with AuditLog(folder, listeners=[lambda kind, _: reported.append(kind)]) as log:
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdatasync", broken)
             with pytest.raises(RecordError):

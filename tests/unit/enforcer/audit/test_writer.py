@@ -11,6 +11,7 @@ import pytest
 from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind, read, verify
 from enforcer.audit.writer import MAX_WAITING, AuditWriter
+from enforcer.runtime.lock import acquire_lock
 from gpushare.errors import RecordError
 from tests.support.patience import holds_within, patient
 
@@ -171,13 +172,13 @@ def test_a_log_that_could_not_be_opened_is_taken_up_without_waiting_for_a_record
 
 
 def test_a_log_that_may_be_somebody_elses_is_not_written(tmp_path: Path) -> None:
-    lost: list[str] = []
-    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7", lost=lambda: lost[0] if lost else None)
-    log.intent({"pid": 7})
-    lost.append("the lock was taken away")
-    with pytest.raises(RecordError, match="was taken away"):
-        log.intent({"pid": 8})
-    assert log.problem == "the lock was taken away"
+    with acquire_lock(tmp_path / "state") as lock:
+        log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7", lock=lock)
+        log.intent({"pid": 7})
+        (tmp_path / "state" / "lock").unlink()
+        with pytest.raises(RecordError, match="was taken away"):
+            log.intent({"pid": 8})
+        assert log.problem == lock.lost()
     assert len(records(tmp_path / "audit")) == 1
 
 

@@ -14,10 +14,10 @@ from gpushare.errors import RecordError
 
 def test_records_go_out_as_they_stand_in_the_log(tmp_path: Path) -> None:
     reader, writer = os.pipe()
-    with os.fdopen(reader, "rb") as lines, os.fdopen(writer, "w") as stream, AuditLog(tmp_path / "audit") as audit_log:
-        audit_log.listeners.append(record_writer(stream))
-        for kind in (Kind.INTENT, Kind.OUTCOME):
-            audit_log.append(kind, {"note": "ü" * 3000})
+    with os.fdopen(reader, "rb") as lines, os.fdopen(writer, "w") as stream:
+        with AuditLog(tmp_path / "audit", listeners=[record_writer(stream)]) as audit_log:
+            for kind in (Kind.INTENT, Kind.OUTCOME):
+                audit_log.append(kind, {"note": "ü" * 3000})
         copied = [lines.readline(), lines.readline()]
     assert copied == list(lines_of(segments(tmp_path / "audit")[0]))
     assert verify(copied).holds
@@ -28,8 +28,7 @@ def test_what_did_not_become_durable_does_not_go_out(tmp_path: Path, monkeypatch
         raise OSError(5, "Input/output error")
 
     stream = io.StringIO()
-    with AuditLog(tmp_path / "audit") as audit_log:
-        audit_log.listeners.append(record_writer(stream))
+    with AuditLog(tmp_path / "audit", listeners=[record_writer(stream)]) as audit_log:
         monkeypatch.setattr(os, "fdatasync", failing)
         with pytest.raises(RecordError):
             audit_log.append(Kind.INTENT, {})

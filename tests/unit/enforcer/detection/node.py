@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.detection.detector import evaluate, namespaces_exceeding, record_kill_result
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
-from enforcer.dra.claim_backoff import ClaimBackoff
 from enforcer.quota.types import Quota
 from tests.unit.enforcer.made import GPU, holder, quota
 
@@ -150,7 +150,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.backoff = ClaimBackoff(lambda: namespaces_exceeding(self.state), lambda: self.now)
+        self.backoff = ClaimBackoff(lambda: self.now)
         self._ending: list[tuple[float, Pod, KillDecision]] = []
         if self.before:
             debt = replace(self.rules.debt, credit=NEVER, memory=0.0)
@@ -244,6 +244,7 @@ class FreshPods:
         if node.now - self._asked < 1.0:
             return
         self._asked = node.now
+        node.backoff.update(namespaces_exceeding(node.state))
         while self._waiting and (node.before or not node.backoff.admit("asr")):
             self._waiting[0].starts = node.now
             node.pods.append(self._waiting.pop(0))

@@ -1,5 +1,8 @@
 """An outage is a state of its own: begun, reported when it lasts, ended; what status, metrics and pods say of it."""
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from prometheus_client import CollectorRegistry, generate_latest
 
 from enforcer.detection.nvml_outage import (
@@ -14,8 +17,12 @@ from enforcer.detection.nvml_outage import (
 from enforcer.status.metrics import Latest
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
+from tests.support.wiring import NodeEvents
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 from tests.unit.enforcer.test_loop import World, make, world
+
+if TYPE_CHECKING:
+    from enforcer.status.events import NodeEvent
 
 __all__ = ["make", "world"]
 HUNG = NvmlError("the driver hangs", Reason.NVML_HUNG)
@@ -74,8 +81,8 @@ def test_a_container_on_a_gpu_that_cannot_be_read_is_reported_so_and_not_what_it
 
 
 def test_status_metrics_and_operators_say_of_blindness_what_for_and_since_when(world: World) -> None:
-    text: list[tuple[Reason, str]] = []
-    object.__setattr__(world.enforcer._parts, "tell_operators", lambda *what: text.append(what))
+    text: list[NodeEvent] = []
+    world.enforcer._parts = replace(world.enforcer._parts, events=NodeEvents(text))
     world.reader.used[GPU] = {101: 9000}
     status = world.look(2)
     assert (status["gpus"][0]["blindReason"], status["gpus"][0]["blindFor"]) == (None, None)
@@ -86,8 +93,8 @@ def test_status_metrics_and_operators_say_of_blindness_what_for_and_since_when(w
     assert (container["state"], container["usedMib"]) == ("Unknown", None)
     assert "could not be read for 1 s (NvmlUnavailable: the GPU fell off the bus)" in container["sentence"]
     world.look(int(REPORT_AFTER / 0.5))
-    [(reason, note)] = text
-    assert (reason, GPU in note) == (Reason.NVML_UNAVAILABLE, True)
+    [news] = text
+    assert (news.reason, GPU in news.note, news.warning) == (Reason.NVML_UNAVAILABLE, True, True)
     registry, latest = CollectorRegistry(), Latest()
     registry.register(latest)
     latest.status = world.look()
@@ -98,4 +105,4 @@ def test_status_metrics_and_operators_say_of_blindness_what_for_and_since_when(w
     assert world.decisions == []
     world.reader.broken = set()
     status = world.look()
-    assert (status["gpus"][0]["blind"], status["gpus"][0]["blindFor"], text[1][0]) == (None, None, Reason.RECOVERED)
+    assert (status["gpus"][0]["blind"], status["gpus"][0]["blindFor"], text[1].reason) == (None, None, Reason.RECOVERED)

@@ -1,6 +1,5 @@
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,15 @@ from enforcer.dra import cdi_files as files_module
 from enforcer.dra import driver as driver_module
 from enforcer.dra.cdi import file_name
 from enforcer.dra.driver import ClaimRef, KeyedLock
-from enforcer.dra.mps_readiness import MpsReady
 from enforcer.dra.prepared_claim import PreparedClaim
 from gpushare import contract
 from gpushare.errors import ClusterError, PrepareError
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
+from tests.support.wiring import keeper
 from tests.unit.enforcer.dra.objects import NAMESPACE, allocated, by_hand, gpu, made_uid, pod, using
 from tests.unit.enforcer.dra.objects import claim as claim_of
-from tests.unit.enforcer.dra.world import World
+from tests.unit.enforcer.dra.world import Published, World
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU
 
 
@@ -44,9 +43,11 @@ def test_a_claim_is_prepared_and_undone_without_a_trace(world: World) -> None:
     assert (world.cdi / file_name(ref.uid)).stat().st_mode & 0o777 == 0o644
     assert (world.run / "status" / made_uid("tts")).stat().st_mode & 0o777 == 0o755
     assert [each.name for each in world.published] == [ref.name]
+    assert world.quotas_changed.is_set()
+    world.quotas_changed.clear()
     world.forget(ref, "tts")
     world.driver.unprepare(ref)
-    assert (world.tree(), world.store.prepared(), world.changes) == ({}, (), 2)
+    assert (world.tree(), world.store.prepared(), world.quotas_changed.is_set()) == ({}, (), True)
 
 
 def test_asked_again_it_says_the_same_and_changes_nothing(world: World) -> None:
@@ -110,12 +111,12 @@ def test_it_waits_for_the_mps_daemon_and_then_says_so_and_nothing_of_its_log(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hindrances = ["it is starting", "it is starting"]
-    world.ready = MpsReady(lambda _: hindrances.pop() if hindrances else None)
+    world.mps = keeper(lambda _: hindrances.pop() if hindrances else None)
     world.restart()
     with monkeypatch.context() as patch:
         patch.setattr(driver_module, "CALL_PATIENCE", 60.0)
         assert world.driver.prepare(world.tenant("tts"))
-    world.ready = MpsReady(lambda _: "its log ends: client 4711 of somebody else")
+    world.mps = keeper(lambda _: "its log ends: client 4711 of somebody else")
     world.restart()
     error = refused(world, world.tenant("other"))
     assert error.reason is Reason.MPS_UNREACHABLE
@@ -363,17 +364,17 @@ def test_many_at_once_never_take_more_than_there_is(world: World) -> None:
 def test_what_is_told_of_a_claim_is_told_while_nobody_else_changes_it(world: World) -> None:
     held: list[bool] = []
 
-    def published(claim: PreparedClaim) -> None:
-        other = threading.Thread(target=world.driver.alter, args=(claim.uid, lambda known: known))
-        world.driver._parts = replace(world.driver._parts, published=lambda _: None)
-        other.start()
-        other.join(0.2)
-        held.append(other.is_alive())
+    class Publisher:
+        def publish(self, claim: PreparedClaim) -> None:
+            other = threading.Thread(target=world.driver.alter, args=(claim.uid, lambda known: known))
+            world.driver._publisher = Published([])  # type: ignore[assignment]
+            other.start()
+            other.join(0.2)
+            held.append(other.is_alive())
 
-    parts = world.driver._parts
     ref = world.tenant("tts")
     for change in (lambda: world.driver.prepare(ref), lambda: world.driver.alter(ref.uid, lambda known: known)):
-        world.driver._parts = replace(parts, published=published)
+        world.driver._publisher = Publisher()  # type: ignore[assignment]
         change()
     assert held == [True, True]
 

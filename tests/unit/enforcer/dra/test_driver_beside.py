@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.dra.cdi import file_name
 from enforcer.dra.claim_status import ClaimStatusPublisher, status_of
@@ -24,6 +25,7 @@ from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import APPLY_PATCH, CORE_V1, path
 from gpushare.pod_claims import claim_names
+from tests.support.wiring import Pods, keeper
 from tests.unit.enforcer.dra.objects import NAMESPACE, Object, allocated, by_hand, gpu, made_uid, namespace, using
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, holder, quota
@@ -113,8 +115,18 @@ def test_a_pod_that_joins_keeps_what_it_has_of_a_claim_of_its_own(world: World) 
     assert found == {("one", "main"): 3000, ("two", "main"): 2000, ("two", "thief"): 0}
 
 
+class Living:
+    """All processes of this machine are in these pods."""
+
+    def __init__(self, pods: Collection[str]) -> None:
+        self._owners: list[ContainerRef | None] = [ContainerRef(each, "c" * 64) for each in pods]
+
+    def identify(self, pid: int) -> Identity | None:
+        return Identity(pid=pid, start=1, owner=self._owners[pid % len(self._owners)] if self._owners else None)
+
+
 def forgotten(world: World, pods: Collection[str] | None, living: Collection[str] = ()) -> StaleClaimCleaner:
-    return StaleClaimCleaner(world.api, world.store, world.driver, lambda: pods, lambda: living)  # type: ignore[arg-type]
+    return StaleClaimCleaner(world.api, world.store, world.driver, Pods(pods), Living(living))  # type: ignore[arg-type]
 
 
 def test_a_claim_nobody_undoes_is_let_go_after_two_looks(world: World) -> None:
@@ -154,12 +166,13 @@ def test_another_object_of_the_same_name_is_no_sign(world: World) -> None:
 
 
 def strays(world: World, pods: Collection[str] | None = ()) -> OrphanCleaner:
-    def claims() -> set[tuple[str, str]]:
-        """Of the pods that the watch has shown, whether the API server answers or not."""
-        found = [each for where, each in world.api.objects.items() if "/pods/" in where]
-        return {(each["metadata"]["namespace"], name) for each in found for name in claim_names(each)}
+    class Shown(Pods):
+        def claims(self) -> frozenset[tuple[str, str]]:
+            """Of the pods that the watch has shown, whether the API server answers or not."""
+            found = [each for where, each in world.api.objects.items() if "/pods/" in where]
+            return frozenset((each["metadata"]["namespace"], name) for each in found for name in claim_names(each))
 
-    return OrphanCleaner(world.api, world.store, world.files, world.driver, lambda: pods, claims)  # type: ignore[arg-type]
+    return OrphanCleaner(world.api, world.store, world.files, world.driver, Shown(pods))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("loss", ["all", "torn"])
@@ -172,6 +185,23 @@ def test_a_lost_checkpoint_is_made_again_from_what_is_still_there(world: World, 
     assert (world.store.prepared(), enforced(world)) == ((), [])
     strays(world, {made_uid("tts")}).turn()
     assert (world.tree(), len(enforced(world)), list(world.store.problems())) == (tree, 1, [])
+
+
+def test_a_lost_claim_whose_daemon_does_not_serve_is_given_up_for_now(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(world)
+    shutil.rmtree(world.state / "claims")
+    monkeypatch.setattr("enforcer.dra.cleanup.ADOPT_SECONDS", 0.1)
+    monkeypatch.setattr("enforcer.dra.driver.CALL_PATIENCE", 3600.0)
+    world.mps = keeper(lambda _: "it is starting")
+    world.restart()
+    strays(world, {made_uid("tts")}).turn()
+    assert world.store.prepared() == (), "its thread has other tasks"
+    world.mps = keeper()
+    world.restart()
+    strays(world, {made_uid("tts")}).turn()
+    assert len(world.store.prepared()) == 1
 
 
 def test_files_in_nobodys_name_go_after_two_looks(world: World) -> None:
@@ -232,23 +262,26 @@ def test_the_claims_status_says_who_keeps_the_limits_where_that_is_known(world: 
     assert "limitBackend" not in entry["data"]
 
 
+def publisher(world: World) -> ClaimStatusPublisher:
+    return ClaimStatusPublisher(world.setup.cluster, world.setup.writer, world.setup.limiter, world.run / "shm")
+
+
 def test_a_status_that_is_refused_fails_nobody(world: World) -> None:
-    announcer = ClaimStatusPublisher(world.api)  # type: ignore[arg-type]
-    announcer.start()
+    announcer = publisher(world)
     world.api.refuse_patches = True
     claim = prepared(world)
     announcer.publish(claim)
-    announcer.wait()
+    world.setup.writer.run_once()
     world.api.refuse_patches = False
     announcer.publish(claim)
-    announcer.wait()
+    world.setup.writer.run_once()
     ((where, body, content_type),) = world.api.patched
     assert (where, content_type) == (f"{world.where(claim.name)}/status", APPLY_PATCH)
     assert body["metadata"]["uid"] == claim.uid
 
 
 def test_a_status_is_written_once_the_api_server_has_time_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enforcer.dra.claim_status.PATIENCE", 0.01)
+    monkeypatch.setattr("enforcer.status.api_writer.RETRY_SECONDS", 0.01)
     claim, patch = prepared(world), world.api.patch
     busy = [ClusterError("no answer"), ClusterError("too many requests", 429), RuntimeError("bug")]
 
@@ -258,14 +291,13 @@ def test_a_status_is_written_once_the_api_server_has_time_for_it(world: World, m
         return patch(*what, **more)
 
     monkeypatch.setattr(world.api, "patch", answer)
-    announcer = ClaimStatusPublisher(world.api)  # type: ignore[arg-type]
-    announcer.start()
+    announcer = publisher(world)
     announcer.publish(claim)
-    announcer.wait()
+    world.setup.writer.run_once()
     assert busy == []
     assert world.api.patched == []
     announcer.publish(claim)
-    announcer.wait()
+    world.setup.writer.run_once()
     assert len(world.api.patched) == 1, "a bug is not the end of all later ones"
 
 

@@ -1,16 +1,18 @@
 """Which way a claim is prepared for: that of its GPU at this moment, and it stays."""
 
+import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from enforcer.dra.driver import ClaimRef
+from enforcer.quota.prepared_claims import NoClaims
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.errors import PrepareError
 from gpushare.reasons import Reason
+from tests.support.wiring import keeper
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import GPU, OTHER_DEVICE, OTHER_GPU
 from tests.unit.enforcer.quota.test_sharing_mode import labelled
@@ -19,9 +21,13 @@ from tests.unit.enforcer.quota.test_sharing_mode import labelled
 @pytest.fixture
 def labelling(tmp_path: Path) -> World:
     world = World(tmp_path)
-    world.modes = SharingModeController()
+
+    class Claims(NoClaims):
+        def modes(self) -> dict[str, Mode]:
+            return world.store.modes() or {}
+
+    world.modes = SharingModeController(Claims(), Mode.MPS, threading.Event())
     world.restart()
-    world.modes.follow(lambda: dict(world.store.modes()))
     world.modes.read(labelled())
     return world
 
@@ -66,12 +72,11 @@ def test_a_claim_is_not_prepared_while_nobody_knows_how_its_gpu_is_shared(labell
 def test_a_label_that_changes_in_mid_prepare_changes_nothing_for_that_claim(labelling: World) -> None:
     world = labelling
 
-    class Changing:
-        def wait(self, gpus: Any, wanted: Any) -> None:
-            world.modes.read(labelled("time-slicing"))
-            assert [world.modes.of(gpu) for gpu in gpus] == [Mode.MPS]
+    def changing(gpu: str) -> None:
+        world.modes.read(labelled("time-slicing"))
+        assert world.modes.of(gpu) is Mode.MPS
 
-    world.ready = Changing()
+    world.mps = keeper(changing)
     world.restart()
     ref = world.tenant("tts")
     world.driver.prepare(ref)

@@ -11,21 +11,25 @@ import pytest
 from prometheus_client import generate_latest
 
 from enforcer.dra import driver, health_service, kubelet_plugin
+from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.driver import ClaimRef
 from enforcer.dra.health_service import HealthService
 from enforcer.dra.kubelet_plugin import BUG, PluginService, Sockets
-from enforcer.dra.mps_readiness import MpsReady
 from enforcer.resourceslices.health_monitor import WORDS
 from enforcer.status.metrics import Metrics
 from gpushare.contract import DRIVER, DRIVER_SOCKET, REGISTRATION_SOCKET
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
 from tests.support.kubelet import KubeletCalls
+from tests.support.wiring import availability, keeper
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE
 
 SERVICES = ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
-NO_HEALTH = HealthService(tuple, dict)
+
+
+def no_health(folder: Path) -> HealthService:
+    return HealthService(ClaimStore(folder / "other"), availability())
 
 
 class Served:
@@ -34,7 +38,7 @@ class Served:
         self.registered: list[bool] = []
         plugin = PluginService(self.world.driver, self.metrics)
         self.gpus: dict[str, Reason | None] = {}
-        self.health = HealthService(self.world.store.prepared, lambda: dict(self.gpus))
+        self.health = HealthService(self.world.store, availability(lambda: self.gpus))
         self.sockets = Sockets(self.root, plugin, self.health, lambda: self.registered.append(True))
         self.sockets.start()
         self.kubelet = KubeletCalls(self.root)
@@ -145,9 +149,9 @@ def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path, monkeyp
     free = threading.Event()
     hindered = {"gpu-0": "starting"}
     made = World(tmp_path)
-    made.ready = MpsReady(lambda gpu: None if free.is_set() or gpu.endswith("2") else hindered["gpu-0"])
+    made.mps = keeper(lambda gpu: None if free.is_set() or gpu.endswith("2") else hindered["gpu-0"])
     made.restart()
-    sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), NO_HEALTH, lambda: None)
+    sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), no_health(tmp_path), lambda: None)
     sockets.start()
     waiting = [made.tenant(f"slow-{number}", "1Gi") for number in range(12)]
     ref = made.tenant("quick", "1Gi", OTHER_DEVICE)
@@ -239,13 +243,15 @@ def test_a_socket_that_could_not_be_made_again_is_tried_each_time(served: Served
 
 def test_a_root_whose_sockets_would_be_too_long_is_wrong_use(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 100)
-    sockets = Sockets(deep, PluginService(World(tmp_path).driver, Metrics()), NO_HEALTH, lambda: None)
+    sockets = Sockets(deep, PluginService(World(tmp_path).driver, Metrics()), no_health(tmp_path), lambda: None)
     with pytest.raises(ConfigError, match=r"--kubelet-root: .* is longer than a socket's path can be"):
         sockets.start()
 
 
 def test_a_root_that_cannot_be_used_is_wrong_use(tmp_path: Path) -> None:
     (tmp_path / "kubelet").write_text("")
-    sockets = Sockets(tmp_path / "kubelet", PluginService(World(tmp_path).driver, Metrics()), NO_HEALTH, lambda: None)
+    sockets = Sockets(
+        tmp_path / "kubelet", PluginService(World(tmp_path).driver, Metrics()), no_health(tmp_path), lambda: None
+    )
     with pytest.raises(ConfigError, match="cannot be listened on"):
         sockets.start()

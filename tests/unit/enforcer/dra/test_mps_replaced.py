@@ -7,7 +7,9 @@ from typing import Any, Final
 import pytest
 
 from enforcer.dra.mps_replaced import Replaced
-from tests.unit.enforcer.made import neighbour, quota
+from enforcer.quota.types import Mode
+from tests.support.wiring import Messages, Quotas, fixed_modes, label_modes
+from tests.unit.enforcer.made import GPU, OTHER_GPU, neighbour, quota
 
 FIRST, SECOND, THIRD = map(Path, ("/proc", "/sys", "/dev/shm"))
 """File systems with device numbers of their own."""
@@ -36,10 +38,11 @@ def test_each_other_shared_memory_is_reported_once_to_all_that_run(
     seen: Sequence[Path | str | None], reports: int, tmp_path: Path
 ) -> None:
     notices: list[Any] = []
-    memory = tmp_path / "shm"
+    memory, others = tmp_path / "shm", quota(pod="by-turns", gpu=OTHER_GPU)
+    modes = label_modes({GPU: Mode.MPS, OTHER_GPU: Mode.TIME_SLICING})
 
     def begin() -> Replaced:
-        return Replaced(memory, lambda: [quota(), neighbour()], notices.append)
+        return Replaced(memory, Quotas(lambda: [quota(), neighbour(), others]), modes, Messages(notices))
 
     replaced = begin()
     for each in seen:
@@ -58,6 +61,7 @@ def test_what_is_no_file_in_its_place_is_as_if_nothing_was_seen(tmp_path: Path) 
     notices: list[Any] = []
     (tmp_path / "shm").symlink_to(FIRST)
     (tmp_path / ".shm-device").symlink_to(tmp_path / "elsewhere")
-    Replaced(tmp_path / "shm", lambda: [quota()], notices.append).turn(made=True)
+    checkpoint = Quotas(lambda: [quota()])
+    Replaced(tmp_path / "shm", checkpoint, fixed_modes(), Messages(notices)).turn(made=True)
     assert notices == []
     assert (tmp_path / ".shm-device").read_text() == str(FIRST.stat().st_dev)

@@ -2,36 +2,28 @@
 
 import json
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.usage import UsageSampler
 from enforcer.dra import plugin
 from enforcer.dra.cdi import file_name
+from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.driver import ClaimRef
-from enforcer.dra.plugin import DraPlugin, DraPluginConfig
+from enforcer.dra.plugin import DraPlugin
 from enforcer.mps.launcher import pipe_of
-from enforcer.quota.checkpoint import Checkpoint
-from enforcer.quota.sharing_mode_controller import SharingModeController
-from enforcer.resourceslices.devices import InventoryPolicy
-from enforcer.status.messages import UserMessage
-from enforcer.status.metrics import Metrics
+from enforcer.runtime.manager import Manager
 from gpushare import contract
 from gpushare.errors import ConfigError
 from gpushare.kube_client import CORE_V1, path
 from tests.support.kubelet import KubeletCalls
-from tests.unit.enforcer.dra.objects import NAMESPACE, NODE, allocated, by_hand, gpu, using
+from tests.support.wiring import keeper
+from tests.unit.enforcer.dra.objects import NAMESPACE, allocated, by_hand, gpu, using
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import GPU
-
-
-class Keeper:
-    def hindrance(self, _: str) -> str | None:
-        return None
 
 
 @pytest.fixture
@@ -40,38 +32,34 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-def side(
-    world: World, told: list[UserMessage] | None = None, backends: Callable[[], Mapping[str, str]] = dict
-) -> DraPlugin:
-    setup = DraPluginConfig(
-        node=NODE, state=world.state, run=world.run, kubelet_root=world.folder / "kubelet", cdi_root=world.cdi,
-        policy=InventoryPolicy(), cluster=world.api,  # type: ignore[arg-type]
-        watch=UsageSampler(world.reader, world.pods), attributor=world.pods, metrics=Metrics(),
-        modes=SharingModeController.fixed(), mps=Keeper(), backends=backends,  # type: ignore[arg-type]
-        quotas=Checkpoint(world.state).read, tell=(told if told is not None else []).append,
-    )  # fmt: skip
-    return DraPlugin(setup)
+def side(world: World) -> tuple[DraPlugin, Manager]:
+    """What prepares claims on this node, and what runs it."""
+    world.store = ClaimStore(world.state)
+    setup = replace(world.config(), mps=keeper())
+    made, manager = DraPlugin(setup), Manager()
+    made.add_to(manager)
+    world.setup = setup
+    return made, manager
 
 
 def test_containers_that_start_later_see_what_the_back_end_of_then_makes_of_their_gpu(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin, "SETTLE_EVERY", 0.05)
-    world, backends, stopped = World(folder), dict[str, str](), threading.Event()
-    kubelet = side(world, backends=lambda: backends)
-    kubelet.start(stopped)
+    world = World(folder)
+    _, manager = side(world)
+    manager.start()
     ref = world.tenant("tts")
     with KubeletCalls(folder / "kubelet") as calls:
         calls.register()
         assert calls.prepare((ref.namespace, ref.name, ref.uid))[ref.uid].error == ""
     assert fraction(world, ref) == "0.225806"
-    backends[GPU] = "driver-cgroup"
+    world.backends[GPU] = "driver-cgroup"
     deadline = time.monotonic() + 20
     while fraction(world, ref) != "0.875000":
         assert time.monotonic() < deadline, "its containers still see the whole card"
         time.sleep(0.05)
-    stopped.set()
-    kubelet.stop()
+    manager.stop()
 
 
 def fraction(world: World, ref: ClaimRef) -> str:
@@ -82,15 +70,15 @@ def fraction(world: World, ref: ClaimRef) -> str:
 
 def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
     world = World(folder)
-    told = list[UserMessage]()
-    kubelet, stopped = side(world, told), threading.Event()
-    kubelet.start(stopped)
-    assert list(kubelet.problems()) == ["the kubelet has not registered the driver yet"]
+    told = world.told
+    kubelet, manager = side(world)
+    manager.start()
+    assert manager.problems() == ["the kubelet has not registered the driver yet"]
     ref = world.tenant("tts")
     with KubeletCalls(folder / "kubelet") as calls:
         calls.register()
-        assert kubelet.registered.is_set()
-        assert list(kubelet.problems()) == []
+        assert world.setup.registered.is_set()
+        assert manager.problems() == []
         assert calls.prepare((ref.namespace, ref.name, ref.uid))[ref.uid].error == ""
     kubelet.books.reset("pods", [])
     kubelet.books.reset("namespaces", [])
@@ -107,17 +95,17 @@ def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
         assert time.monotonic() < deadline, "the wish for another quota is not carried out"
         time.sleep(0.05)
     assert [each.note[:30] for each in told] == ["container model may hold 2Gi f"]
-    stopped.set()
-    kubelet.stop()
+    manager.stop()
     assert not (folder / "kubelet" / contract.REGISTRATION_SOCKET).exists()
 
 
 def test_a_pod_that_joins_a_claim_is_told_once_that_it_gets_nothing_and_what_to_do(folder: Path) -> None:
-    world, told = World(folder), list[UserMessage]()
+    world = World(folder)
+    told = world.told
     one, two = (by_hand(name, {"gpu": "mine"}, using("main", "card")) for name in ("one", "two"))
     world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
-    kubelet, stopped = side(world, told), threading.Event()
-    kubelet.start(stopped)
+    kubelet, manager = side(world)
+    manager.start()
     kubelet.books.reset("namespaces", [])
     for pods in ([one], [one, two], [two, one]):
         kubelet.books.reset("pods", pods)
@@ -127,18 +115,18 @@ def test_a_pod_that_joins_a_claim_is_told_once_that_it_gets_nothing_and_what_to_
     assert "ResourceClaim mine is in use by pod one" in notice.note
     assert "also when one has ended; delete this pod and create it anew with a ResourceClaim of its own" in notice.note
     said = "claim asr/mine was prepared for pod asr/one; pod asr/two uses it too and gets nothing"
-    assert any(said in each for each in kubelet.problems())
-    stopped.set()
-    kubelet.stop()
+    assert any(said in each for each in manager.problems())
+    manager.stop()
 
 
 @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "ended"])
 def test_one_that_joined_is_told_what_to_do_when_the_claims_own_pod_has_ended(folder: Path, *, deleted: bool) -> None:
-    world, told = World(folder), list[UserMessage]()
+    world = World(folder)
+    told = world.told
     one, two = (by_hand(name, {"gpu": "mine"}, using("main", "card")) for name in ("one", "two"))
     world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
-    kubelet, stopped = side(world, told), threading.Event()
-    kubelet.start(stopped)
+    kubelet, manager = side(world)
+    manager.start()
     kubelet.books.reset("namespaces", [])
     ended = one | {"status": {"phase": "Succeeded"}}
     for pods in ([one, two], [two] if deleted else [ended, two], [two]):
@@ -150,8 +138,7 @@ def test_one_that_joined_is_told_what_to_do_when_the_claims_own_pod_has_ended(fo
     assert notice.quota.pod == "two"
     assert "was prepared for pod one, which has ended, and stays so until no pod uses it" in notice.note
     assert "delete this pod, wait until it is gone, and create it anew" in notice.note
-    stopped.set()
-    kubelet.stop()
+    manager.stop()
 
 
 def test_a_state_that_cannot_hold_claims_is_wrong_use(folder: Path) -> None:
@@ -159,4 +146,4 @@ def test_a_state_that_cannot_hold_claims_is_wrong_use(folder: Path) -> None:
     (world.state / "claims").rmdir()
     (world.state / "claims").write_text("")
     with pytest.raises(ConfigError, match="files of prepared claims cannot be brought in order"):
-        side(world).start(threading.Event())
+        side(world)[1].start()

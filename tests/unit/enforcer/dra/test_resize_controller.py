@@ -1,6 +1,7 @@
 """Wishes for other quotas, carried out on a node: once each, on disk first, whatever fails in between."""
 
 import copy
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -8,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribution.usage import UsageSampler
 from enforcer.dra.claim_status import status_of
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize import CurrentUsage, ResizeBounds, apply_resize
-from enforcer.dra.resize_controller import ResizeController, ResizeDependencies
-from enforcer.status.messages import UserMessage
+from enforcer.dra.resize_controller import ResizeController
 from gpushare import contract
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
+from tests.support.wiring import keeper
 from tests.unit.enforcer.dra.objects import NAMESPACE, Object, container, made_uid, namespace, pod
 from tests.unit.enforcer.dra.objects import claim as claim_of
 from tests.unit.enforcer.dra.test_crash import Power
@@ -32,7 +32,7 @@ class Node:
 
     def __init__(self, folder: Path, *, at_once: bool = False) -> None:
         self.world, self.at_once = World(folder), at_once
-        self.told = list[UserMessage]()
+        self.told = self.world.told
         self.ref = self.world.tenant("tts")
         self.world.driver.prepare(self.ref)
         self.annotations: dict[str, str] = {}
@@ -43,12 +43,8 @@ class Node:
 
     def start(self) -> None:
         """A resizer that knows nothing of an earlier one."""
-        world = self.world
-        means = ResizeDependencies(
-            driver=world.driver, store=world.store, look=UsageSampler(world.reader, world.pods).look,
-            tell=self.told.append, at_once=lambda _: self.at_once, mps=True, min_mib=512,
-        )  # fmt: skip
-        self.resizer = ResizeController(means)
+        self.world.backends = {GPU: "watch-only" if self.at_once else "mps-v2"}
+        self.resizer = ResizeController(replace(self.world.config(), mps=keeper()), self.world.driver)
 
     def restart(self) -> None:
         """A new enforcer on the same disk."""
@@ -84,11 +80,11 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_a_wish_changes_limit_variables_and_status_and_its_owner_is_told(node: Node) -> None:
-    changes = node.world.changes
+    node.world.quotas_changed.clear()
     node.wish("2Gi;id=1")
     assert node.limit == 2048
     assert LIMIT in node.variables()
-    assert node.world.changes == changes + 1, "quotas are worked out anew"
+    assert node.world.quotas_changed.is_set(), "quotas are worked out anew"
     (notice,) = node.told
     assert (notice.reason, notice.action, notice.warning) == (Reason.RESIZED, "Resize", False)
     assert (notice.quota.pod_uid, notice.quota.container, notice.quota.memory_mib) == (made_uid("tts"), "model", 2048)

@@ -1,26 +1,26 @@
 """A container with shares of several GPUs: what it gets, by what it is judged, and where it is refused."""
 
 import copy
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.usage import UsageSampler
 from enforcer.dra.allocation import PrepareRequest, compute_limits
 from enforcer.dra.cdi import variables
 from enforcer.dra.driver import ClaimRef
 from enforcer.dra.prepared_claim import PreparedClaim, decode, encode
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize import ResizeBounds, most_mib, resized
-from enforcer.dra.resize_controller import ResizeController, ResizeDependencies
+from enforcer.dra.resize_controller import ResizeController
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
-from enforcer.status.messages import UserMessage
 from gpushare import contract
 from gpushare.errors import PrepareError, ResizeRefused
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
+from tests.support.wiring import HeldClaims, fixed_modes
 from tests.unit.enforcer.dra.objects import (
     NAMESPACE,
     NODE,
@@ -48,7 +48,7 @@ TOOLKIT = {GPU, OTHER_GPU}
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     world = World(tmp_path)
-    world.modes = SharingModeController.fixed(Mode.TIME_SLICING)
+    world.modes = fixed_modes(Mode.TIME_SLICING)
     world.restart()
     return world
 
@@ -126,13 +126,15 @@ def test_a_gpu_that_is_shared_through_mps_by_then_is_refused_with_the_reason(
     world: World, modes: dict[str, Mode]
 ) -> None:
     """The scheduler took them for shared by turns; a label may have changed since, or the claim was made by hand."""
-    world.modes.follow(lambda: modes)
+    claims = HeldClaims(modes)
+    world.modes = SharingModeController(claims, Mode.TIME_SLICING, threading.Event(), labelled=False)
+    world.restart()
     with pytest.raises(PrepareError, match="a process has one MPS daemon, and each GPU its own") as error:
         world.driver.prepare(wide(world))
     assert error.value.reason is Reason.CLAIM_UNSUPPORTED
     assert "time-slicing" in error.value.message
     assert world.store.prepared() == ()
-    world.modes.follow(dict)
+    claims.held = {}
     world.driver.prepare(wide(world))
 
 
@@ -231,13 +233,8 @@ def test_a_smaller_quota_is_held_against_the_gpu_of_which_it_holds_most(world: W
     world.driver.prepare(wide(world))
     world.pods.pids[77] = made_uid("llm")
     world.reader.used[full] = {77: 3072}
-    told = list[UserMessage]()
-    resizer = ResizeController(
-        ResizeDependencies(
-            driver=world.driver, store=world.store, look=UsageSampler(world.reader, world.pods).look, tell=told.append,
-            at_once=lambda _: False, mps=False, min_mib=512,
-        )
-    )  # fmt: skip
+    world.backends = dict.fromkeys((GPU, OTHER_GPU), "mps-v2")
+    told, resizer = world.told, ResizeController(world.setup, world.driver)
     there = copy.deepcopy(world.api.objects[path(CORE_V1, "pods", "llm", NAMESPACE)])
     there["status"]["containerStatuses"] = [{"name": "model", "containerID": f"containerd://{'c' * 64}"}]
     there["metadata"]["annotations"][f"{contract.RESIZE_OF}model"] = "2Gi;id=1"

@@ -3,23 +3,33 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.usage import UsageSampler
+from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.dra.cdi import file_name
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.checkpoint import ClaimStore
-from enforcer.dra.driver import ClaimRef, Driver, DriverDependencies, Ready
-from enforcer.dra.mps_readiness import AlwaysReady
-from enforcer.quota.sharing_mode_controller import SharingModeController
-from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
+from enforcer.dra.config import DraPluginConfig
+from enforcer.dra.driver import ClaimRef, Driver
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.resourceslices.devices import InventoryPolicy
+from enforcer.runtime.manager import Wake
+from enforcer.status.api_writer import ApiWriter
+from enforcer.status.metrics import Metrics
 from gpushare import contract
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
 from tests.support.api import Api
+from tests.support.wiring import Messages, availability, fixed_modes, limits
 from tests.unit.enforcer.dra.objects import NAMESPACE, NODE, Object, claim, namespace, pod
 from tests.unit.enforcer.made import DEVICE
 from tests.unit.enforcer.test_loop import CARD, Reader
+
+if TYPE_CHECKING:
+    from enforcer.mps.supervisor import MpsSupervisor
+    from enforcer.status.messages import UserMessage
+    from gpushare.reasons import Reason
 
 CAPACITY = CARD - 512 - 1024
 
@@ -35,37 +45,49 @@ class Pods:
         return Identity(pid=pid, start=pid, owner=owner)
 
 
+class Published:
+    """Takes the claims whose status is to be written."""
+
+    def __init__(self, claims: list[Any]) -> None:
+        self.publish = claims.append
+
+
 class World:
     def __init__(self, folder: Path) -> None:
         self.folder, self.api, self.reader, self.pods = folder, Api(), Reader(), Pods()
         self.cdi, self.run, self.state = folder / "cdi", folder / "run", folder / "state"
         self.shared_memory: Path | None = None
-        self.changes = 0
+        self.mps: MpsSupervisor | None = None
+        self.quotas_changed = Wake()
+        self.modes = fixed_modes()
+        self.told: list[UserMessage] = []
+        self.backends: dict[str, str] = {}
+        self.health: dict[str, Reason | None] = {}
         self.published: list[Any] = []
-        self.ready: Ready = AlwaysReady()
-        self.modes = SharingModeController.fixed()
         self.api.objects[path(CORE_V1, "namespaces", NAMESPACE)] = namespace()
         self.restart()
 
     def restart(self) -> None:
         """A new process on the same disk."""
-        policy = InventoryPolicy()
         self.store = ClaimStore(self.state)
         memory = self.shared_memory
         self.files = CdiFileStore(self.cdi, self.run, lambda gpu: f"/mps/{gpu}/pipe", shared_memory=memory)
-        self.driver = Driver(
-            DriverDependencies(
-                node=NODE, cluster=self.api,  # type: ignore[arg-type]
-                store=self.store, files=self.files,
-                look=UsageSampler(self.reader, self.pods).look, ready=self.ready,
-                modes=self.modes, capacity=lambda gpu, mode: capacity_mib(gpu, policy, mode=mode),
-                changed=self._changed, published=self.published.append,
-            )
-        )  # fmt: skip
+        self.setup = self.config()
+        self.driver = Driver(self.setup, self.files)
+        self.driver._publisher = Published(self.published)  # type: ignore[assignment]
         self.driver.recover()
 
-    def _changed(self) -> None:
-        self.changes += 1
+    def config(self) -> DraPluginConfig:
+        """What a driver on this node is made of."""
+        return DraPluginConfig(
+            node=NODE, state=self.state, run=self.run, kubelet_root=self.folder / "kubelet", cdi_root=self.cdi,
+            policy=InventoryPolicy(), cluster=self.api,  # type: ignore[arg-type]
+            writer=ApiWriter(), store=self.store, watch=UsageSampler(self.reader, self.pods), attributor=self.pods,
+            metrics=Metrics(), modes=self.modes, modes_changed=Wake(), mps=self.mps,
+            limiter=limits(lambda: self.backends), checkpoint=Checkpoint(self.state), sink=Messages(self.told),
+            availability=availability(lambda: self.health),
+            backoff=ClaimBackoff(), listeners=(), registered=Wake(), quotas_changed=self.quotas_changed,
+        )  # fmt: skip
 
     def tenant(self, name: str, memory: str = "4Gi", device: str = DEVICE) -> ClaimRef:
         """A pod that was admitted, placed and bound."""

@@ -9,6 +9,7 @@ from enforcer.limits.applier import PAUSE, AppliedLimit, LimitApplier
 from enforcer.limits.backend import Backend, RequestedBackend
 from enforcer.limits.cgroup_paths import CgroupFolders, pod_folders
 from gpushare.errors import NvmlError
+from tests.support.wiring import fixed_modes
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, quota
 from tests.unit.enforcer.test_loop import card
 
@@ -44,7 +45,7 @@ class Driver:
 class Node:
     def __init__(self, root: Path, wanted: RequestedBackend = RequestedBackend.AUTO) -> None:
         self.root, self.driver = root, Driver()
-        self.limiter = LimitApplier(self.driver, CgroupFolders(root), wanted, lambda _: True)
+        self.limiter = LimitApplier(self.driver, CgroupFolders(root), wanted, fixed_modes())
         (root / "cgroup.controllers").touch()
 
     def container(self, container_id: str = CONTAINER, pod: str = POD) -> str:

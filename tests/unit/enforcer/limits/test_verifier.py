@@ -1,6 +1,6 @@
 """The loop that proves limits: who is looked at, who is asked, what is reported to whom and how often."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,12 +9,13 @@ from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.limits.applier import AppliedLimit
 from enforcer.limits.backend import Backend
 from enforcer.limits.environ_limits import EnvironLimit
-from enforcer.limits.verifier import LimitVerifier, VerifierSinks, VerifyInterval
+from enforcer.limits.verifier import LimitVerifier
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.types import LimitStatus, Quota
 from enforcer.status.messages import UserMessage
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
+from tests.support.wiring import Messages, Quotas, sampler
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -36,9 +37,9 @@ class Node:
         self.notices = list[UserMessage]()
         self.changes: list[dict[str, str]] = []
         self.takes = True
-        outlets = VerifierSinks(notify=self.notices.append, changed=self._changed)
         self.clock = 0.0
-        self.prover = LimitVerifier(self, self.views, lambda: self.quotas, outlets, lambda: self.clock)
+        watch, checkpoint, sink = sampler(self.views), Quotas(lambda: self.quotas), Messages(self.notices)
+        self.prover = LimitVerifier(self, watch, checkpoint, sink, self, 8.0, lambda: self.clock)
 
     def backends(self) -> Mapping[str, Backend]:
         return self.backend
@@ -63,7 +64,7 @@ class Node:
         sample = GpuSample(uuid=uuid, total_mib=CARD, used_mib=0, processes=())
         return GpuSnapshot(gpu=card(uuid, number), sample=sample, holders=rows)
 
-    def _changed(self, claim: str, proofs: Collection[tuple[Quota, LimitStatus]]) -> bool:
+    def prove(self, claim: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
         self.changes.append({each.container: str(found.state) for each, found in proofs})
         return self.takes
 
@@ -216,15 +217,14 @@ def test_a_gpu_nobody_was_asked_about_yet_is_left_out(node: Node) -> None:
     assert node.look() is None
 
 
-def test_what_was_seen_once_is_looked_at_again_sooner() -> None:
-    now = [0.0]
-    pace = VerifyInterval(8.0, lambda: now[0])
-    due = []
-    for second, suspects in enumerate([False, False, True, True, *[False] * 8]):
-        now[0] = float(second)
-        if pace.due(suspects=suspects):
-            due.append(second)
-    assert due == [0, 2, 10]
+def test_what_was_seen_once_is_looked_at_again_sooner(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, suspects = list[int](), {2, 3}
+    monkeypatch.setattr(LimitVerifier, "suspects", property(lambda _: node.clock in suspects))
+    monkeypatch.setattr(node.prover, "turn", lambda: looks.append(int(node.clock)))
+    for second in range(12):
+        node.clock = float(second)
+        node.prover.run_once()
+    assert looks == [0, 2, 10]
 
 
 def test_a_container_that_was_given_nothing_has_no_limit_to_prove(node: Node) -> None:

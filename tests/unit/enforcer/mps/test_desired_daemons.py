@@ -2,25 +2,54 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from enforcer.mps.desired_daemons import QUIET, DaemonConfig, DaemonPlan, DaemonPlanner, PlannerInputs, ShareableGpus
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.mps.desired_daemons import (
+    QUIET,
+    DaemonConfig,
+    DaemonPlan,
+    DaemonPlanner,
+    DriverTools,
+    PlannerInputs,
+    ShareableGpus,
+)
 from enforcer.mps.launcher import folder_of
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.protocol import whole_gib
 from enforcer.mps.state_file import DaemonRecord, DaemonStateFile
 from enforcer.nvml.types import Gpu
-from enforcer.quota.sharing_mode_controller import SharingModeController
+from enforcer.quota.prepared_claims import NoClaims
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
 from gpushare import contract
 from gpushare.errors import ClusterError, MpsError, NvmlError
+from tests.support.wiring import Quotas, fixed_modes, label_modes, sampler
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 from tests.unit.enforcer.test_loop import Reader, card
 
 BOTH = frozenset({GPU, OTHER_GPU})
+
+
+class Claims(NoClaims):
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    def gpus(self) -> frozenset[str] | None:  # type: ignore[override]
+        return None if self._node.claims is None else frozenset(self._node.claims)
+
+
+class Tools(DriverTools):
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    def find(self) -> DaemonConfig:
+        if not self._node.driver:
+            raise MpsError("no program below /driver")
+        return DaemonConfig(Reader(), Path("/driver/usr/bin/control"), {"A": "b"})  # type: ignore[arg-type]
 
 
 class Node:
@@ -39,20 +68,15 @@ class Node:
             folder.mkdir(parents=True)
             DaemonStateFile(folder, gpu).write(DaemonRecord(pid=4711, start=1))
         self.manager, self.held = MpsManager(), dict[str, Mode]()
-        self.modes = SharingModeController()
-        self.modes.follow(lambda: self.held)
+        self.modes = label_modes(self.held)
         self.roster = self.made()
 
     def made(self) -> DaemonPlanner:
-        shared = ShareableGpus(self, "n", self.contended, self.modes)  # type: ignore[arg-type] # a stand-in
+        shared = ShareableGpus(self, "n", self, self.modes)  # type: ignore[arg-type] # a stand-in
         sources = PlannerInputs(
-            gpus=self.gpus,
-            shared=shared,
-            modes=self.modes,
-            policy=lambda: self.policy,
-            claimed=lambda: self.claims,
-            tools=self.tools,
-        )
+            watch=sampler(lambda: [GpuSnapshot(gpu=each) for each in self.gpus()]), shared=shared, modes=self.modes,
+            policy=self.policy, claims=Claims(self), checkpoint=Quotas(tuple), tools=Tools(self),
+        )  # fmt: skip
         return DaemonPlanner(self.manager, self.run, sources, lambda: self.now)
 
     def get(self, _: str) -> dict[str, Any]:
@@ -60,18 +84,14 @@ class Node:
             raise ClusterError("the API server does not answer")
         return self.object
 
-    def contended(self, _: object) -> Collection[str]:
+    def look(self, _: object) -> Collection[str]:
+        """See ``ContentionMonitor``."""
         return self.rivals
 
     def gpus(self) -> list[Gpu]:
         if not self.nvml:
             raise NvmlError("the driver is not loaded")
         return self.cards
-
-    def tools(self) -> DaemonConfig:
-        if not self.driver:
-            raise MpsError("no program below /driver")
-        return DaemonConfig(Reader(), Path("/driver/usr/bin/control"), {"A": "b"})  # type: ignore[arg-type]
 
     def annotate(self, **annotations: str) -> None:
         self.object["metadata"]["annotations"] = annotations
@@ -119,6 +139,7 @@ def test_contested_ones_and_those_mps_cannot_share_get_none(node: Node) -> None:
     assert (node.turn(), node.there) == (DaemonPlan(), set())
     node.cards[1] = node.cards[1]._replace(mig_enabled=False)
     node.policy = InventoryPolicy(context_mib=2048)
+    node.roster = node.made()
     node.rivals = set()
     assert node.turn() == DaemonPlan(BOTH)
 
@@ -237,7 +258,8 @@ def test_notes_in_other_places_are_nobodys(short_path: Path) -> None:
 
 
 def test_without_a_cluster_every_gpu_is_shared_but_contested_ones() -> None:
-    shared = ShareableGpus(None, "n", lambda _: {GPU})
+    contention: Any = SimpleNamespace(look=lambda _: {GPU})
+    shared = ShareableGpus(None, "n", contention, fixed_modes())
     cards = [card(GPU, 0), card(OTHER_GPU, 1)]
     assert (shared.named(cards), shared.contended(cards)) == (BOTH, frozenset({GPU}))
 

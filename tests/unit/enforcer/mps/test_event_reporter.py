@@ -2,33 +2,36 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from enforcer.mps.event_reporter import IncidentCollector, report_incidents
+from enforcer.mps.event_reporter import IncidentCollector, IncidentReporter
 from enforcer.mps.incidents import Incident, IncidentLog
-from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.status.events import NodeEvent
 from gpushare.reasons import Reason
+from tests.support.wiring import NodeEvents, fixed_modes, label_modes
 from tests.unit.enforcer.made import GPU
-
-
-class Reporter(NodeEventRecorder):
-    def __init__(self) -> None:
-        super().__init__(None, "gpu-7")
-        self.told: list[NodeEvent] = []
-
-    def report(self, news: NodeEvent) -> None:
-        self.told.append(news)
+from tests.unit.enforcer.quota.test_sharing_mode import labelled
 
 
 def test_each_incident_is_told_once_and_counted() -> None:
-    incidents, reporter, registry = IncidentLog(), Reporter(), CollectorRegistry()
+    incidents, events, registry = IncidentLog(), NodeEvents(), CollectorRegistry()
+    reporter = IncidentReporter(incidents, fixed_modes(), events)
     registry.register(IncidentCollector(incidents))
     incidents.tell(Incident(GPU, Reason.MPS_FAULT, "a fault"))
     incidents.tell(Incident(GPU, Reason.MPS_FAULT, "a fault"))
     incidents.tell(Incident(GPU, Reason.RECOVERED, "well again"))
-    report_incidents(incidents, reporter)
-    report_incidents(incidents, reporter)
-    assert reporter.told == [
+    reporter.run_once()
+    reporter.run_once()
+    assert events.told == [
         NodeEvent(Reason.MPS_FAULT, "a fault"),
         NodeEvent(Reason.RECOVERED, "well again", warning=False),
     ]
     text = generate_latest(registry).decode()
     assert f'gpu_share_mps_incidents_total{{gpu="{GPU}",reason="MpsFault"}} 2.0' in text
+
+
+def test_a_mistyped_label_is_told_once_and_again_after_it_was_right() -> None:
+    modes, events = label_modes({}), NodeEvents()
+    reporter = IncidentReporter(IncidentLog(), modes, events)
+    for label in ("mpss", "mpss", "mps", "mpss"):
+        modes.read(labelled(label))
+        reporter.run_once()
+    assert [each.reason for each in events.told] == [Reason.MODE_UNKNOWN] * 2

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from enforcer.mps import log_tailer
 from enforcer.mps.launcher import folder_of
 from enforcer.mps.log_tailer import LINES, LogTail
+from tests.support.wiring import daemons_on
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 
 HEAD = "[2026-11-21 10:00:00.123 Control 4711] "
@@ -25,7 +26,7 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def following(run: Path, limit: int = log_tailer.LIMIT) -> LogTail:
-    return LogTail(run, lambda: [GPU, OTHER_GPU], limit)
+    return LogTail(run, daemons_on([GPU, OTHER_GPU]), limit)
 
 
 def looked(follower: LogTail) -> list[dict[str, Any]]:

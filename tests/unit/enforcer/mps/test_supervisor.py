@@ -17,6 +17,7 @@ from enforcer.mps.manager import AT_ONCE, MpsManager, side_by_side
 from enforcer.mps.supervisor import MpsSupervisor
 from gpushare.errors import MpsError, NvmlError, PrepareError
 from gpushare.reasons import Reason
+from tests.support.wiring import keeper as keeper_that
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 
 BLOCKED = MpsError("blocked", Reason.MPS_CONTROL_BLOCKED)
@@ -257,10 +258,10 @@ def test_a_wait_ends_in_its_time_though_nobody_answers() -> None:
 
     began = time.monotonic()
     with pytest.raises(PrepareError, match=f"the MPS daemon of {GPU} does not serve; it is tried again"):
-        MpsReady(hangs).wait([GPU], lambda: time.monotonic() - began < 0.5)
+        MpsReady(keeper_that(hangs)).wait([GPU], lambda: time.monotonic() - began < 0.5)
     assert time.monotonic() - began < 10
     free.set()
-    MpsReady(hangs).wait([GPU, OTHER_GPU], lambda: True)
+    MpsReady(keeper_that(hangs)).wait([GPU, OTHER_GPU], lambda: True)
 
 
 def test_a_bug_in_asking_is_not_taken_for_an_answer() -> None:
@@ -268,7 +269,7 @@ def test_a_bug_in_asking_is_not_taken_for_an_answer() -> None:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
-        MpsReady(breaks).wait([GPU], lambda: True)
+        MpsReady(keeper_that(breaks)).wait([GPU], lambda: True)
 
 
 def test_a_daemon_whose_time_is_over_is_ended_and_forgotten() -> None:

@@ -58,7 +58,8 @@ class Changing:
         self.node.modes.read(self.node.object)
 
     def hold(self, *modes: Mode) -> None:
-        self.node.held = dict.fromkeys([GPU], modes[0]) if modes else {}
+        self.node.held.clear()
+        self.node.held.update(dict.fromkeys([GPU], modes[0]) if modes else {})
         self.node.claims = {GPU} if modes else set()
 
 

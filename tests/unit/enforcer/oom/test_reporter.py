@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from enforcer.oom.reporter import KEPT, MAX_KNOWN, OomReporter, call_both
+from enforcer.oom.reporter import KEPT, MAX_KNOWN, OomReporter
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status import Snapshot
 from enforcer.status.node_status import status as of_node
@@ -89,7 +89,11 @@ def test_the_sidecar_says_it_and_explain_on_the_node_says_who(world: World, tmp_
     folder.mkdir(parents=True)
     files = PodStatusWriter(tmp_path / "run", world.sink, lambda _: True)
     world.inquest = OomReporter(files, world.metrics, lambda: world.now)
-    show = call_both(world.inquest.look, files.write)
+
+    def show(snapshot: Snapshot) -> None:
+        world.inquest.look(snapshot)
+        files.write(snapshot)
+
     show(held(1000, 2000, 12500).snapshot)
     world.inquest.changed("MODIFIED", status(ended()))
     last = held(0, 2000, 12500).snapshot

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from enforcer.pod_deletion.terminating_pods import GONE_SECONDS, TerminatingPods
-from enforcer.quota.informer import QuotaInformer
+from enforcer.quota.informer import AllocatedClaims, QuotaInformer
 from gpushare.errors import ClusterError
 from tests.unit.enforcer.pod_deletion.test_deadlines import WALL, pod
 
@@ -143,7 +143,7 @@ def test_a_pod_that_is_seen_alive_is_not_leaving_whatever_was_taken_for_its_end(
 
 def test_lanes_are_woken_by_a_deletion_and_by_nothing_else(seen: TerminatingPods) -> None:
     woken = threading.Event()
-    seen.wake.append(woken)
+    seen.subscribe(woken)
     seen.listed([pod()])
     seen.changed("MODIFIED", pod())
     assert not woken.is_set()
@@ -155,8 +155,7 @@ def test_lanes_are_woken_by_a_deletion_and_by_nothing_else(seen: TerminatingPods
 
 
 def test_it_hears_of_pods_from_the_watch_that_quotas_come_from(seen: TerminatingPods) -> None:
-    books = QuotaInformer("gpu-7")
-    books.listeners.append(seen)
+    books = QuotaInformer(AllocatedClaims("gpu-7"), threading.Event(), [seen])
     books.reset("claims", [named("x", pod(30))])
     assert seen.of({"x"}) == []
     books.reset("pods", [pod()])
@@ -174,8 +173,7 @@ def test_a_listeners_bug_ends_neither_the_watch_nor_the_others(
         def changed(self, change: str, pod: Any) -> None:
             raise RuntimeError("bug")
 
-    books = QuotaInformer("gpu-7")
-    books.listeners.extend([Broken(), seen])
+    books = QuotaInformer(AllocatedClaims("gpu-7"), threading.Event(), [Broken(), seen])
     books.reset("pods", [pod()])
     books.event("pods", "MODIFIED", pod(30))
     assert len(seen.of({"a"})) == 1

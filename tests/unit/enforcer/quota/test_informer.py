@@ -1,19 +1,29 @@
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from enforcer.quota import informer
-from enforcer.quota.informer import WITH_KUBELET, QuotaInformer
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.informer import WITH_KUBELET, AllocatedClaims, QuotaInformer, QuotaRule
 from enforcer.quota.types import Quota
+from enforcer.runtime.manager import Manager, Wake
+from tests.support.patience import holds_within
+from tests.support.wiring import Rule
 from tests.unit.enforcer.made import GPU, POD, quota
 from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, namespace, piece, pod, result
 
 KINDS = ("claims", "pods", "namespaces", "slices")
 
 
+def informer_of(rule: QuotaRule) -> QuotaInformer:
+    return QuotaInformer(rule, threading.Event())
+
+
 def full() -> QuotaInformer:
-    books = QuotaInformer(NODE)
+    books = informer_of(AllocatedClaims(NODE))
     lists: dict[str, list[dict[str, Any]]] = {
         "claims": [claim(result("model", "gpu-0"))],
         "pods": [pod(container("model", "4096"))],
@@ -30,7 +40,7 @@ def uid(item: dict[str, Any], value: str) -> dict[str, Any]:
 
 
 def test_nothing_is_said_before_everything_was_listed_once() -> None:
-    books = QuotaInformer(NODE)
+    books = informer_of(AllocatedClaims(NODE))
     for kind in KINDS:
         assert books.quotas() is None, "a quota that vanishes because a list is late would free a container"
         books.reset(kind, [])
@@ -51,7 +61,7 @@ def test_events_change_the_quotas() -> None:
 
 
 def test_an_event_before_the_first_list_is_passed_over() -> None:
-    books = QuotaInformer(NODE)
+    books = informer_of(AllocatedClaims(NODE))
     books.event("pods", "ADDED", pod(container("model", "4096")))
     assert books.quotas() is None
 
@@ -63,8 +73,7 @@ def test_namespaces_that_do_not_matter_here_cost_nothing() -> None:
         seen.append([each["metadata"]["name"] for each in kinds["namespaces"]])
         return ()
 
-    books = QuotaInformer(NODE, rule, WITH_KUBELET)
-    books.also = lambda: ["of-a-claim", "unknown"]
+    books = informer_of(Rule(rule, "of-a-claim", "unknown"))
     books.reset("pods", [pod(container("model", "4096"))])
     names = ["asr", "of-a-claim", "elsewhere"]
     made = [{"metadata": namespace()["metadata"] | {"name": name, "uid": name}} for name in names]
@@ -81,7 +90,7 @@ def test_of_a_namespace_no_more_is_kept_than_is_read() -> None:
     made = namespace(grace_period="9s")
     made["metadata"] |= {"uid": "n", "managedFields": ["much"], "labels": {"a": "b"}}
     made["metadata"]["annotations"]["other.example/x"] = "long"
-    books = QuotaInformer(NODE)
+    books = informer_of(AllocatedClaims(NODE))
     books.reset("namespaces", [made])
     kept = books._kinds["namespaces"]
     assert kept is not None
@@ -99,7 +108,7 @@ def test_with_a_kubelet_only_pods_and_namespaces_are_looked_at() -> None:
         seen.append(kinds)
         return (quota(),)
 
-    books = QuotaInformer(NODE, rule, WITH_KUBELET)
+    books = informer_of(Rule(rule))
     assert books.kinds == {"pods", "namespaces"}
     assert (books.quotas(), books.pods()) == (None, None)
     books.reset("pods", [pod(container("model", "4096"))])
@@ -110,27 +119,35 @@ def test_with_a_kubelet_only_pods_and_namespaces_are_looked_at() -> None:
     assert [len(seen[0][kind]) for kind in ("pods", "namespaces")] == [1, 0]
 
 
-def test_quotas_that_could_not_be_written_are_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quotas_that_could_not_be_written_are_written_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A full disk, or a bug, must not keep a container unenforced until something else happens."""
     monkeypatch.setattr(informer, "PATIENCE", 0.01)
     monkeypatch.setattr(informer, "SETTLE", 0.0)
-    books, stopped, tries = QuotaInformer(NODE, lambda _: (quota(),), frozenset()), threading.Event(), []
+    tries: list[tuple[Quota, ...]] = []
+    manager, changed, checkpoint = Manager(), Wake(), Checkpoint(tmp_path)
 
-    def write(quotas: tuple[Quota, ...]) -> None:
-        tries.append(quotas)
+    def write(quotas: Sequence[Quota]) -> None:
+        tries.append(tuple(quotas))
         if len(tries) == 1:
             raise OSError(28, "No space left on device")
         if len(tries) == 2:
             raise ZeroDivisionError
-        stopped.set()
 
-    books.changed.set()
-    informer._keep_quotas(books, write, stopped)
-    assert tries == [(quota(),)] * 3
+    monkeypatch.setattr(checkpoint, "write", write)
+    books = QuotaInformer(Rule(lambda _: (quota(),)), changed)
+    for kind in WITH_KUBELET:
+        books.reset(kind, [])
+    nowhere: Any = None
+    monkeypatch.setattr(informer, "sources", lambda _: {})
+    informer.add_informers(manager, nowhere, books, NODE, checkpoint, changed)
+    manager.start()
+    assert holds_within(lambda: len(tries) >= 3, 20)
+    manager.stop()
+    assert set(tries) == {(quota(),)}
 
 
 def test_claims_of_other_drivers_are_not_kept() -> None:
-    books = QuotaInformer(NODE)
+    books = informer_of(AllocatedClaims(NODE))
     foreign = claim(result("model", "gpu-0") | {"driver": "gpu.nvidia.com"})
     books.reset("claims", [foreign, uid(claim(), "unallocated")])
     assert books._kinds["claims"] == {}

@@ -1,18 +1,22 @@
 """How GPUs are shared: who says it, and when it changes."""
 
 import threading
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from enforcer.attribution.snapshot import GpuSnapshot
-from enforcer.build import Side
+from enforcer.mps.supervisor import MpsSupervisor, takes_clients
 from enforcer.quota.sharing_mode import SharingModes, mode_for, parse_mode
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
+from enforcer.resourceslices.availability import GpuAvailability
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
+from tests.support.wiring import HeldClaims, fixed_modes, label_modes, limits, sampler
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 from tests.unit.enforcer.test_loop import card
 
@@ -56,34 +60,32 @@ def test_a_gpu_in_use_is_shared_as_it_was_and_offers_nothing_new_in_another_way(
 
 
 def test_nothing_is_known_before_label_and_claims_were_read() -> None:
-    modes = SharingModeController()
+    claims = HeldClaims()
+    modes = SharingModeController(claims, Mode.MPS, threading.Event())
     assert (modes.of(GPU), modes.read(labelled()).of(GPU)) == (None, None), "claims may hold it in any way"
-    modes.follow(dict)
+    claims.held = {}
     assert modes.of(GPU) is Mode.MPS
-    unread = SharingModeController()
-    unread.follow(lambda: {GPU: Mode.TIME_SLICING})
+    unread = label_modes({GPU: Mode.TIME_SLICING})
     assert [unread.of(gpu) for gpu in (GPU, OTHER_GPU)] == [Mode.TIME_SLICING, None]
 
 
-def test_a_mistyped_label_is_told_once_and_shares_nothing_anew() -> None:
-    told: list[str] = []
-    modes = SharingModeController(Mode.MPS, told.append)
-    modes.follow(lambda: {GPU: Mode.MPS})
+def test_a_mistyped_label_is_a_problem_and_shares_nothing_anew() -> None:
+    changed = threading.Event()
+    modes = label_modes({GPU: Mode.MPS}, changed=changed)
+    modes.read(labelled("mpss"))
+    assert changed.is_set()
+    changed.clear()
     for _ in range(3):
         ways = modes.read(labelled("mpss"))
         assert (ways.of(GPU), ways.of(OTHER_GPU)) == (Mode.MPS, None)
         assert ways.objection(GPU) == ways.objection(OTHER_GPU) == modes.problem
-    assert len(told) == 1
+    assert not changed.is_set()
     assert (modes.read(labelled("mps")).of(OTHER_GPU), modes.problem) == (Mode.MPS, None)
-    modes.read(labelled("mpss"))
-    assert len(told) == 2
 
 
 def test_whoever_keeps_daemons_is_woken_by_a_change_alone() -> None:
     changed = threading.Event()
-    modes = SharingModeController(changed=changed)
-    modes.follow(dict)
-    assert changed.is_set()
+    modes = label_modes({}, changed=changed)
     for value, expected in ((None, True), (None, False), ("time-slicing", True), ("time-slicing", False), ("x", True)):
         changed.clear()
         modes.read(labelled(value))
@@ -91,8 +93,7 @@ def test_whoever_keeps_daemons_is_woken_by_a_change_alone() -> None:
 
 
 def test_what_is_kept_stays_until_the_last_has_let_go() -> None:
-    modes = SharingModeController()
-    modes.follow(dict)
+    modes = label_modes({})
     modes.read(labelled())
     with modes.kept([GPU]) as first:
         modes.read(labelled("time-slicing"))
@@ -103,7 +104,7 @@ def test_what_is_kept_stays_until_the_last_has_let_go() -> None:
 
 
 def test_a_fixed_mode_heeds_no_label() -> None:
-    modes = SharingModeController.fixed(Mode.TIME_SLICING)
+    modes = fixed_modes(Mode.TIME_SLICING)
     assert modes.read(labelled("mps")).of(GPU) is Mode.TIME_SLICING
     assert modes.read(labelled("nonsense")).objection(GPU) is None
 
@@ -114,14 +115,20 @@ def test_reasons_are_told_apart() -> None:
     assert error.value.reason is Reason.INVALID_VALUE
 
 
+def serving(gpu: str | None) -> MpsSupervisor:
+    """A keeper of daemons, of which that GPU's alone takes clients."""
+    found: Any = SimpleNamespace(serves=lambda asked: asked == gpu)
+    return cast("MpsSupervisor", found)
+
+
 def test_a_pod_waits_for_a_daemon_only_where_its_gpu_is_shared_through_one() -> None:
     for mode in Mode:
-        side = Side(modes=SharingModeController.fixed(mode), serves=lambda _: False)
-        assert [side.ready(gpu) for gpu in (GPU, INSTANCE)] == [mode is Mode.TIME_SLICING, mode is Mode.MIG], mode
-    side = Side(serves=lambda gpu: gpu == GPU)
-    assert [side.ready(gpu) for gpu in (GPU, OTHER_GPU)] == [True, False]
-    unknown = Side(modes=SharingModeController(), serves=lambda _: True)
-    assert unknown.ready(GPU), "what served before the label was read"
+        usable = partial(takes_clients, fixed_modes(mode), serving(None))
+        assert [usable(gpu) for gpu in (GPU, INSTANCE)] == [mode is Mode.TIME_SLICING, mode is Mode.MIG], mode
+    usable = partial(takes_clients, fixed_modes(), serving(GPU))
+    assert [usable(gpu) for gpu in (GPU, OTHER_GPU)] == [True, False]
+    assert takes_clients(label_modes(None), serving(GPU), GPU), "what served before the label was read"
+    assert takes_clients(fixed_modes(), None, GPU), "nobody waits for a daemon where there are to be none"
 
 
 def test_what_is_told_of_the_gpus_says_how_each_is_shared() -> None:
@@ -131,5 +138,7 @@ def test_what_is_told_of_the_gpus_says_how_each_is_shared() -> None:
         GpuSnapshot(gpu=parent),
         GpuSnapshot(gpu=card(INSTANCE, 2)._replace(parent=OTHER_GPU)),
     ]
-    assert Side(modes=SharingModeController.fixed(Mode.MIG)).now(views).modes == {GPU: "mps", INSTANCE: "mig"}
-    assert Side(modes=SharingModeController()).now(views).modes == {}
+    watch = sampler(lambda: views)
+    found = GpuAvailability(None, None, fixed_modes(Mode.MIG), limits(), watch).cached()
+    assert found.modes == {GPU: "mps", INSTANCE: "mig"}
+    assert GpuAvailability(None, None, label_modes(None), limits(), watch).cached().modes == {}

@@ -1,6 +1,5 @@
 """The audit log's head stands in the node's slice: brought up after kills, never taken back, missed when lost."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -9,9 +8,10 @@ import pytest
 
 from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind
-from enforcer.resourceslices.audit_head_publisher import AnchorPublisher, published_head, start_anchor_publisher
+from enforcer.resourceslices.audit_head_publisher import EVERY, GAP, AnchorPublisher, PressingRecords, published_head
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
+from enforcer.runtime.manager import Manager
 from enforcer.status.events import NodeEvent
 from gpushare.contract import AUDIT_HEAD
 from gpushare.errors import ClusterError
@@ -19,6 +19,7 @@ from gpushare.reasons import Reason
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
 from tests.support.patience import holds_within
+from tests.support.wiring import NodeEvents
 from tests.unit.enforcer.resourceslices.test_publisher import Server
 
 GPUS: Final = gpus_of(Machine.named("quad-16g"))
@@ -54,7 +55,7 @@ def audit_log(tmp_path: Path) -> Iterator[AuditLog]:
 
 
 def watching(server: Any, audit_log: AuditLog, told: list[NodeEvent] | None = None) -> AnchorPublisher:
-    return AnchorPublisher(server, "n1", audit_log, lambda: None, ([] if told is None else told).append)
+    return AnchorPublisher(server, "n1", audit_log, PressingRecords(), NodeEvents(told))
 
 
 @pytest.fixture
@@ -173,33 +174,47 @@ def test_a_refusal_is_a_problem_until_it_passes(server: Any, audit_log: AuditLog
     assert [anchor.problem, published_head(server.items[SLICE])] == [None, audit_log.head]
 
 
-def test_kills_wake_it_and_warnings_do_not(anchor: AnchorPublisher) -> None:
+def test_kills_wake_it_and_warnings_do_not() -> None:
+    pressing = PressingRecords()
     for kind in Kind:
-        anchor.woken.clear()
-        anchor.took(kind, b"")
-        assert anchor.woken.is_set() == (kind in {Kind.OUTCOME, Kind.RECOVERED}), kind
+        pressing.wake.clear()
+        pressing.noted.clear()
+        pressing.took(kind, b"")
+        expected = kind in {Kind.OUTCOME, Kind.RECOVERED}
+        assert (pressing.wake.is_set(), pressing.noted.is_set()) == (expected, expected), kind
 
 
-def test_after_each_write_it_rests(server: Any, audit_log: AuditLog) -> None:
-    rests: list[bool] = []
-    anchor = AnchorPublisher(server, "n1", audit_log, lambda: rests.append(True), print)
+def test_it_looks_at_once_for_a_kill_and_else_slowly_and_rests_after_each_write(tmp_path: Path, server: Any) -> None:
+    pressing, now = PressingRecords(), [1000.0]
+    with AuditLog(tmp_path / "pressed", listeners=[pressing.took]) as log:
+        anchor = AnchorPublisher(server, "n1", log, pressing, NodeEvents(), lambda: now[0])
+        offered(server)
+        told(log, 1, Kind.OUTCOME)
+        anchor.run_once()
+        assert server.patches == 1
+        told(log, 1, Kind.OUTCOME)
+        anchor.run_once()
+        assert server.patches == 1, "right after a write"
+        now[0] += GAP
+        anchor.run_once()
+        assert server.patches == 2, "it was not forgotten"
+        told(log)
+        now[0] += EVERY - 1.0
+        anchor.run_once()
+        assert server.patches == 2, "a warning can wait"
+        now[0] += 1.0
+        anchor.run_once()
+        assert server.patches == 3
+
+
+def test_beside_an_enforcer_a_kill_is_anchored_without_waiting_for_the_next_look(server: Any, tmp_path: Path) -> None:
     offered(server)
-    told(audit_log)
-    anchor.turn()
-    anchor.turn()
-    assert rests == [True]
-
-
-def test_beside_an_enforcer_a_kill_is_anchored_without_waiting_for_the_next_look(
-    server: Any, audit_log: AuditLog
-) -> None:
-    offered(server)
-    stopped = threading.Event()
-    try:
-        anchor = start_anchor_publisher(audit_log, server, "n1", stopped)
-        told(audit_log, 1, Kind.OUTCOME)
-        assert holds_within(lambda: published_head(server.items[SLICE]) == audit_log.head, 20)
+    manager, pressing = Manager(), PressingRecords()
+    with AuditLog(tmp_path / "beside", listeners=[pressing.took]) as log:
+        anchor = AnchorPublisher(server, "n1", log, pressing, NodeEvents())
+        manager.add("anchor", anchor.run_once, every=3600.0, wake=pressing.wake)
+        manager.start()
+        told(log, 1, Kind.OUTCOME)
+        assert holds_within(lambda: published_head(server.items[SLICE]) == log.head, 20)
+        manager.stop()
         assert anchor.problem is None
-    finally:
-        stopped.set()
-        anchor.woken.set()

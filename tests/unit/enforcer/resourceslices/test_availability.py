@@ -3,7 +3,7 @@
 import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,13 +15,15 @@ from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention_monitor import ContentionMonitor
 from enforcer.resourceslices.health_monitor import GpuHealthMonitor, Tenants
 from enforcer.resourceslices.publisher import SlicePublisher
+from enforcer.status.api_writer import ApiWriter
 from enforcer.status.events import NodeEvent, NodeEventRecorder
 from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError, GpuShareError, KubeletError, MpsError, NvmlError
 from gpushare.reasons import Reason
+from tests.support.slices import Api
+from tests.support.wiring import Messages, Quotas, fixed_modes, limits, sampler
 from tests.unit.enforcer.made import GPU, OTHER_GPU, quota
 from tests.unit.enforcer.test_loop import card
-from tests.unit.enforcer.test_main import Api
 
 CARDS = [card(GPU, 0), card(OTHER_GPU, 1)]
 
@@ -64,8 +66,8 @@ def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contests_module, "QUIET", -1.0)
 
 
-def contests(node: Node, reporter: Reporter) -> ContentionMonitor:
-    return ContentionMonitor(node, "gpu-7", node.allocatable, reporter)  # type: ignore[arg-type]
+def contests(node: Node, reporter: Reporter, changed: threading.Event | None = None) -> ContentionMonitor:
+    return ContentionMonitor(node, "gpu-7", node.allocatable, reporter, changed or threading.Event())  # type: ignore[arg-type]
 
 
 def test_a_contest_is_told_once_and_its_end_once() -> None:
@@ -117,14 +119,14 @@ def test_what_was_known_stands_while_a_source_is_away() -> None:
 
 def test_before_a_source_has_answered_no_gpu_is_ours() -> None:
     """At boot a device plugin may be slower than we are: setting its GPUs' compute mode would break it."""
-    node, reporter = Node(plugins=None), Reporter()
-    found = contests(node, reporter)
+    node, reporter, changed = Node(plugins=None), Reporter(), threading.Event()
+    found = contests(node, reporter, changed)
     assert found.look(CARDS) == dict.fromkeys((GPU, OTHER_GPU), "the kubelet's PodResources cannot be read yet")
     assert ["no GPU is shared until it can" in problem for problem in found.problems()] == [True]
-    assert not found.changed.is_set()
+    assert not changed.is_set()
     node.plugins = [("nvidia.com/gpu", [GPU])]
     assert set(found.look(CARDS)) == {GPU}
-    assert found.changed.is_set(), "the other one's daemon has to be started"
+    assert changed.is_set(), "the other one's daemon has to be started"
     assert reporter.said() == [(Reason.CONTENDED, True)]
 
 
@@ -163,10 +165,14 @@ class Ward:
 
     @property
     def tenants(self) -> Tenants:
-        return Tenants(lambda: [quota(pod="tts", gpu=GPU), quota(pod="asr", gpu=OTHER_GPU)], self.told.append)
+        quotas = Quotas(lambda: [quota(pod="tts", gpu=GPU), quota(pod="asr", gpu=OTHER_GPU)])
+        return Tenants(quotas, Messages(self.told))
+
+    changed: threading.Event = field(default_factory=threading.Event)
 
     def doctor(self) -> GpuHealthMonitor:
-        return GpuHealthMonitor(lambda: self.views, self.examiner, lambda: self.failures, self.reporter, self.tenants)  # type: ignore[arg-type] # a stand-in
+        watch, reporter = sampler(lambda: self.views), cast("NodeEventRecorder", self.reporter)
+        return GpuHealthMonitor(watch, self.examiner, self, reporter, self.tenants, self.changed)
 
 
 def turns(doctor: GpuHealthMonitor, number: int) -> list[bool]:
@@ -229,26 +235,45 @@ def test_a_restart_heals_nothing() -> None:
     api.slices = {"a": {"metadata": {"name": "a"}, "spec": {"devices": [device, odd, {"name": "status"}]}}}
     assert SlicePublisher(api, "gpu-7").ill() == {GPU: Reason.GPU_LOST}
     doctor = Ward().doctor()
-    doctor.remember({GPU: Reason.GPU_LOST})
+    doctor.restore(SlicePublisher(api, "gpu-7"))
+    assert doctor.ill == {GPU: Reason.GPU_LOST}
     assert turns(doctor, WELL_AFTER) == [False] * (WELL_AFTER - 1) + [True]
 
 
 def test_without_a_cluster_nobody_contests() -> None:
-    sharing = GpuAvailability(None, "gpu-7", lambda: [("nvidia.com/gpu", [GPU])])
-    assert (sharing.standing(CARDS).contended, sharing.now().unhealthy, list(sharing.problems())) == ({}, {}, [])
+    sharing = GpuAvailability(None, None, fixed_modes(), limits(), sampler(tuple))
+    assert (sharing.check(CARDS).contended, sharing.cached().unhealthy) == ({}, {})
 
 
-def test_an_illness_wakes_whoever_offers() -> None:
-    ward, changed, stopped = Ward(failures={GPU: MpsError("no")}), threading.Event(), threading.Event()
+def test_an_illness_wakes_whoever_offers_and_is_known_at_once() -> None:
+    ward = Ward(failures={GPU: MpsError("no")})
     ward.examiner.found = {GPU: Reason.ECC_UNCORRECTABLE}
-    sharing = GpuAvailability(None, "gpu-7", list)
-    sharing.examine(lambda: ward.views, ward.examiner, lambda: ward.failures, changed, stopped, Tenants())
-    assert changed.wait(5)
-    stopped.set()
-    assert sharing.now().unhealthy == {GPU: Reason.ECC_UNCORRECTABLE}
+    doctor = ward.doctor()
+    sharing = GpuAvailability(None, doctor, fixed_modes(), limits(lambda: {GPU: "mps-v2"}), sampler(tuple))
+    doctor.turn()
+    assert ward.changed.is_set()
+    assert sharing.cached().unhealthy == {GPU: Reason.ECC_UNCORRECTABLE}
+    checked = sharing.check(CARDS)
+    assert (checked.unhealthy, checked.backends) == (sharing.cached().unhealthy, {GPU: "mps-v2"})
+    seen = GpuAvailability(None, doctor, fixed_modes(), limits(), sampler(lambda: ward.views)).health()
+    assert seen == {GPU: Reason.ECC_UNCORRECTABLE, OTHER_GPU: None}
+    ward.changed.clear()
+    doctor.turn()
+    assert not ward.changed.is_set()
 
 
-def test_news_reach_the_node_as_events_and_a_deaf_api_server_is_no_harm() -> None:
+def test_a_contest_is_known_without_asking_once_it_was_found() -> None:
+    found = contests(Node(plugins=[("nvidia.com/gpu", [GPU])]), Reporter())
+    sharing = GpuAvailability(found, None, fixed_modes(), limits(), sampler(tuple))
+    assert sharing.cached().contended == {}
+    assert (
+        sharing.check(CARDS).contended
+        == sharing.cached().contended
+        == {GPU: "a device plugin offers it as nvidia.com/gpu"}
+    )
+
+
+def test_news_reach_the_node_as_events_and_a_deaf_api_server_is_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     posted: list[tuple[str, Any]] = []
 
     class Events:
@@ -257,9 +282,13 @@ def test_news_reach_the_node_as_events_and_a_deaf_api_server_is_no_harm() -> Non
             if len(posted) > 1:
                 raise ClusterError("no")
 
-    reporter = NodeEventRecorder(Events(), "gpu-7.example.org")  # type: ignore[arg-type]
+    monkeypatch.setattr("enforcer.status.api_writer.RETRY_SECONDS", 0.0)
+    writer = ApiWriter()
+    reporter = NodeEventRecorder(Events(), "gpu-7.example.org", writer)  # type: ignore[arg-type]
     for _ in range(2):
         reporter.report(NodeEvent(Reason.CONTENDED, "note"))
+    assert posted == [], "nobody waits for the API server"
+    writer.run_once()
     where, event = posted[0]
     assert where == "/apis/events.k8s.io/v1/namespaces/default/events"
     assert event["regarding"] == {

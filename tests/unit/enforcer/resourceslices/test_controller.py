@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import structlog
@@ -11,13 +11,17 @@ import structlog
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.quota.types import Mode
 from enforcer.resourceslices import controller as module
-from enforcer.resourceslices import controller as turns
-from enforcer.resourceslices.controller import SliceController, Turns
+from enforcer.resourceslices.controller import Turns
 from enforcer.resourceslices.devices import InventoryPolicy, Order
+from enforcer.runtime.manager import Manager, Wake
 from gpushare.reasons import Reason
+from tests.support.slices import Api, slices
+from tests.support.wiring import Quotas
 from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota
 from tests.unit.enforcer.resourceslices.test_foreign_memory import view
-from tests.unit.enforcer.test_main import Api
+
+if TYPE_CHECKING:
+    from enforcer.attribution.usage import UsageSampler
 
 
 @dataclass
@@ -55,8 +59,15 @@ class World:
 
     def __post_init__(self) -> None:
         policy = InventoryPolicy(mode=Mode.TIME_SLICING, order=self.order)
-        self.offering = SliceController(self.api, "gpu-7", policy)  # type: ignore[arg-type]
-        self.turns = Turns(self.offering, self.eyes, lambda: self.quotas, self.preparer)  # type: ignore[arg-type]
+        eyes, self.changed = cast("UsageSampler", self.eyes), Wake()
+        self.offering = slices(self.api, policy)
+        self.turns = Turns(self.offering, eyes, Quotas(lambda: self.quotas), self.changed, self.preparer)
+
+    def due(self) -> bool:
+        """Whether the offer cannot wait."""
+        self.changed.clear()
+        self.turns.hasten()
+        return self.changed.is_set()
 
     def memory(self) -> str:
         (only,) = self.api.slices.values()
@@ -68,44 +79,44 @@ def _world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(module, "APART", 0.0)
     world = World()
     world.turns.offer()
-    assert not world.turns.due()
+    assert not world.due()
     return world
 
 
 def test_what_strangers_take_makes_the_offer_due_at_the_first_look_that_shows_it(world: World) -> None:
     before = world.memory()
     world.eyes.latest = (view(holder(101, 3000)),)
-    assert world.turns.due()
+    assert world.due()
     world.turns.offer()
     assert (before, world.memory()) == ("15872Mi", "12800Mi")
-    assert not world.turns.due()
+    assert not world.due()
 
 
 def test_what_is_promised_given_back_or_within_the_step_makes_nothing_due(world: World) -> None:
     world.eyes.latest = (view(holder(101, 3000)),)
     world.quotas = [quota()]
-    assert not world.turns.due()
+    assert not world.due()
     world.quotas = []
     world.turns.offer()
     for mib in (3072, 10):
         world.eyes.latest = (view(holder(101, mib)),)
-        assert not world.turns.due()
+        assert not world.due()
     world.eyes.latest = (view(holder(101, 3073)),)
-    assert world.turns.due()
+    assert world.due()
 
 
 def test_what_a_pod_on_its_way_out_still_holds_counts(world: World) -> None:
     world.eyes.latest = (view(holder(101, 600)),)
     world.quotas = [quota()]
     world.preparer.gone = frozenset({POD})
-    assert world.turns.due()
+    assert world.due()
     world.turns.offer()
-    assert not world.turns.due()
+    assert not world.due()
 
 
 def test_a_gpu_that_cannot_be_read_makes_nothing_due(world: World) -> None:
     world.eyes.latest = (replace(world.eyes.latest[0], sample=None),)
-    assert not world.turns.due()
+    assert not world.due()
 
 
 @pytest.mark.parametrize("order", Order)
@@ -118,10 +129,10 @@ def test_where_shares_are_spread_each_that_comes_makes_another_order_due(
     world.turns.offer()
     assert world.api.devices()[1] == GPU.lower()
     world.quotas = [quota(memory_mib=512)]
-    assert world.turns.due() is due
+    assert world.due() is due
     world.turns.offer()
     assert world.api.devices()[1] == (OTHER_GPU if due else GPU).lower()
-    assert not world.turns.due()
+    assert not world.due()
 
 
 def test_right_after_an_offer_and_while_it_cannot_be_made_there_is_no_other(
@@ -129,27 +140,26 @@ def test_right_after_an_offer_and_while_it_cannot_be_made_there_is_no_other(
 ) -> None:
     world.eyes.latest = (view(holder(101, 3000)),)
     monkeypatch.setattr(module, "APART", 3600.0)
-    assert not world.turns.due()
+    assert not world.due()
     monkeypatch.setattr(module, "APART", 0.0)
     world.api.down = True
     world.turns.offer()
-    assert not world.turns.due()
+    assert not world.due()
 
 
-def test_the_thread_that_offers_is_woken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "EVERY", 3600.0)
-    changed, stopped = threading.Event(), threading.Event()
-    written = threading.Event()
+def test_the_thread_that_offers_is_woken(world: World) -> None:
+    manager, written = Manager(), threading.Event()
     world.api.replace = lambda *_: written.set()  # type: ignore[method-assign]
     world.eyes.looked.clear()
-    world.turns.keep(0.001, changed, stopped)
+    manager.add("offer", world.turns.offer, every=3600.0, wake=world.changed)
+    manager.add("offer-due", world.turns.hasten, every=0.001)
+    manager.start()
     try:
         assert world.eyes.looked.wait(30)
         world.eyes.latest = (view(holder(101, 3000)),)
         assert written.wait(30)
     finally:
-        stopped.set()
-        changed.set()
+        manager.stop()
 
 
 def test_an_enforcer_that_starts_anew_keeps_the_order_that_stands() -> None:

@@ -1,12 +1,16 @@
+import threading
 from typing import Any
 
 from enforcer.nvml.device_health import Health
 from enforcer.resourceslices.health_monitor import GpuHealthMonitor, Tenants
+from tests.support.wiring import Messages, Quotas, sampler
 
 
 def test_who_asks_while_a_gpu_is_found_gets_an_answer() -> None:
     nothing: Any = None
-    doctor = GpuHealthMonitor(tuple, nothing, dict, nothing, Tenants())
+    doctor = GpuHealthMonitor(
+        sampler(tuple), nothing, None, nothing, Tenants(Quotas(tuple), Messages()), threading.Event()
+    )
 
     class Finding(Health):
         """As another thread finds one, at the worst moment."""

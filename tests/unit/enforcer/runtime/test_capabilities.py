@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from enforcer import main as program
-from enforcer.build import Side
 from enforcer.main import main
 from enforcer.runtime import capabilities
 from enforcer.runtime.capabilities import Capability, effective
@@ -112,11 +111,7 @@ def test_the_enforcer_keeps_what_the_parts_that_run_need(
 
 def test_they_are_kept_unless_told_otherwise(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setattr(capabilities, "limit_to", pytest.fail)
-    monkeypatch.setattr(program, "_serve", lambda _, __, side: stop(side))
+    monkeypatch.setattr(program, "_serve", lambda _, __, manager: manager.stopped.set())
     options = ["--state", str(tmp_path), "--run", str(tmp_path), "--no-cluster", "--no-mps"]
     options += ["--allow-any-pid-namespace"]
     assert main([*BASE, *options], reader=Reader(), attributor=Attributor()) == 0
-
-
-def stop(side: Side) -> None:
-    side.stopped.set()

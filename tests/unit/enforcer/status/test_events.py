@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
-from enforcer.status import events as module
-from enforcer.status.events import QUEUE, PodEventRecorder, event_of
+from enforcer.runtime.manager import Manager
+from enforcer.status import api_writer as module
+from enforcer.status.api_writer import QUEUE, ApiWriter
+from enforcer.status.events import NodeEvent, NodeEventRecorder, PodEventRecorder, event_of
 from enforcer.status.messages import NOTE_BYTES, UserMessage
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
+from tests.support.patience import holds_within
 from tests.unit.enforcer.made import POD, quota
 
 NODE = "n1"
@@ -43,11 +46,11 @@ class Api:
 
 
 def deliver(api: Api, *notices: UserMessage) -> None:
-    events = PodEventRecorder(api, NODE)  # type: ignore[arg-type]
-    events.start()
+    writer = ApiWriter()
+    events = PodEventRecorder(api, NODE, writer)  # type: ignore[arg-type]
     for each in notices:
         events.notify(each)
-    events.flush(30)
+    writer.run_once()
 
 
 def test_notices_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +76,26 @@ def test_a_bug_over_one_notice_is_not_the_end_of_telling() -> None:
 
 
 def test_notices_never_wait_even_if_nobody_takes_them() -> None:
-    events = PodEventRecorder(Api(), NODE)  # type: ignore[arg-type]
+    writer = ApiWriter()
+    events = PodEventRecorder(Api(), NODE, writer)  # type: ignore[arg-type]
     begun = time.monotonic()
     for _ in range(10 * QUEUE):
         events.notify(notice())
     assert time.monotonic() - begun < 5
+    assert len(writer._writes) == QUEUE
+    NodeEventRecorder(Api(), NODE, writer).report(NodeEvent(Reason.CONTENDED, "note"))  # type: ignore[arg-type]
+    assert len(writer._writes) == QUEUE + 1, "tenants' notices leave room for others"
+
+
+def test_the_thread_that_writes_is_woken_and_what_is_left_is_written_at_the_end() -> None:
+    api, manager, writer = Api(), Manager(), ApiWriter()
+    manager.add_server("last writes", None, writer.run_once)
+    manager.add("api-writer", writer.run_once, wake=writer.wake)
+    manager.start()
+    events = PodEventRecorder(api, NODE, writer)  # type: ignore[arg-type]
+    events.notify(notice("one"))
+    assert holds_within(lambda: api.created, 20)
+    manager.stop()
+    events.notify(notice("two"))
+    manager.stop()
+    assert [event["note"] for event in api.created] == ["one", "two"]

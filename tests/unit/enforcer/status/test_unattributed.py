@@ -12,6 +12,7 @@ from enforcer.nvml.types import GpuSample
 from enforcer.status.unattributed import GROWN_MIB, MOST, Growth, Sample, Track, sampled, shown
 from enforcer.status.unattributed_monitor import UnattributedMonitor
 from gpushare.errors import NvmlError
+from tests.support.wiring import sampler
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, holder
 from tests.unit.enforcer.test_loop import World, card, make
 
@@ -116,7 +117,7 @@ def test_a_kernel_of_a_process_that_is_nobodys_leaves_nobody_named() -> None:
         return now  # type: ignore[return-value] # what is no error is the answer
 
     clock = count(5000, 1000)
-    monitor = UnattributedMonitor(lambda: views, kernels, lambda: next(clock))
+    monitor = UnattributedMonitor(sampler(lambda: views), kernels, lambda: next(clock))
 
     def grown(*answers: object) -> Growth | None:
         ran[:] = answers
@@ -155,7 +156,8 @@ def _world(tmp_path: Path) -> Iterator[World]:
 
 def test_it_is_shown_and_counted_and_nobody_is_evaluated_by_it(world: World) -> None:
     huge = Growth(from_mib=100, mib=9316, samples=5, ran=(CONTAINER,), only=CONTAINER)
-    world.enforcer._parts = replace(world.enforcer._parts, growth=lambda: {GPU: huge})
+    monitor = world.enforcer._parts.unattributed
+    monitor._tracks = {GPU: Track(growth=huge)}
     world.reader.used[GPU] = {101: 1000}
     status = world.look(20)
     assert status["gpus"][0]["unattributedGrowth"]["only"] == "asr/tts-0/model"
@@ -163,6 +165,6 @@ def test_it_is_shown_and_counted_and_nobody_is_evaluated_by_it(world: World) -> 
     labels = f'container="model",gpu="{GPU}",namespace="asr",pod="tts-0"'
     assert f"gpu_share_gpu_memory_unattributed_growth_bytes{{{labels}}} 9.663676416e+09" in world.scrape()
     assert (status["containers"][0]["state"], world.decisions, world.notices) == ("Within", [], [])
-    world.enforcer._parts = replace(world.enforcer._parts, growth=lambda: {GPU: replace(huge, only=None)})
+    monitor._tracks = {GPU: Track(growth=replace(huge, only=None))}
     world.look()
     assert f'growth_bytes{{container="",gpu="{GPU}",namespace="",pod=""}} 9.6' in world.scrape()

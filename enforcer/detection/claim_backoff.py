@@ -18,22 +18,23 @@ class ClaimBackoff:
     """Says how long a new claim has to wait.
 
     Args:
-        exceeding: the namespaces concerned; see ``enforcer.detection.fresh``.
         clock: seconds that never go back.
     """
 
-    def __init__(
-        self, exceeding: Callable[[], frozenset[str]] = frozenset, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._exceeding, self._clock = exceeding, clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._exceeding, self._clock = frozenset[str](), clock
         self._lock = threading.Lock()
         self._waits: dict[str, tuple[float, float]] = {}
         """By namespace: until when the next claim waits, and for how many seconds in all."""
 
+    def update(self, exceeding: frozenset[str]) -> None:
+        """Take in the namespaces concerned; see ``enforcer.detection.fresh``."""
+        self._exceeding = exceeding
+
     def admit(self, namespace: str) -> float:
         """Return the seconds that a new claim has to wait still; with 0 it is prepared, and the next one waits."""
         with self._lock:
-            exceeding, now = self._exceeding(), self._clock()
+            exceeding, now = self._exceeding, self._clock()
             self._waits = {each: wait for each, wait in self._waits.items() if each in exceeding}
             if namespace not in exceeding:
                 return 0.0

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.dra.claim_backoff import ClaimBackoff
+from enforcer.detection.claim_backoff import ClaimBackoff
 from gpushare.errors import PrepareError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import NAMESPACE
@@ -16,8 +16,9 @@ def world(tmp_path: Path) -> World:
 
 class Bench:
     def __init__(self) -> None:
-        self.now, self.exceeding = 100.0, frozenset({"asr"})
-        self.backoff = ClaimBackoff(lambda: self.exceeding, lambda: self.now)
+        self.now = 100.0
+        self.backoff = ClaimBackoff(lambda: self.now)
+        self.backoff.update(frozenset({"asr"}))
 
     def waited(self) -> float:
         """Ask each second until a claim is prepared."""
@@ -43,17 +44,19 @@ def test_other_namespaces_do_not_wait_and_the_waits_begin_anew_once_the_kills_ar
     bench = Bench()
     assert bench.waited() == 10.0
     assert bench.backoff.admit("tts") == 0.0
-    bench.exceeding = frozenset()
+    bench.backoff.update(frozenset())
     assert bench.backoff.admit("asr") == 0.0
-    bench.exceeding = frozenset({"asr"})
+    bench.backoff.update(frozenset({"asr"}))
     assert bench.waited() == 10.0
 
 
 def test_a_new_claim_waits_with_a_reason_and_one_that_was_prepared_does_not(world: World) -> None:
     running, new = world.tenant("running"), world.tenant("new")
     before = world.driver.prepare(running)
-    now, exceeding = [100.0], frozenset({NAMESPACE})
-    object.__setattr__(world.driver._parts, "backoff", ClaimBackoff(lambda: exceeding, lambda: now[0]))
+    now = [100.0]
+    backoff = ClaimBackoff(lambda: now[0])
+    backoff.update(frozenset({NAMESPACE}))
+    object.__setattr__(world.driver._parts, "backoff", backoff)
     with pytest.raises(PrepareError, match="so new ones wait, this one for 10s still; it is tried again") as error:
         world.driver.prepare(new)
     assert error.value.reason is Reason.TOO_MANY_KILLS

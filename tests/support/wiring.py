@@ -1,0 +1,224 @@
+"""The parts that a part under test is built from, as far as the test does not care for them."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.usage import UsageSampler
+from enforcer.detection.claim_backoff import ClaimBackoff
+from enforcer.limits.applier import LimitApplier
+from enforcer.limits.backend import Backend
+from enforcer.limits.verifier import LimitVerifier
+from enforcer.loop import LoopDependencies
+from enforcer.mps.manager import MpsManager
+from enforcer.mps.supervisor import MpsSupervisor
+from enforcer.oom.reporter import OomReporter
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.informer import WITH_KUBELET, QuotaInformer
+from enforcer.quota.prepared_claims import NoClaims
+from enforcer.quota.sharing_mode_controller import SharingModeController
+from enforcer.quota.types import Mode, Quota
+from enforcer.resourceslices.availability import GpuAvailability
+from enforcer.runtime.manager import Manager
+from enforcer.status.api_writer import ApiWriter
+from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.status.messages import EventSink, UserMessage
+from enforcer.status.metrics import Metrics
+from enforcer.status.mps_clients import MpsClients
+from enforcer.status.pod_status_files import PodStatusWriter
+from enforcer.status.unattributed_monitor import UnattributedMonitor
+from gpushare.reasons import Reason
+
+if TYPE_CHECKING:
+    from enforcer.audit.writer import AuditWriter
+
+NODE = "gpu-7"
+
+
+class Quotas(Checkpoint):
+    """A checkpoint whose quotas a test says."""
+
+    def __init__(self, get: Callable[[], Sequence[Quota]]) -> None:
+        super().__init__(Path("/nowhere"))
+        self._get = get
+
+    def read(self) -> tuple[Quota, ...]:
+        return tuple(self._get())
+
+    @property
+    def latest(self) -> tuple[Quota, ...]:
+        return self.read()
+
+    def write(self, _: Sequence[Quota]) -> None:
+        """What a test says stays."""
+
+
+class _Views:
+    def __init__(self, get: Callable[[], Sequence[GpuSnapshot]]) -> None:
+        self._get = get
+
+    def look(self) -> tuple[GpuSnapshot, ...]:
+        return tuple(self._get())
+
+    @property
+    def latest(self) -> tuple[GpuSnapshot, ...]:
+        return self.look()
+
+
+def sampler(get: Callable[[], Sequence[GpuSnapshot]]) -> UsageSampler:
+    """One that sees what a test says."""
+    return cast("UsageSampler", _Views(get))
+
+
+class HeldClaims(NoClaims):
+    """Prepared claims, by the GPUs they are on; ``None``: they were not read yet."""
+
+    def __init__(self, held: Mapping[str, Mode] | None = None) -> None:
+        self.held = held
+
+    def modes(self) -> Mapping[str, Mode]:
+        return cast("Mapping[str, Mode]", None if self.held is None else dict(self.held))
+
+
+def label_modes(
+    held: Mapping[str, Mode] | None, default: Mode = Mode.MPS, changed: threading.Event | None = None
+) -> SharingModeController:
+    """Modes that the node's label decides."""
+    return SharingModeController(HeldClaims(held), default, changed or threading.Event())
+
+
+def fixed_modes(mode: Mode = Mode.MPS) -> SharingModeController:
+    """Every GPU is shared like this."""
+    return SharingModeController(NoClaims(), mode, threading.Event(), labelled=False)
+
+
+class _Backends:
+    def __init__(self, get: Callable[[], Mapping[str, str]]) -> None:
+        self._get = get
+
+    def backends(self) -> Mapping[str, Backend]:
+        return {gpu: Backend(backend) for gpu, backend in self._get().items()}
+
+
+def limits(get: Callable[[], Mapping[str, str]] = dict) -> LimitApplier:
+    """One whose back ends a test says."""
+    return cast("LimitApplier", _Backends(get))
+
+
+class Messages:
+    """Takes what owners of pods are to be told."""
+
+    def __init__(self, told: list[UserMessage] | None = None) -> None:
+        self.told = [] if told is None else told
+
+    def notify(self, notice: UserMessage) -> None:
+        self.told.append(notice)
+
+
+class NodeEvents(NodeEventRecorder):
+    """Takes what operators are to be told."""
+
+    def __init__(self, told: list[NodeEvent] | None = None) -> None:
+        super().__init__(None, NODE, ApiWriter())
+        self.told = [] if told is None else told
+
+    def report(self, news: NodeEvent) -> None:
+        self.told.append(news)
+
+
+class _Keeper:
+    def __init__(self, hindrance: Callable[[str], str | None]) -> None:
+        self.hindrance = hindrance
+
+
+class _Health:
+    def __init__(self, get: Callable[[], Mapping[str, Reason | None]]) -> None:
+        self._get = get
+
+    def health(self) -> dict[str, Reason | None]:
+        return dict(self._get())
+
+
+def availability(health: Callable[[], Mapping[str, Reason | None]] = dict) -> GpuAvailability:
+    """One that knows the health that a test says."""
+    return cast("GpuAvailability", _Health(health))
+
+
+def keeper(hindrance: Callable[[str], str | None] = lambda _: None) -> MpsSupervisor:
+    """A keeper of daemons that a test hinders."""
+    return cast("MpsSupervisor", _Keeper(hindrance))
+
+
+def daemons_on(gpus: Iterable[str]) -> MpsManager:
+    """A manager that has daemons on these GPUs."""
+    return MpsManager(cast("Any", {gpu: _Noted() for gpu in gpus}))
+
+
+class _Noted:
+    noted = True
+
+
+class Rule:
+    """A rule as the enforcer has it where it prepares claims."""
+
+    kinds = WITH_KUBELET
+
+    def __init__(self, quotas: Callable[[Mapping[str, Sequence[Any]]], tuple[Any, ...]], *also: str) -> None:
+        self.quotas, self._also = quotas, also
+
+    def namespaces(self) -> frozenset[str]:
+        return frozenset(self._also)
+
+
+class Pods(QuotaInformer):
+    """The pods of a node as a test says them; ``None``: they were never listed."""
+
+    def __init__(self, uids: Iterable[str] | None, claims: Iterable[tuple[str, str]] = ()) -> None:
+        self._uids, self._claims = uids, claims
+
+    def pods(self) -> frozenset[str] | None:
+        return None if self._uids is None else frozenset(self._uids)
+
+    def claims(self) -> frozenset[tuple[str, str]]:
+        return frozenset(self._claims)
+
+
+class _PodStatus:
+    def __init__(self, sink: EventSink) -> None:
+        self.notify = sink.notify
+
+    def write(self, _: object) -> None:
+        """Pods have no files here."""
+
+
+class _Executor:
+    def __init__(self, executor: Any) -> None:
+        self.execute = getattr(executor, "execute", None)
+        self.reap_pending = getattr(executor, "reap_pending", lambda: None)
+
+
+def loop_parts(
+    *,
+    watch: UsageSampler,
+    quotas: Callable[[], Sequence[Quota]],
+    executor: Any,
+    audit_log: Any,
+    sink: EventSink,
+    metrics: Metrics,
+    problems: Callable[[], Sequence[str]] = tuple,
+    pods: PodStatusWriter | None = None,
+) -> LoopDependencies:
+    """What a loop is made of, around what a test cares for."""
+    manager, checkpoint = Manager(), Quotas(quotas)
+    manager.add_problem_check(problems)
+    evidence: Any = None
+    return LoopDependencies(
+        watch=watch, checkpoint=checkpoint, executor=cast("Any", _Executor(executor)),
+        audit_log=cast("AuditWriter", audit_log), pods=pods or cast("PodStatusWriter", _PodStatus(sink)),
+        metrics=metrics, manager=manager, events=NodeEvents(), oom=OomReporter(sink, metrics), clients=MpsClients(sink),
+        availability=GpuAvailability(None, None, label_modes(None), limits(), watch),
+        unattributed=UnattributedMonitor(watch, lambda *_: None),
+        verifier=LimitVerifier(evidence, watch, checkpoint, sink, None, 30.0), backoff=ClaimBackoff(), setup={},
+    )  # fmt: skip
