@@ -21,6 +21,7 @@ import pytest
 
 from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import ChainHead, Kind, read, verify
+from enforcer.audit.reserved_space import NAME as RESERVED
 from gpushare.errors import RecordError
 
 BATCH: Final = 20
@@ -99,7 +100,7 @@ class _Batch:
             subprocess.run(["mount", "-o", "remount,rw", str(self._disk)], check=True)
 
     def _one(self, number: int) -> None:
-        reserve = "goes on in the room" in str(self._log.shortage)
+        reserved = self._is_reserved()
         try:
             head = self._log.append(Kind.INTENT, {"pid": number, "note": "x" * self._chance.randint(0, 900)})
         except RecordError:
@@ -108,7 +109,10 @@ class _Batch:
         self._heads.append(head)
         self._told["unrecorded"] += not self._on_disk(head)
         self._told["signals"] += 1
-        self._told["reserve"] += not reserve and "goes on in the room" in str(self._log.shortage)
+        self._told["reserve"] += reserved and not self._is_reserved()
+
+    def _is_reserved(self) -> bool:
+        return (self._folder / RESERVED).exists()
 
     def _on_disk(self, head: ChainHead) -> bool:
         last = [path for path in segments(self._folder) if path.stat().st_size][-1]
