@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -53,6 +54,14 @@ def unpack(scratch: Path, target: Path) -> None:
     """Unpack every package of ``scratch`` into one tree."""
     for package in sorted(scratch.glob("*.deb")):
         _run(package.name, "dpkg", "-x", str(package), str(target))
+
+
+def place(tree: Path, home: Path) -> None:
+    """Move a finished tree to its place in the cache, unless another process put the same there first."""
+    with suppress(OSError):
+        tree.rename(home)
+    if not home.is_dir():
+        raise PackagesUnobtainableError(f"{home} cannot be made")
 
 
 def version(scratch: Path, package: str) -> str:

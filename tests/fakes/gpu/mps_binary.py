@@ -53,10 +53,9 @@ def _fetch() -> Path:
             debian.download([PACKAGE], scratch, component="non-free")
             home = CACHE / f"{PACKAGE}-{debian.version(scratch, PACKAGE)}"
             debian.unpack(scratch, scratch / "unpacked")
+            debian.place(scratch / "unpacked", home)
         except debian.PackagesUnobtainableError as error:
             raise MpsUnobtainableError(f"{error} (or set {ENV})") from error
-        if not home.exists():
-            (scratch / "unpacked").rename(home)
     return next(iter(home.glob(f"**/{PROGRAM}")))
 
 

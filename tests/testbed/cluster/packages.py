@@ -55,11 +55,10 @@ def tree(packages: tuple[str, ...], say: Callable[[str], None] = lambda _: None)
             debian.download(packages, scratch, dependencies=True)
             debian.unpack(scratch, scratch / "unpacked")
             _merge_usr(scratch / "unpacked")
+            (scratch / "unpacked" / DONE).touch()
+            debian.place(scratch / "unpacked", home)
         except debian.PackagesUnobtainableError as error:
             raise BedError(f"{error}. Install them, or run this on Debian") from error
-        (scratch / "unpacked" / DONE).touch()
-        if not home.exists():
-            (scratch / "unpacked").rename(home)
     return home
 
 
