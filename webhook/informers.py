@@ -16,7 +16,7 @@ from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, pa
 from gpushare.reasons import Reason
 from webhook.caches import CLAIM, TEMPLATE, KnownClaims, NamespacePolicyCache
 from webhook.claim_templates.references import TemplateRecord
-from webhook.live_policies import LivePolicies
+from webhook.live_policies import LivePolicies, in_thread
 from webhook.metrics import Metrics
 
 log = structlog.get_logger()
@@ -155,5 +155,7 @@ def followers(
 
 
 def live_policies(cluster: KubeClient) -> LivePolicies:
-    """Read policies with GETs of at most half a second."""
-    return LivePolicies(lambda name: cluster.get(path(CORE_V1, "namespaces", name), timeout=GET_TIMEOUT))
+    """Read policies with GETs of at most half a second, never in the thread that serves every connection."""
+    return LivePolicies(
+        lambda name: cluster.get(path(CORE_V1, "namespaces", name), timeout=GET_TIMEOUT), may_wait=in_thread
+    )

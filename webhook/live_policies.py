@@ -32,16 +32,31 @@ MAX_NAME: Final = 63
 _NAME: Final = Pattern(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", MAX_NAME)
 
 
+class MustWait(Exception):
+    """A namespace has to be read, and the thread that needs it must not wait: ask again in another one."""
+
+
+def in_thread() -> bool:
+    """Tell whether the calling thread may wait: any but the main one, which serves every connection."""
+    return threading.current_thread() is not threading.main_thread()
+
+
 class LivePolicies:
     """Policies as the API server has them, at most ``KEPT_SECONDS`` old. Safe to use from several threads.
 
     Args:
         get: reads a namespace; raises ``ClusterError``.
         clock: monotonic seconds.
+        may_wait: whether the calling thread may wait for ``get``.
     """
 
-    def __init__(self, get: Callable[[str], Object], clock: Callable[[], float] = time.monotonic) -> None:
-        self._get, self._clock = get, clock
+    def __init__(
+        self,
+        get: Callable[[str], Object],
+        clock: Callable[[], float] = time.monotonic,
+        may_wait: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._get, self._clock, self._may_wait = get, clock, may_wait
         self._lock = threading.Lock()
         """Guards the two below, and is not held while the API server is asked."""
         self._kept: dict[str, tuple[float, Policy | None]] = {}
@@ -59,6 +74,8 @@ class LivePolicies:
             until, policy = self._kept.get(name, (float("-inf"), None))
             if self._clock() < until:
                 return policy
+            if not self._may_wait():
+                raise MustWait
             self._spend(name)
         policy = self._read(name)
         with self._lock:

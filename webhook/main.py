@@ -25,7 +25,6 @@ from webhook.mutation.settings import Settings
 from webhook.serving import logs as logging_setup
 from webhook.serving.app import Deps, create_app
 from webhook.serving.gunicorn_conf import Server
-from webhook.serving.gunicorn_worker import BufferedTlsSocket
 from webhook.serving.tls import Certificates
 
 if TYPE_CHECKING:
@@ -83,9 +82,7 @@ class Process:
 
     def __init__(self, options: Options) -> None:
         self.metrics = Metrics()
-        self.certificates = Certificates(
-            options.certs, self.metrics, clients=options.clients, socket_class=BufferedTlsSocket
-        )
+        self.certificates = Certificates(options.certs, self.metrics, clients=options.clients)
         self._options = options
 
     def load(self) -> "Flask":

@@ -22,7 +22,7 @@ from tests.support import extent, reviews
 from webhook.handler import AdmissionHandler
 from webhook.mutation.settings import Settings
 from webhook.serving import review
-from webhook.serving.http_framing import MAX_BODY
+from webhook.serving.http_request import MAX_BODY
 
 MOST_SECONDS = 1.0
 MAX_NODES = review.MAX_NODES

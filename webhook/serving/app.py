@@ -3,31 +3,26 @@
 Served by gunicorn over TLS. Nothing is decided here, and nothing is remembered between requests.
 """
 
-import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Protocol
 
 import structlog
 from flask import Flask, Response, request
-from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import HTTPException
 
 from gpushare.errors import GpuShareError, PolicyDenied, RequestError
 from gpushare.reasons import Reason
+from webhook.live_policies import MustWait
 from webhook.metrics import Metrics
 from webhook.serving import review
-from webhook.serving.http_framing import MAX_BODY
+from webhook.serving.http_request import MAX_BODY
 from webhook.serving.review import Answer, Review
 
 log = structlog.get_logger()
 
-LARGE: Final = 512 * 1024
-"""Larger bodies are read one at a time: parsed, one of 7 MiB can be 150 MiB."""
-_LARGE: Final = threading.Lock()
 LOGGED: Final = 253
 """Characters of a name in the log: no name of a namespace or a pod is longer."""
 JSON: Final = "application/json"
@@ -61,6 +56,7 @@ class Deps:
 def create_app(deps: Deps) -> Flask:
     """Build the application. It never shows a traceback: a bug is a plain sentence, and a line in the log."""
     app = Flask("gpu-share-webhook", static_folder=None)
+    app.config["PROPAGATE_EXCEPTIONS"] = True  # ``MustWait`` is for the worker; it answers what else is raised
 
     @app.post("/mutate")
     def mutate() -> Response:
@@ -87,9 +83,10 @@ def _measured(deps: Deps) -> tuple[Review | None, Answer]:
     try:
         body = _body()
         started = deps.clock()
-        with _LARGE if len(body) > LARGE else nullcontext():
-            asked = review.parse(body)
-            answer = answer_review(asked, deps.respond)
+        asked = review.parse(body)
+        answer = answer_review(asked, deps.respond)
+    except MustWait:
+        raise
     except RequestError as error:
         answer = review.errored(error.status, error.reason, f"gpu-share: {error.message}")
     except Exception:
@@ -144,14 +141,9 @@ def _body() -> bytes:
     length = request.content_length
     if (length or 0) > MAX_BODY:
         raise _too_large()
-    try:
-        body: bytes = request.environ["wsgi.input"].read(MAX_BODY + 1)
-    except (ParseException, OSError) as error:
-        raise RequestError(f"the body cannot be read: {type(error).__name__}") from error
+    body: bytes = request.environ["wsgi.input"].read(MAX_BODY + 1)
     if len(body) > MAX_BODY:
         raise _too_large()
-    if length is not None and len(body) < length:
-        raise RequestError(f"the body ended after {len(body)} of {length} bytes")
     return body
 
 

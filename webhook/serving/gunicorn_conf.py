@@ -11,12 +11,11 @@ from gunicorn.app.base import BaseApplication
 
 from webhook.flags import Options
 from webhook.serving import logs as logging_setup
-from webhook.serving.gunicorn_worker import MAX_CONNECTIONS, Worker
+from webhook.serving.gunicorn_worker import Worker
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
 
-THREADS: Final = 32
 KEEPALIVE_SECONDS: Final = 95
 """Longer than the API server's own 90 s: the side that may be sending should be the one that closes."""
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - heartbeat files; a disk there would stall the worker
@@ -65,10 +64,8 @@ def settings(options: Options, context: Context, on_closed: Closed) -> dict[str,
     return {
         "bind": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
         "worker_class": worker_class(on_closed),
-        "worker_connections": MAX_CONNECTIONS + 1,
         # One process: metrics, caches and the controller live in it; replicas do the scaling.
         "workers": 1,
-        "threads": THREADS,
         # The API server reuses connections; a new one costs four requests' time.
         "keepalive": KEEPALIVE_SECONDS,
         "timeout": 30,

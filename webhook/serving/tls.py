@@ -72,11 +72,10 @@ class Certificates:
         metrics: Metrics,
         *,
         clients: Clients | None = None,
-        socket_class: type[ssl.SSLSocket] = ssl.SSLSocket,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._folder, self._metrics, self._socket_class = folder, metrics, socket_class
+        self._folder, self._metrics = folder, metrics
         self._clients = clients
         self._monotonic, self._now = monotonic, now
         self._lock = threading.Lock()
@@ -137,7 +136,7 @@ class Certificates:
             return [], f"{error.strerror}: {error.filename}"
 
     def _load(self, certificate: bytes, key: bytes, ca: bytes = b"") -> Serving:
-        serving = load(certificate, key, now=self._now(), socket_class=self._socket_class)
+        serving = load(certificate, key, now=self._now())
         if self._clients:
             require_clients(serving.context, ca, self._clients)
         return serving
@@ -178,14 +177,13 @@ class Certificates:
         )
 
 
-def load(certificate: bytes, key: bytes, *, now: float, socket_class: type[ssl.SSLSocket] = ssl.SSLSocket) -> Serving:
+def load(certificate: bytes, key: bytes, *, now: float) -> Serving:
     """Make a pair ready to serve: TLS 1.3 only, no resumption (it would outlive a rotation).
 
     Args:
         certificate: PEM chain, leaf first.
         key: PEM private key, unencrypted.
         now: Unix time at which the leaf has to be valid.
-        socket_class: what the context wraps connections in.
 
     Raises:
         Rejected: the pair is unreadable, torn, not yet valid or expired.
@@ -196,7 +194,6 @@ def load(certificate: bytes, key: bytes, *, now: float, socket_class: type[ssl.S
         raise Rejected("unreadable", f"{CERTIFICATE} is not a PEM certificate: {error}") from error
     starts, expires = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
     context = Context(ssl.PROTOCOL_TLS_SERVER)
-    context.sslsocket_class = socket_class
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
     context.set_alpn_protocols(["http/1.1"])

@@ -16,7 +16,7 @@ from webhook.metrics import Metrics
 from webhook.mutation.settings import Settings
 from webhook.serving import review
 from webhook.serving.app import Deps, create_app
-from webhook.serving.http_framing import MAX_BODY
+from webhook.serving.http_request import MAX_BODY
 from webhook.serving.review import Answer, Review
 
 Respond = Callable[[Review], Answer]
