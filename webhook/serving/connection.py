@@ -1,5 +1,6 @@
 """One client of the webhook: its handshake, its requests, its answers. Nothing here blocks."""
 
+import select
 import socket
 import ssl
 import time
@@ -62,6 +63,8 @@ class Connection:
         self.socket = context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
         self.phase, self.deadline = Phase.HANDSHAKE, time.monotonic() + REQUEST_SECONDS
         self.reader = RequestReader()
+        self.events = select.EPOLLIN
+        """What the loop watches for."""
         self.last = False
         """Whether the connection ends after the answer that is being sent."""
         self._budget, self._counted = budget, 0

@@ -60,7 +60,7 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         self._next_check = 0.0
         listeners = {each.fileno(): each for each in self.sockets}
         for each in self.sockets:
-            each.setblocking(False)
+            each.settimeout(0.0)
             self._poller.register(each, select.EPOLLIN)
         self._poller.register(self.PIPE[0], select.EPOLLIN)
         while self.alive and self.ppid == os.getppid():
@@ -82,13 +82,13 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
 
     def _turn(self, listeners: dict[int, socket.socket]) -> None:
         waiting, self._waiting = self._waiting, deque()
-        for number, events in self._poller.poll(0.0 if waiting else TURN_SECONDS):
+        for number, _ in self._poller.poll(0.0 if waiting else TURN_SECONDS):
             if number in listeners:
                 self._accept(listeners[number])
             elif number == self.PIPE[0]:
                 self._wake()
             elif connection := self._connections.get(number):
-                self._guarded(connection, partial(self._proceed, connection, events))
+                self._guarded(connection, partial(self._proceed, connection))
         for connection in waiting:
             self._guarded(connection, partial(self._answer_next, connection))
         now = time.monotonic()
@@ -105,7 +105,7 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
             raw, _ = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        raw.setblocking(False)
+        raw.settimeout(0.0)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self._connections) >= MAX_CONNECTIONS:
             self._make_room()
@@ -128,16 +128,22 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         try:
             step()
         except ssl.SSLWantReadError:
-            self._poller.modify(connection.socket, select.EPOLLIN)
+            self._watch(connection, select.EPOLLIN)
         except ssl.SSLWantWriteError:
-            self._poller.modify(connection.socket, select.EPOLLOUT)
+            self._watch(connection, select.EPOLLOUT)
         except ConnectionClosed as stop:
             self._close(connection, stop.reason)
         except OSError as error:
             self.log.debug("connection failed: %s", error)
             self._close(connection, "certificate" if refuses_client(error) else "")
 
-    def _proceed(self, connection: Connection, events: int) -> None:
+    def _watch(self, connection: Connection, events: int) -> None:
+        """Wait for other events than until now. Most answers leave at once, and cost no system call here."""
+        if connection.events != events:
+            connection.events = events
+            self._poller.modify(connection.socket, events)
+
+    def _proceed(self, connection: Connection) -> None:
         """Do one step."""
         match connection.phase:
             case Phase.READING:
@@ -148,11 +154,9 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
                 self._sent(connection)
             case Phase.HANDSHAKE:
                 connection.shake_hands(self.cfg.keepalive)
-                self._poller.modify(connection.socket, select.EPOLLIN)
+                self._watch(connection, select.EPOLLIN)
             case Phase.LINGERING:
                 connection.drain()
-            case Phase.ANSWERING if events & (select.EPOLLHUP | select.EPOLLERR):
-                self._poller.unregister(connection.socket)
 
     def _answer_next(self, connection: Connection) -> None:
         """Answer the next whole request, if there is one."""
@@ -195,7 +199,7 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         with suppress(Empty):
             while True:
                 connection, request, done = self._answered.get_nowait()
-                self._poller.register(connection.socket, select.EPOLLIN)
+                self._poller.register(connection.socket, connection.events)
                 self._guarded(connection, partial(self._send, connection, request, done.result()))
 
     def _send(self, connection: Connection, request: Request, answer: _Answer) -> None:
@@ -211,12 +215,12 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         reader = connection.reader
         if not connection.last:
             connection.rest(self.cfg.keepalive)
-            self._poller.modify(connection.socket, select.EPOLLIN)
+            self._watch(connection, select.EPOLLIN)
             if reader.requests or reader.refusal:
                 self._waiting.append(connection)
         elif reader.size:
             connection.linger()
-            self._poller.modify(connection.socket, select.EPOLLIN)
+            self._watch(connection, select.EPOLLIN)
         else:
             raise ConnectionClosed
 

@@ -82,6 +82,8 @@ class RequestReader:
         self._headed, request = True, self._request
         request.method, request.version = self._parser.get_method().decode(), self._parser.get_http_version()
         request.keep_alive = self._parser.should_keep_alive()
+        if self._parser.should_upgrade():
+            self._refuse(BAD_REQUEST)  # llhttp would take the body for bytes of the other protocol
         for name, value in request.headers:
             lower = name.lower()
             if lower == b"expect":
