@@ -1,4 +1,4 @@
-"""What ``gpu-share top`` shows at one moment: tables that fit the terminal, sentences, and JSON. Pure."""
+"""What ``gpu-share top`` shows at one moment: tables that fit the terminal, sentences, and JSON."""
 
 import math
 from collections.abc import Iterable, Sequence
