@@ -25,7 +25,7 @@ from gpushare_cli.check.workloads import SHARING, reports
 from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
 from gpushare_cli.explain.pod_events import ENFORCER, TROUBLE
 from gpushare_cli.explain.pod_record import container_statuses, is_ours
-from gpushare_cli.terminal import clean
+from gpushare_cli.terminal import clean, counted
 from gpushare_cli.top.all_nodes import status_of
 
 BATCH_V1: Final = "/apis/batch/v1"
@@ -117,7 +117,7 @@ def _listed(name: str, listed: Callable[[], Iterator[Object]], show: Show) -> Pa
             row = json.dumps(show(item))
             size += len(row) + 2
             if size > MAX_PART:
-                error = f"cut after {len(rows)} objects: a part has at most {MAX_PART} bytes"
+                error = f"cut after {counted(len(rows), 'object')}: a part has at most {MAX_PART} bytes"
                 break
             rows.append(row)
     except GpuShareError as problem:

@@ -98,7 +98,7 @@ def grids(answers: Sequence[NodeAnswer]) -> tuple[Grid, Grid]:
             gpus.append((answer.node, *[NOT_AVAILABLE] * (len(GPUS) - 2), state))
     return (
         Grid(headers=GPUS, rows=gpus, drop=("MODEL", "MODE", "SHARES", "RESERVED"), shorten="NODE"),
-        Grid(headers=CONTAINERS, rows=uses, drop=("RESERVED", "CONTAINER", "GPU"), shorten="NAMESPACE/POD"),
+        Grid(headers=CONTAINERS, rows=uses, drop=("RESERVED", "CONTAINER"), shorten="NAMESPACE/POD"),
     )
 
 

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from gpushare.errors import ClusterError
@@ -83,7 +84,8 @@ def _watch(look: Callable[[], View], args: argparse.Namespace) -> int:
             if args.output == "json":
                 terminal.say(json.dumps(view.data))
             else:
-                show([*_lines(view, terminal, args), *([view.problem] if view.problem else [])], terminal)
+                whole = replace(view, notices=(*view.notices, *filter(None, [view.problem])))
+                show(_lines(whole, terminal, args), terminal)
             time.sleep(args.interval)
             view = _next(look, view)
 

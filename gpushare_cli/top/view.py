@@ -1,7 +1,8 @@
 """What ``gpu-share top`` shows at one moment: tables that fit the terminal, sentences, and JSON."""
 
 import math
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -93,7 +94,13 @@ class View:
         for grid in grids:
             ordered = grid.sorted_by(sort) if sort in grid.headers else grid
             shown += [*([""] if shown else []), *ordered.lines(terminal.width)]
-        return [coloured(line, terminal) for line in (*shown, *self.notices)]
+        return [coloured(line, terminal) for line in (*shown, *_wrapped(self.notices, terminal.width))]
+
+
+def _wrapped(lines: Iterable[str], width: int | None) -> Iterator[str]:
+    """Break sentences between words; a watch counts the lines that it writes."""
+    for line in lines:
+        yield from [line] if width is None else textwrap.wrap(line, width, subsequent_indent="  "[: width - 1])
 
 
 def coloured(line: str, terminal: Terminal) -> str:
