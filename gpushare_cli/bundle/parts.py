@@ -20,7 +20,7 @@ from gpushare_cli.api_errors import sentence
 from gpushare_cli.bundle import scrub
 from gpushare_cli.bundle.archive import MAX_PART, Part
 from gpushare_cli.check import cluster, command
-from gpushare_cli.check.installation import installation
+from gpushare_cli.check.installation import POLICIES, installation
 from gpushare_cli.check.workloads import SHARING, reports
 from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
 from gpushare_cli.explain.pod_events import ENFORCER, TROUBLE
@@ -30,6 +30,9 @@ from gpushare_cli.top.all_nodes import status_of
 
 BATCH_V1: Final = "/apis/batch/v1"
 OURS: Final = "app.kubernetes.io/part-of=gpu-share"
+NAME: Final = "gpu-share"
+"""How the names of the release's objects begin."""
+ADMISSION: Final = (*POLICIES, "mutatingwebhookconfigurations")
 LINES: Final = 2000
 """Lines of each container's log."""
 MAX_LOG: Final = 4 * 1024 * 1024
@@ -155,13 +158,15 @@ def _lists(source: Source) -> Iterator[tuple[str, Callable[[], Iterator[Object]]
     yield "events.json", partial(events, source), scrub.event
     yield "nodes.json", partial(items, CORE_V1, "nodes", labelSelector=f"{contract.NODE_LABEL}=true"), scrub.node
     yield "namespaces.json", partial(items, CORE_V1, "namespaces", labelSelector=opted_in), scrub.namespace
-    for base, kind, namespace in (
-        (CORE_V1, "pods", home), (APPS_V1, "deployments", home), (APPS_V1, "daemonsets", home),
-        (BATCH_V1, "jobs", home), (RESOURCE_V1, "deviceclasses", ""),
-        (ADMISSION_V1, "validatingadmissionpolicies", ""), (ADMISSION_V1, "validatingadmissionpolicybindings", ""),
-        (ADMISSION_V1, "mutatingwebhookconfigurations", ""),
-    ):  # fmt: skip
-        yield f"release/{kind}.json", partial(items, base, kind, namespace, labelSelector=OURS), scrub.scrubbed
+    for base, kind in ((CORE_V1, "pods"), (APPS_V1, "deployments"), (APPS_V1, "daemonsets"), (BATCH_V1, "jobs")):
+        yield f"release/{kind}.json", partial(items, base, kind, home, labelSelector=OURS), scrub.scrubbed
+    for base, kind in ((RESOURCE_V1, "deviceclasses"), *((ADMISSION_V1, kind) for kind in ADMISSION)):
+        yield f"release/{kind}.json", partial(named, source, base, kind), scrub.scrubbed
+
+
+def named(source: Source, base: str, kind: str) -> Iterator[Object]:
+    """Yield the objects of the release among those without a namespace: their names tell, for not all have labels."""
+    yield from (each for each in source.items(base, kind) if text(mapping(each, "metadata"), "name").startswith(NAME))
 
 
 def slices(source: Source) -> Iterator[Object]:
