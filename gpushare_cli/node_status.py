@@ -76,6 +76,8 @@ class Use:
     """Why it likely failed lately for want of memory, and who held how much then, one line each."""
     kill_in: float | None = None
     """Seconds until it is killed, when the status was written; ``None`` where no kill is due."""
+    utilization: int | None = None
+    """Percent of the last seconds in which it ran kernels there; ``None`` where nobody reports it."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -121,6 +123,12 @@ class GpuUse:
     def reserved_mib(self) -> int:
         """MiB that the containers on it reserved."""
         return sum((use.quota_mib if use.reserved_mib is None else use.reserved_mib) or 0 for use in self.uses)
+
+    @property
+    def utilization(self) -> int | None:
+        """Percent of the containers on it together, at most 100; ``None`` where none is known."""
+        known = [use.utilization for use in self.uses if use.utilization is not None]
+        return min(100, sum(known)) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +267,7 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
             killed=ended.get(_text(one, "containerId") or "-", ""),
             failed=tuple(_failed(raw, one)),
             kill_in=_seconds(one, "killIn"),
+            utilization=_number(one, "utilizationPercent"),
         )
 
 

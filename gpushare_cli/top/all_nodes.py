@@ -15,12 +15,15 @@ from gpushare_cli.api_errors import HIDDEN, sentence
 from gpushare_cli.check.workloads import labelled
 from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use
-from gpushare_cli.terminal import NOT_AVAILABLE, clean, counted
+from gpushare_cli.terminal import clean, counted
 from gpushare_cli.top.node import by_index, by_name, container_name, notices
 from gpushare_cli.top.view import Grid, View
 
-GPUS: Final = ("NODE", "GPU", "MODEL", "MODE", "USED", "RESERVED", "TOTAL", "SHARES", "STATE")
-CONTAINERS: Final = ("NODE", "GPU", "NAMESPACE/POD", "CONTAINER", "USED", "QUOTA", "RESERVED", "KILL-IN", "STATE")
+GPUS: Final = ("NODE", "GPU", "MODEL", "MODE", "UTIL", "USED", "RESERVED", "TOTAL", "SHARES", "STATE")
+CONTAINERS: Final = (
+    "NODE", "GPU", "NAMESPACE/POD", "CONTAINER", "UTIL", "USED", "QUOTA", "RESERVED", "KILL-IN", "STATE",
+)  # fmt: skip
+UTIL: Final = "UTIL"
 TOP: Final = ("top", "-o", "json")
 NO_ANSWER: Final = "no answer"
 NO_KILL: Final = "-"
@@ -95,17 +98,30 @@ def grids(answers: Sequence[NodeAnswer]) -> tuple[Grid, Grid]:
             uses += [(answer.node, *_use(gpu, use)) for use in sorted(gpu.uses, key=by_name)]
         if answer.status is None or not answer.status.gpus:
             state = NO_ANSWER if answer.status is None else "no GPU"
-            gpus.append((answer.node, *[NOT_AVAILABLE] * (len(GPUS) - 2), state))
+            gpus.append((answer.node, *[None] * (len(GPUS) - 2), state))
     return (
-        Grid(headers=GPUS, rows=gpus, drop=("MODEL", "MODE", "SHARES", "RESERVED"), shorten="NODE"),
-        Grid(headers=CONTAINERS, rows=uses, drop=("RESERVED", "CONTAINER"), shorten="NAMESPACE/POD"),
+        Grid(
+            headers=GPUS,
+            rows=gpus,
+            drop=("MODEL", "MODE", "SHARES", UTIL, "RESERVED"),
+            shorten="NODE",
+            optional=(UTIL,),
+        ),
+        Grid(
+            headers=CONTAINERS,
+            rows=uses,
+            drop=("RESERVED", "CONTAINER", UTIL),
+            shorten="NAMESPACE/POD",
+            optional=(UTIL,),
+        ),
     )
 
 
 def _gpu(gpu: GpuUse, answer: NodeAnswer) -> tuple[object, ...]:
     shares = len({(use.namespace, use.pod, use.container) for use in gpu.uses if use.quota_mib})
     return (
-        gpu.index, gpu.model, gpu.mode, gpu.used_mib, gpu.reserved_mib, gpu.total_mib, shares, _state(gpu, answer)
+        gpu.index, gpu.model, gpu.mode, _percent(gpu.utilization), gpu.used_mib, gpu.reserved_mib, gpu.total_mib,
+        shares, _state(gpu, answer),
     )  # fmt: skip
 
 
@@ -127,8 +143,14 @@ def _state(gpu: GpuUse, answer: NodeAnswer) -> str:
 
 def _use(gpu: GpuUse, use: Use) -> tuple[object, ...]:
     left = NO_KILL if use.kill_in is None else f"{use.kill_in:.1f}s"
-    name, container = f"{use.namespace}/{use.pod}", container_name(use)
-    return gpu.index, name, container, use.used_mib, use.quota_mib, use.reserved_mib, left, use.shown
+    return (
+        gpu.index, f"{use.namespace}/{use.pod}", container_name(use), _percent(use.utilization), use.used_mib,
+        use.quota_mib, use.reserved_mib, left, use.shown,
+    )  # fmt: skip
+
+
+def _percent(number: int | None) -> str | None:
+    return None if number is None else f"{number}%"
 
 
 def _notices(answers: Iterable[NodeAnswer]) -> Iterator[str]:

@@ -25,15 +25,17 @@ _NUMBER: Final = Pattern(r"(\d{1,15}(?:\.\d{1,3})?).*", 256)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """One table. ``drop`` names the columns a narrow terminal goes without, the first first; ``shorten`` one of names.
+    """One table; a colour goes to the last word of a row.
 
-    A colour goes to the last word of a row.
+    ``drop`` names the columns that a narrow terminal goes without, the first first, and ``shorten`` one of names.
+    A column of ``optional`` is left out where no row has a value for it.
     """
 
     headers: tuple[str, ...]
     rows: Sequence[tuple[object, ...]]
     drop: tuple[str, ...] = ()
     shorten: str = ""
+    optional: tuple[str, ...] = ()
 
     def sorted_by(self, column: str) -> "Grid":
         """Return it sorted by a column: the largest number first, names from A to Z, what is not known last."""
@@ -42,7 +44,8 @@ class Grid:
 
     def lines(self, width: int | None) -> list[str]:
         """Lay it out within so many columns, or as wide as it is."""
-        grid, left = self, list(self.drop)
+        unknown = [each for each in self.optional if all(row[self.headers.index(each)] is None for row in self.rows)]
+        grid, left = self.without(*unknown), list(self.drop)
         while width is not None and left and grid.width > width:
             grid = grid.without(left.pop(0))
         if width is not None and grid.width > width:
@@ -55,9 +58,9 @@ class Grid:
         """The columns that it takes."""
         return max(map(len, table(self.headers, self.rows)))
 
-    def without(self, column: str) -> "Grid":
-        """Return it without a column."""
-        kept = [at for at, header in enumerate(self.headers) if header != column]
+    def without(self, *columns: str) -> "Grid":
+        """Return it without these columns."""
+        kept = [at for at, header in enumerate(self.headers) if header not in columns]
         rows = [tuple(row[at] for at in kept) for row in self.rows]
         return replace(self, headers=tuple(self.headers[at] for at in kept), rows=rows)
 

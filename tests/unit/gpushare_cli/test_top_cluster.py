@@ -39,6 +39,7 @@ def two_nodes() -> dict[str, dict[str, Any]]:
     over = container("big", 9216, "Warned", 10) | {"killIn": 3.2, "reservedMib": 8192}
     first = status(container("tts", 3072, "Within", 7, 8), over, node="gpu-1")
     second = status(container(LONG, 10, "Within", 3), container("gone", 0, "CoolingDown"), node="gpu-2")
+    first["containers"][0]["utilizationPercent"], over["utilizationPercent"] = 30, 45
     second["gpus"] += [{**second["gpus"][0], "uuid": "GPU-b", "index": 1, "unhealthy": "GpuLost", "usedMib": None}]
     return {"gpu-1": first, "gpu-2": second}
 
@@ -67,7 +68,7 @@ def test_all_nodes_are_the_union_of_what_each_node_shows(
     assert main(["top", "-A"]) == 0
     gpus, containers = capsys.readouterr().out.split("\n\n")
     shown = [line.split() for line in containers.splitlines()[1:]]
-    assert {(node, gpu, pod, used, quota) for node, gpu, pod, _, used, quota, *_ in shown} == rows
+    assert {(node, gpu, pod, used, quota) for node, gpu, pod, _, _, used, quota, *_ in shown} == rows
     assert [line.split()[:2] for line in gpus.splitlines()[1:]] == [["gpu-1", "0"], ["gpu-2", "0"], ["gpu-2", "1"]]
     assert cluster.ran[0] == ("enforcer-gpu-1", ("gpu-share", "top", "-o", "json", "--state=/var/lib/elsewhere"))
 
@@ -86,11 +87,11 @@ def test_a_node_that_does_not_answer_is_a_row_and_the_others_are_shown(
     out, err = capsys.readouterr()
     lines = words(out)
     assert [line for line in lines if line.endswith("no answer")] == [
-        f"gpu-{number} N/A N/A N/A N/A N/A N/A N/A no answer" for number in (2, 4, 5, 6)
+        f"gpu-{number} N/A N/A N/A N/A N/A N/A N/A N/A no answer" for number in (2, 4, 5, 6)
     ]
-    assert "gpu-3 0 NVIDIA A100 time-slicing 9216 0 15872 0 old" in lines
+    assert "gpu-3 0 NVIDIA A100 time-slicing N/A 9216 0 15872 0 old" in lines
     assert "gpu-2: no route to host" in lines
-    assert any(line.startswith("gpu-1 0 asr/big model 9216 4096 8192 3.2s over") for line in lines)
+    assert any(line.startswith("gpu-1 0 asr/big model 45% 9216 4096 8192 3.2s over") for line in lines)
     assert err.startswith("gpu-share: 5 nodes of 6 ")
 
 
@@ -98,22 +99,22 @@ def test_a_node_that_does_not_answer_is_a_row_and_the_others_are_shown(
     ("width", "expected"),
     [
         (120, """\
-NODE   GPU  MODEL        MODE          USED  RESERVED  TOTAL  SHARES  STATE
-gpu-1  0    NVIDIA A100  time-slicing  9216  12288     15872  2       1 over
-gpu-2  0    NVIDIA A100  time-slicing  9216  8192      15872  2       ok
-gpu-2  1    NVIDIA A100  time-slicing  N/A   0         15872  0       unhealthy: GpuLost
+NODE   GPU  MODEL        MODE          UTIL  USED  RESERVED  TOTAL  SHARES  STATE
+gpu-1  0    NVIDIA A100  time-slicing  75%   9216  12288     15872  2       1 over
+gpu-2  0    NVIDIA A100  time-slicing  N/A   9216  8192      15872  2       ok
+gpu-2  1    NVIDIA A100  time-slicing  N/A   N/A   0         15872  0       unhealthy: GpuLost
 
-NODE   GPU  NAMESPACE/POD                                        CONTAINER  USED  QUOTA  RESERVED  KILL-IN  STATE
-gpu-1  0    asr/big                                              model      9216  4096   8192      3.2s     over
-gpu-1  0    asr/tts                                              model      3072  4096   N/A       -        ok
-gpu-2  0    asr/conversational-speech-synthesis-7f9c5d6b4-x2x9z  model      10    4096   N/A       -        ok
-gpu-2  0    asr/gone                                             model      0     4096   N/A       -        killed
+NODE   GPU  NAMESPACE/POD                                        CONTAINER  UTIL  USED  QUOTA  RESERVED  KILL-IN  STATE
+gpu-1  0    asr/big                                              model      45%   9216  4096   8192      3.2s     over
+gpu-1  0    asr/tts                                              model      30%   3072  4096   N/A       -        ok
+gpu-2  0    asr/conversational-speech-synthesis-7f9c5d6b4-x2x9z  model      N/A   10    4096   N/A       -        ok
+gpu-2  0    asr/gone                                             model      N/A   0     4096   N/A       -        killed
 gpu-2: NVML does not answer, so nobody knows what its containers hold"""),
         (60, """\
-NODE   GPU  USED  RESERVED  TOTAL  STATE
-gpu-1  0    9216  12288     15872  1 over
-gpu-2  0    9216  8192      15872  ok
-gpu-2  1    N/A   0         15872  unhealthy: GpuLost
+NODE   GPU  UTIL  USED  RESERVED  TOTAL  STATE
+gpu-1  0    75%   9216  12288     15872  1 over
+gpu-2  0    N/A   9216  8192      15872  ok
+gpu-2  1    N/A   N/A   0         15872  unhealthy: GpuLost
 
 NODE   GPU  NAMESPACE/POD       USED  QUOTA  KILL-IN  STATE
 gpu-1  0    asr/big             9216  4096   3.2s     over
@@ -156,6 +157,12 @@ def test_rows_are_sorted_by_a_column(
     assert main(["top", "-A", "--sort", column]) == 0
     rows = capsys.readouterr().out.split("\n\n")[1].splitlines()[1:]
     assert rows[0].split()[2].startswith(f"asr/{first}")
+
+
+def test_a_column_of_which_nothing_is_known_is_left_out(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.enforcer("gpu-2", json.dumps(two_nodes()["gpu-2"]).encode())
+    assert main(["top", "-A"]) == 0
+    assert "UTIL" not in capsys.readouterr().out
 
 
 def test_a_column_that_no_table_has_is_wrong_use(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
