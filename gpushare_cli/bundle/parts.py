@@ -97,7 +97,7 @@ def read(source: Source, task: Task) -> Part:
 
 def tasks(source: Source) -> list[Task]:
     """Return all parts. Where the pods of the release cannot be listed, a part says so."""
-    documents = {"versions.json": _versions, "check.json": _check}
+    documents = {"versions.json": _versions, "check-result.json": _check}
     found = [Task(name=name, read=partial(_document, name, make, source)) for name, make in documents.items()]
     found += [Task(name=name, read=partial(_listed, name, listed, show)) for name, listed, show in _lists(source)]
     for name, more in (("nodes", _nodes), ("logs", _logs)):

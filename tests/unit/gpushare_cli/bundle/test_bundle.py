@@ -158,7 +158,7 @@ def test_what_support_needs_is_in_it(cluster: Cluster, tmp_path: Path, capsys: p
     content = unpacked(tmp_path / "b.tar.gz")
     found = {name: json.loads(data) for name, data in content.items() if name.endswith(".json")}
     assert found["versions.json"]["kubernetes"] == {"gitVersion": "v1.37.0"}
-    assert "Kubernetes" in {each["description"] for each in found["check.json"]}
+    assert "Kubernetes" in {each["description"] for each in found["check-result.json"]}
     assert found["nodes/gpu-1/status.json"]["containers"][0]["pod"] == "tts"
     assert [each["metadata"]["name"] for each in found["resourceclaims.json"]] == ["c"], "those of others stay out"
     (model,) = found["sharing-pods.json"][0]["spec"]["containers"]
