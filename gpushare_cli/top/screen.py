@@ -1,17 +1,20 @@
 """Shows a text again and again in place: on the terminal's other screen, line over line, so that nothing flickers."""
 
 import shutil
+import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final, NoReturn
 
 from gpushare_cli.terminal import Terminal
 
-ENTER = "\x1b[?1049h\x1b[?25l"
+ENTER: Final = "\x1b[?1049h\x1b[?25l"
 """The other screen, without a cursor: what was on the terminal comes back with ``LEAVE``."""
-LEAVE = "\x1b[?25h\x1b[?1049l"
-HOME = "\x1b[H"
-REST_OF_LINE = "\x1b[K"
-REST_OF_SCREEN = "\x1b[J"
+LEAVE: Final = "\x1b[?25h\x1b[?1049l"
+HOME: Final = "\x1b[H"
+REST_OF_LINE: Final = "\x1b[K"
+REST_OF_SCREEN: Final = "\x1b[J"
 
 
 @contextmanager
@@ -20,11 +23,17 @@ def other_screen(terminal: Terminal) -> Iterator[None]:
     if not terminal.stream.isatty():
         yield
         return
+    before = signal.signal(signal.SIGTERM, _end)  # its default leaves no time for LEAVE
     try:
         print(ENTER, end="", file=terminal.stream, flush=True)
         yield
     finally:
         print(LEAVE, end="", file=terminal.stream, flush=True)
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def show(lines: Sequence[str], terminal: Terminal) -> None:

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import re
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -198,6 +200,16 @@ def test_a_watch_writes_in_place_and_leaves_the_terminal_as_it_was(
     assert (out.startswith(screen.ENTER), out.endswith(screen.LEAVE), out.count(screen.HOME)) == (True, True, 3)
     assert "\x1b[2J" not in out, "a screen that is cleared flickers"
     assert out.count("\n") == 3 * 3, "no more lines than fit"
+
+
+def test_a_watch_that_is_ended_leaves_the_terminal_as_it_was(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.enforcer("gpu-1", json.dumps(two_nodes()["gpu-1"]).encode())
+    stream, before = Tty(), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("sys.stdout", stream)
+    monkeypatch.setattr(time, "sleep", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    assert main(["top", "-A", "-w"]) == 128 + signal.SIGTERM
+    assert stream.getvalue().endswith(screen.LEAVE)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_watch_for_programs_is_one_line_each_time(
