@@ -25,7 +25,7 @@ from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.plugin import DraPlugin
 from enforcer.dra.podresources import allocatable
 from enforcer.flags import policy_of, rules_of, setup_of
-from enforcer.kill.circuit_breaker import OPEN, GuardedQuotas, opened_at
+from enforcer.kill.circuit_breaker import OPEN, GuardedQuotas, opened_at, opened_for
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, NullMpsClient
 from enforcer.limits.applier import LimitApplier
@@ -383,8 +383,7 @@ def _annotations(node: Node, records: AuditLog, audit_log: AuditWriter, pressing
         anchor = AnchorPublisher(node.cluster, node.options.node, records, pressing, node.events)
         node.manager.add_problem_check(lambda: anchor.problem)
         node.manager.add("anchor", anchor.run_once, every=GAP, wake=pressing.wake, thread=SLICES)
-        state = partial(_reported, node, records, audit_log)
-        report = ReportPublisher(node.cluster, node.options.node, state)
+        report = ReportPublisher(node.cluster, node.options.node, partial(_reported, node, records, audit_log))
         node.manager.add("report", report.run_once, every=REPORT_EVERY, thread=SLICES)
 
 
@@ -395,6 +394,7 @@ def _reported(node: Node, records: AuditLog, audit_log: AuditWriter) -> Enforcer
     return EnforcerState(
         enforcing=not node.options.no_enforce,
         breaker=opened_at(node.options.state),
+        breaker_reason=opened_for(node.options.state),
         audit_log=unwritable,
         problems=tuple(each for each in problems if each not in {OPEN, unwritable}),
     )

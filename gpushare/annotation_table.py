@@ -116,7 +116,7 @@ _TRUE: Final = ValueType(name="true", examples=("true",))
 _MODE: Final = ValueType(name="mps or time-slicing or mig", examples=("mps", "time-slicing", "mig"))
 _REASONS: Final = ValueType(name="JSON object, UUID to reason")
 _HEAD: Final = ValueType(name="number and hash of an audit record")
-_REPORT: Final = ValueType(name="JSON object: version, enforcing, breaker, auditLog, problems")
+_REPORT: Final = ValueType(name="JSON object: version, enforcing, breaker, breakerReason, auditLog, problems")
 
 
 def _one_of(**options: str) -> ValueType:

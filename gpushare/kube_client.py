@@ -160,6 +160,24 @@ class KubeClient:
             with suppress(OSError):
                 response.close()
 
+    def log(self, pod: str, namespace: str, container: str, *, lines: int, limit: int, previous: bool = False) -> bytes:
+        """Return the last lines of a container's log, at most ``limit`` bytes; ``previous``: before its last restart.
+
+        Raises:
+            ClusterError: the API server refused, or the connection failed.
+        """
+        where = f"{path(CORE_V1, 'pods', pod, namespace)}/log"
+        query = {"container": container, "tailLines": str(lines), "limitBytes": str(limit)}
+        query |= {"previous": "true"} if previous else {}
+        response = self._send("GET", where, None, query, urllib3.Timeout(total=DEFAULT_TIMEOUT))
+        try:
+            return _body(response)[:limit]
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ClusterError(f"{where} broke off: {error}") from error
+        finally:
+            with suppress(OSError):
+                response.close()
+
     def run(
         self, pod: str, namespace: str, container: str, command: Sequence[str], *, silence: float = SILENCE
     ) -> Iterator[bytes]:

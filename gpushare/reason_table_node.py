@@ -270,8 +270,8 @@ _KILLS: Final = (
         reason=Reason.BREAKER_OPEN, places=(Place.POD_EVENT, Place.METRIC, Place.LOG),
         meaning="The circuit breaker is open: too much of the node is over quota at once, which may be a mistake of "
         "the enforcer. It kills nothing until the breaker is closed.",
-        action="An operator finds the cause and closes the breaker: gpu-share breaker --reset. If the cause ends, the "
-        "breaker closes by itself.",
+        action="An operator finds the cause and closes the breaker: gpu-share breaker --node NODE --reset. If the "
+        "cause ends, the breaker closes by itself.",
     ),
     ReasonRow(
         reason=Reason.KILL_RATE_LIMITED, places=(Place.POD_EVENT,),

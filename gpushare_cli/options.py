@@ -22,6 +22,12 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
 
 
+def add_enforcers(parser: argparse.ArgumentParser, when: str = "") -> None:
+    """Add where the enforcers are; ``when`` ends the text of its help."""
+    what = f"where the enforcers are{when} (wherever they are)"
+    parser.add_argument("--enforcer-namespace", metavar="NAMESPACE", help=what)
+
+
 def pod_name(pod: str, namespace: str | None) -> tuple[str, str]:
     """Read ``POD`` or ``NAMESPACE/POD``; the namespace is empty where none is given.
 

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -27,6 +27,10 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 NAME: Final = "breaker-open.json"
+NAMED: Final = 3
+"""So many namespaces are named that opened the breaker."""
+MAX_REASON: Final = 300
+"""Characters of a reason that are kept."""
 OPEN: Final = f"the breaker is open, nobody is killed; see who is over their quota and why, then `{RESET}` on this node"
 
 
@@ -92,7 +96,7 @@ class CircuitBreaker:
         killed = [
             {"namespace": kill.namespace, "podUid": kill.place[0], "container": kill.place[1]} for kill in state.kills
         ]
-        content = {"time": utc_now(), "killed": killed}
+        content = {"time": utc_now(), "reason": _reason(state), "killed": killed}
         try:
             files.replace(self._path, json.dumps(content).encode() + b"\n", durable=True)
             self._written = True
@@ -110,6 +114,15 @@ class CircuitBreaker:
         else:
             self.is_open = True
         return self.is_open
+
+
+def _reason(state: DetectorState) -> str:
+    """Say which containers opened the breaker; empty where the detector did not open it."""
+    if state.opening is None:
+        return ""
+    namespaces = sorted({namespace for namespace, _ in state.opening.by})
+    named = ", ".join(namespaces[:NAMED]) + (", ..." if len(namespaces) > NAMED else "")
+    return f"containers to be killed: {len(state.opening.by)}, of namespaces {named}"
 
 
 def _opened(state: DetectorState) -> DetectorState:
@@ -140,14 +153,29 @@ def opened_at(folder: Path) -> str | None:
     Raises:
         OSError: the folder cannot be read.
     """
+    found = _content(folder)
+    return None if found is None else str(found.get("time", ""))
+
+
+def opened_for(folder: Path) -> str:
+    """Say why the enforcer opened the breaker; empty where the file does not say, or is not there.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    return str((_content(folder) or {}).get("reason", ""))[:MAX_REASON]
+
+
+def _content(folder: Path) -> dict[str, Any] | None:
+    """Read the file; ``None`` where there is none, empty where it cannot be read."""
     try:
         with open(folder / NAME, "rb", opener=_at_once) as file:
-            content = json.loads(file.read(64 * 1024))
-        return str(content["time"])
+            found = json.loads(file.read(64 * 1024))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return ""
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _at_once(path: str, flags: int) -> int:

@@ -32,7 +32,8 @@ MAX_PROBLEM: Final = 300
 class EnforcerState:
     """The state of an enforcer.
 
-    ``breaker`` is since when the circuit breaker is open, empty where that is unknown, ``None`` while it is closed.
+    ``breaker`` is since when the circuit breaker is open, empty where that is unknown, ``None`` while it is closed;
+    ``breaker_reason`` is why, empty where that is unknown.
     ``audit_log`` is why the audit log cannot be written, empty where it can.
     """
 
@@ -40,6 +41,7 @@ class EnforcerState:
     breaker: str | None
     audit_log: str
     problems: tuple[str, ...]
+    breaker_reason: str = ""
 
     def urgent(self) -> dict[str, Any]:
         """Return what is written at once when it changes."""
@@ -47,6 +49,7 @@ class EnforcerState:
             "version": installed(),
             "enforcing": self.enforcing,
             "breaker": self.breaker,
+            "breakerReason": self.breaker_reason,
             "auditLog": self.audit_log[:MAX_PROBLEM],
         }
 

@@ -21,10 +21,11 @@ from gpushare_cli.audit.anchors import CLUSTER, Anchor
 from gpushare_cli.audit.filters import Record, RecordFilter, printable
 from gpushare_cli.audit.follow import Printer, warn
 from gpushare_cli.audit.log_reader import Reading, Selection, Source, VerifyFinding
-from gpushare_cli.audit.remote import AT_ONCE, AllNodes
+from gpushare_cli.audit.remote import AllNodes
 from gpushare_cli.audit.tail import Tail
+from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.options import add_cluster, add_state
+from gpushare_cli.options import add_cluster, add_enforcers, add_state
 from gpushare_cli.terminal import Colour, Terminal, counted, some, table
 
 ABOUT: Final = (
@@ -109,9 +110,7 @@ def _add_everywhere(parser: Any) -> None:
         "--all-nodes", "-A", action="store_true",
         help="every node's log, through the API server (needs create on pods/exec; follow: get on pods/log)",
     )  # fmt: skip
-    parser.add_argument(
-        "--enforcer-namespace", metavar="NAMESPACE", help="where the enforcers are; with -A (wherever they are)"
-    )
+    add_enforcers(parser, "; with -A")
     add_cluster(parser)
 
 

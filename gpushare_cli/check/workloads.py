@@ -28,7 +28,7 @@ MAX_REPORT: Final = 16 * 1024
 """Characters of an enforcer's report that are parsed."""
 FINISHED: Final = ("Succeeded", "Failed")
 RELEASE: Final = Pattern(r"(\d{1,6})\.(\d{1,6})\.\d{1,6}", 64)
-BREAKER: Final = "see who is over quota and why (gpu-share top), then run gpu-share breaker --reset on that node"
+BREAKER: Final = "see who is over quota and why (gpu-share top -A), then run gpu-share breaker --node NODE --reset"
 SKEW: Final = "upgrade: enforcers may be of the webhook's release or of the one before"
 SHARING: Final = f"{contract.MANAGED_LABEL}=true"
 LABEL: Final = f"kubectl label node NAME {contract.NODE_LABEL}=true"
@@ -38,12 +38,14 @@ LABEL: Final = f"kubectl label node NAME {contract.NODE_LABEL}=true"
 class EnforcerReport:
     """What an enforcer wrote into the annotation of its node's ResourceSlice; see ``contract.ENFORCER``.
 
-    ``breaker`` is since when the circuit breaker is open, ``None`` while it is closed.
+    ``breaker`` is since when the circuit breaker is open, ``None`` while it is closed; ``breaker_reason`` why, empty
+    where that is unknown.
     """
 
     version: str
     enforcing: bool = True
     breaker: str | None = None
+    breaker_reason: str = ""
     audit_log: str = ""
     problems: tuple[str, ...] = ()
 
@@ -159,6 +161,7 @@ def _report(item: Object) -> EnforcerReport | None:
         version=clean(text(read, "version")),
         enforcing=read.get("enforcing") is not False,
         breaker=None if read.get("breaker") is None else clean(str(read["breaker"])),
+        breaker_reason=clean(text(read, "breakerReason")),
         audit_log=clean(text(read, "auditLog")),
         problems=tuple(clean(str(each)) for each in problems) if isinstance(problems, list) else (),
     )

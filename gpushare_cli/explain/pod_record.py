@@ -135,7 +135,7 @@ def first_pod_of(record: PodRecord, claim: Object) -> Object:
 
 def has_share(record: PodRecord) -> bool:
     """Tell whether a pod has a share of a GPU, or is to have one; also by a claim that its owner wrote."""
-    return any(map(is_our_claim, objects(record.spec, "resourceClaims"))) or any(map(_is_ours, claims_of(record)))
+    return any(map(is_our_claim, objects(record.spec, "resourceClaims"))) or any(map(is_ours, claims_of(record)))
 
 
 def requested(claim: Object, name: str = "") -> Iterator[tuple[str, Object]]:
@@ -152,7 +152,7 @@ def shortened(value: object) -> str:
     return whole if len(whole) <= MAX_VALUE else whole[: MAX_VALUE - 3] + "..."
 
 
-def _is_ours(claim: Object) -> bool:
+def is_ours(claim: Object) -> bool:
     """Tell whether a claim holds devices of ours, or asks for a GPU of ours; the scheduler's say no amount."""
     results = objects(mapping(mapping(mapping(claim, "status"), "allocation"), "devices"), "results")
     if any(each.get("driver") == contract.DRIVER for each in results):

@@ -18,8 +18,6 @@ from tests.integration.controlplane.bed import SLICES, SYSTEM, Bed, may
 from tests.integration.controlplane.release import (
     BINDINGS,
     CLASS,
-    KINDS,
-    NODES,
     POLICIES,
     ROLE,
     ROLE_BINDING,
@@ -37,31 +35,6 @@ from tests.testbed.cluster.controlplane import RBAC_V1, TENANT
 pytestmark = [pytest.mark.controlplane, pytest.mark.timeout(300)]
 
 Change = Callable[[Release], object]
-
-
-@pytest.fixture(scope="module", name="installed")
-def _installed(bed: Bed) -> Iterator[Release]:
-    workloads = [each for each in manifests.load() if each["kind"] in KINDS]
-    others = [each["metadata"]["name"] for each in bed.cluster.list(path(CORE_V1, "nodes"))[0]]
-    label(bed, others, None)
-    manifests.apply(bed.cluster, workloads)
-    for node in NODES:
-        bed.node(node, 16384)
-    release = Release(bed=bed, namespace=bed.namespace("check"))
-    release.restore()
-    yield release
-    manifests.delete(bed.cluster, workloads)
-    bed.empty(SYSTEM)
-    for node in NODES:
-        bed.cluster.delete(path(CORE_V1, "nodes", node))
-        bed.remove(path(RESOURCE_V1, SLICES, f"{node}-{contract.DRIVER}"))
-    label(bed, others, "true")
-
-
-def label(bed: Bed, nodes: list[str], value: str | None) -> None:
-    """Opt nodes of other tests in or out: nothing runs on them."""
-    for node in nodes:
-        bed.cluster.patch(path(CORE_V1, "nodes", node), {"metadata": {"labels": {contract.NODE_LABEL: value}}})
 
 
 @pytest.fixture(name="release")

@@ -263,6 +263,18 @@ def test_a_log_that_breaks_off_is_an_error_and_one_that_falls_silent_ends(
     end.set()
 
 
+def test_the_end_of_a_log_is_read_within_a_bound(cluster: KubeClient, server: Any) -> None:
+    server.answers = [(200, [b"one\ntw", b"o\nthree\n"]), (200, [b"one\n"]), (200, [b"one\n", BROKEN])]
+    assert cluster.log("p", "n", "c", lines=20, limit=8) == b"one\ntwo\n"
+    asked = urlsplit(server.seen[0][0])
+    assert asked.path == "/api/v1/namespaces/n/pods/p/log"
+    assert parse_qs(asked.query) == {"container": ["c"], "tailLines": ["20"], "limitBytes": ["8"]}
+    assert cluster.log("p", "n", "c", lines=20, limit=8, previous=True) == b"one\n"
+    assert parse_qs(urlsplit(server.seen[1][0]).query)["previous"] == ["true"]
+    with pytest.raises(ClusterError, match="/log broke off"):
+        cluster.log("p", "n", "c", lines=20, limit=8)
+
+
 def test_a_follower_lists_again_when_its_version_is_too_old(cluster: KubeClient, server: Any) -> None:
     gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
     server.answers = [

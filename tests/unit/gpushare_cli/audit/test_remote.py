@@ -15,6 +15,7 @@ from enforcer.audit.log import AuditLog, lines_of, segments
 from enforcer.audit.record import GENESIS, ChainHead, Kind, append_hash, read
 from enforcer.audit.retention import Retention
 from gpushare.kube_client import KubeClient
+from gpushare_cli import enforcer_pods
 from gpushare_cli.audit import remote
 from gpushare_cli.terminal import counted
 from tests.unit.gpushare_cli.audit_logs import Nodes, run, write
@@ -246,7 +247,7 @@ def test_a_node_that_cannot_be_read_is_named_and_the_others_are_read(nodes: Node
 
 def test_pods_that_only_bear_the_labels_are_no_enforcers(nodes: Nodes, tmp_path: Path) -> None:
     nodes.add("gpu-1", tmp_path, owner="a tenant's set")
-    assert remote.find_enforcers(nodes) == []  # type: ignore[arg-type]
+    assert enforcer_pods.find_enforcers(nodes) == []  # type: ignore[arg-type]
 
 
 def test_which_daemonset_is_ours_is_never_guessed(nodes: Nodes, capsys: Any) -> None:
