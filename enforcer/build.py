@@ -383,8 +383,8 @@ def _annotations(node: Node, records: AuditLog, audit_log: AuditWriter, pressing
         anchor = AnchorPublisher(node.cluster, node.options.node, records, pressing, node.events)
         node.manager.add_problem_check(lambda: anchor.problem)
         node.manager.add("anchor", anchor.run_once, every=GAP, wake=pressing.wake, thread=SLICES)
-        state = partial(_reported, node, records, audit_log)
-        report = ReportPublisher(node.cluster, node.options.node, state)
+        report = ReportPublisher(node.cluster, node.options.node, partial(_reported, node, records, audit_log))
+        node.manager.add_ready_check(report.stale)
         node.manager.add("report", report.run_once, every=REPORT_EVERY, thread=SLICES)
 
 

@@ -131,7 +131,9 @@ def test_reports_of_enforcers_are_read(said: dict[str, Any], level: str, says: s
 def test_what_is_no_report_is_none(raw: str | None) -> None:
     annotations = {} if raw is None else {contract.ENFORCER: raw}
     slices = [{"metadata": {"annotations": annotations}, "spec": {"nodeName": "n"}}]
-    assert asked(workloads.reported, resourceslices=slices) == ("warning", "no report from n")
+    for nodes, level in (([item("n")], "wrong"), ([item("n", ready=False)], "warning"), ([item("other")], "warning")):
+        found = asked(workloads.reported, resourceslices=slices, nodes=nodes)
+        assert found == (level, "no report, or a damaged one, of n"), "a labelled node that is Ready has an enforcer"
     assert asked(workloads.reported, resourceslices=[*slices, report("n")])[0] == "ok", "one slice has it"
 
 
