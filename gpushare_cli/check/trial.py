@@ -30,7 +30,9 @@ USED_UP: Final = ("exceeded quota:", "failed quota:")
 OPT_IN: Final = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
 REFUSES: Final = "does not share GPUs"
 """The webhook's answer about a namespace that has not opted in."""
-OUR_CERTIFICATE: Final = Search(r'failed calling webhook "[a-z]{1,9}\.gpu-share\.io".{0,1024}? x509: ([^"]{1,512})', 4096)
+OUR_CERTIFICATE: Final = Search(
+    r'failed calling webhook "[a-z]{1,9}\.gpu-share\.io".{0,1024}? x509: ([^"]{1,512})', 4096
+)
 """Why the API server trusts the certificate not that our webhook presents: names, dates or issuer."""
 SERVING_SECRET: Final = "gpu-share-webhook-tls"
 RENEW: Final = (

@@ -231,13 +231,13 @@ def supported(webhook: tuple[int, int] | None, enforcer: tuple[int, int] | None)
 
 
 def unsliced(api: KubeClient) -> CheckResult:
-    """Name the labelled nodes that publish no GPU."""
+    """Name the labelled nodes that publish no device: without a GPU that is seen, a slice is empty."""
     names = labelled(api)
     if not names:
         return warning("none", LABEL)
-    publishing: Mapping[str, object] = reports(api)
+    publishing = {text(mapping(item, "spec"), "nodeName") for item in slices(api) if objects(item["spec"], "devices")}
     silent = [name for name, ready in names.items() if ready and name not in publishing]
     if silent:
-        detail = f"{len(names)}; without a ResourceSlice: {some(silent, NAMED)}"
+        detail = f"{len(names)}; without a device in a ResourceSlice: {some(silent, NAMED)}"
         return failed(detail, "run gpu-share check --node in their enforcers")
     return ok(str(len(names)))

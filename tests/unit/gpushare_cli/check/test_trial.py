@@ -91,7 +91,9 @@ def asked(server: Server, named: str | None = None) -> tuple[str, str]:
     return found.level, found.detail
 
 
-OUTSIDE = 'failed calling webhook "check.gpu-share.io": an error on the server ("gpu-share: namespace does not share GPUs")'
+OUTSIDE = (
+    'failed calling webhook "check.gpu-share.io": an error on the server ("gpu-share: namespace does not share GPUs")'
+)
 UNTRUSTED = (
     'failed calling webhook "{}.gpu-share.io": failed to call webhook: Post "https://gpu-share-webhook.gpu-share-system'
     '.svc:443/mutate?timeout=3s": tls: failed to verify certificate: x509: {}'
