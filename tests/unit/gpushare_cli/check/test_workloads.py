@@ -32,7 +32,10 @@ def item(name: str, *, ready: bool = True, node: str = "", version: str = "0.1.0
 
 def report(node: str, **said: Any) -> dict[str, Any]:
     body = {"version": "0.1.0", "enforcing": True, "breaker": None, "auditLog": "", "problems": [], **said}
-    return {"metadata": {"annotations": {contract.ENFORCER: json.dumps(body)}}, "spec": {"nodeName": node, "devices": [{"name": "status"}]}}
+    return {
+        "metadata": {"annotations": {contract.ENFORCER: json.dumps(body)}},
+        "spec": {"nodeName": node, "devices": [{"name": "status"}]},
+    }
 
 
 def asked(ask: Ask, **answers: Any) -> tuple[str, str]:
