@@ -28,16 +28,22 @@ TRIES: Final = 5
 USED_UP: Final = ("exceeded quota:", "failed quota:")
 """How the API server names a ResourceQuota; a namespace may have the word in its name."""
 OPT_IN: Final = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
+ASKED: Final = f"check.{contract.GROUP}"
+"""The webhook that the API server calls for a dry run in the release's own namespace."""
 REFUSES: Final = "does not share GPUs"
 """The webhook's answer about a namespace that has not opted in."""
+MAX_REFUSAL: Final = 4096
+"""Characters that are read of a refusal."""
 OUR_CERTIFICATE: Final = Search(
-    r'failed calling webhook "[a-z]{1,9}\.gpu-share\.io".{0,1024}? x509: ([^"]{1,512})', 4096
+    r'failed calling webhook "[a-z]{1,9}\.gpu-share\.io".{0,1024}? x509: ([^"]{1,512})', MAX_REFUSAL
 )
-"""Why the API server trusts the certificate not that our webhook presents: names, dates or issuer."""
-SERVING_SECRET: Final = "gpu-share-webhook-tls"
+"""Why the API server does not trust the certificate that our webhook presents: name, dates or issuer."""
+SERVING: Final = "gpu-share-webhook-tls"
+"""The Secret with the serving certificate."""
 RENEW: Final = (
-    "gpu-share-certs renews it within ten seconds, and replicas present it a minute later: kubectl logs -n {namespace} "
-    "deployment/gpu-share-certs; if it does not, kubectl delete secret -n {namespace} {secret}"
+    "gpu-share-certs renews it within ten seconds, and replicas present it within two minutes: kubectl logs -n {0} "
+    "deployment/gpu-share-certs (cert-manager: kubectl describe certificate -n {0} gpu-share-webhook); if they do not, "
+    f"compare the API server's clock, then kubectl delete secret -n {{0}} {SERVING}"
 )
 LOOK: Final = "see the webhook's log, and which other webhooks change pods: kubectl get mutatingwebhookconfigurations"
 RESTRICTED: Final[Mapping[str, Any]] = {
@@ -88,11 +94,13 @@ def trial(api: KubeClient, named: str | None) -> CheckResult:
 
 
 def _reached(api: KubeClient, found: Installation) -> CheckResult:
-    """Try where no pod shares a GPU, the release's own namespace: the webhook is asked by dry run, and has to refuse."""
+    """Try the release's own namespace, where no pod shares a GPU: the webhook has to refuse the dry run."""
+    if not found.comparable:
+        return warning("not tried: no namespace has opted in", OPT_IN)
     try:
         api.create(path(CORE_V1, "pods", namespace=found.namespace), probe(USUAL_MIB), dryRun="All")
     except ClusterError as error:
-        if REFUSES not in error.message or "check.gpu-share.io" not in error.message:
+        if REFUSES not in error.message or ASKED not in error.message:
             return _refused(error, found.namespace, found)
         return warning("no sharing pod tried, because no namespace has opted in; the webhook answers", OPT_IN)
     return failed(f"the webhook was not asked about a dry run in namespace {found.namespace}", RESTORE)
@@ -153,12 +161,10 @@ def _refused(error: GpuShareError, namespace: str, found: Installation) -> Check
     if isinstance(error, ClusterError) and lacking(error) is not None:
         raise error
     detail = f"refused in namespace {namespace}: {sentence(error)}"
-    if (certificate := OUR_CERTIFICATE.search(error.message)) is not None:
-        secret = f"{found.namespace}/{SERVING_SECRET}"
-        return failed(
-            f"the API server refuses the webhook's serving certificate (Secret {secret}): {clean(certificate[1])}",
-            RENEW.format(namespace=found.namespace, secret=SERVING_SECRET),
-        )
+    if (why := OUR_CERTIFICATE.search(error.message[:MAX_REFUSAL])) is not None:
+        where = f"Secret {found.namespace}/{SERVING}"
+        said = f"the API server refuses the webhook's serving certificate ({where}): {clean(why[1])}"
+        return failed(said, RENEW.format(found.namespace))
     if (
         isinstance(error, ClusterError)
         and error.status == HTTPStatus.FORBIDDEN

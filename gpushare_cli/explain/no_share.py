@@ -34,7 +34,7 @@ def asks(annotations: Object) -> list[str]:
 
 
 def is_excluded(name: str, release: str) -> bool:
-    """Tell whether the chart's webhook never sees a namespace, whatever its labels; ``release`` is that of gpu-share."""
+    """Tell whether the webhook never sees a namespace, whatever its labels; ``release`` is that of gpu-share."""
     return name in {KUBE_SYSTEM, release}
 
 

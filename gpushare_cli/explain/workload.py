@@ -27,7 +27,7 @@ class WorkloadRecord:
     """A workload, its first pods (``found`` is how many there are), and the Events about pods that were refused.
 
     ``place`` is its pod template, ``owned`` are the ReplicaSets or Jobs it made. ``claims`` are the claims and claim
-    templates that the pod template names. ``release`` is the namespace of gpu-share. ``None``: the user may not read it.
+    templates that the pod template names. ``release`` is gpu-share's namespace. ``None``: the user may not read it.
     """
 
     kind: Kind

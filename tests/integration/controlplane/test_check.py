@@ -201,8 +201,8 @@ def test_real_pods_of_the_releases_namespace_are_not_asked_about(release: Releas
 
 def test_a_taint_rule_on_our_gpus_is_shown(release: Release) -> None:
     taint = {"key": "example.com/repair", "value": "fan", "effect": "NoSchedule"}
-    body = {"metadata": {"name": "repair"}, "spec": {"deviceSelector": {"driver": contract.DRIVER, "pool": "check-a"}}}
-    body["spec"]["taint"] = taint
+    selector = {"driver": contract.DRIVER, "pool": "check-a"}
+    body = {"metadata": {"name": "repair"}, "spec": {"deviceSelector": selector, "taint": taint}}
     where = path(RESOURCE_V1, "devicetaintrules")
     release.cluster.create(where, body)
     try:

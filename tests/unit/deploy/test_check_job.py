@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.version import installed
 from gpushare_cli.check import cluster
 from gpushare_cli.main import build_parser
 from tests.support import helm
@@ -34,11 +35,22 @@ def test_an_installation_ends_with_the_check_and_helm_test_repeats_it() -> None:
     assert off.keys() == {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 
 
+RELEASE = [
+    {
+        "metadata": {
+            "name": "gpu-share-webhook",
+            "namespace": "gpu-share-system",
+            "labels": {"app.kubernetes.io/version": installed()},
+        }
+    }
+]
+
+
 def rights_asked() -> set[Right]:
     """What the job asks the API server for, with namespaces that opted in and without."""
     found: set[Right] = set()
     for namespaces in ([], [{"metadata": {"name": "a", "labels": {"gpu-share.io/enabled": "true"}}}]):
-        api = Recorder(namespaces=namespaces, daemonsets=[{}])
+        api = Recorder(namespaces=namespaces, daemonsets=[{}], deployments=RELEASE)
         for _, ask in [("version", cluster.version), *cluster.questions(None)]:
             ask(api)  # type: ignore[arg-type] # it has what a check calls
         found |= api.asked

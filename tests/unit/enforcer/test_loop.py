@@ -18,7 +18,7 @@ from enforcer.detection import state_file
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill import circuit_breaker
 from enforcer.kill.report import KillResult
-from enforcer.loop import STALLED_SECONDS, EnforcementLoop
+from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
@@ -398,13 +398,3 @@ def test_it_stops_when_reported_to_and_keeps_its_pace(tmp_path: Path) -> None:
         stopped.set()
         thread.join(30)
         assert not thread.is_alive()
-
-
-def test_a_loop_without_an_iteration_is_not_ready(world: World) -> None:
-    not_ready = world.enforcer._parts.manager.not_ready
-    world.look()
-    assert not_ready() is None
-    world.clock[0] += STALLED_SECONDS + 1
-    assert "no iteration for 11 s" in str(not_ready())
-    world.look()
-    assert not_ready() is None

@@ -10,8 +10,10 @@ from gpushare.contract import MEMORY, MIRROR, NAMESPACE_LABEL
 from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.explanation import PodExplanation
 from gpushare_cli.explain.no_share import closed
+from gpushare_cli.explain.pod import recorded
 from gpushare_cli.explain.pod_record import PodRecord
 from gpushare_cli.inject import command
+from tests.unit.gpushare_cli.explain.test_pod import Api, load
 
 
 def namespace(name: str = "asr", **metadata: Any) -> dict[str, Any]:
@@ -61,6 +63,15 @@ def test_a_pod_without_the_share_it_asks_for_has_the_reason(
     ((kind, message),) = findings(found)
     assert (kind, says in message) == ("noShare", True), message
     assert found.findings[0].hint
+
+
+def test_the_release_is_where_the_webhook_configuration_says() -> None:
+    service = {"clientConfig": {"service": {"namespace": "gpus"}}}
+    configuration = {"metadata": {"name": "gpu-share"}, "webhooks": [service]}
+    content = load("killed")
+    content["claims"]["gpu-share"] = configuration
+    found = recorded(Api(content), "explained-1", "killed")  # type: ignore[arg-type]
+    assert found.release == "gpus"
 
 
 @pytest.mark.parametrize(("release", "excluded"), [("gpus", False), ("asr", True)])

@@ -325,15 +325,6 @@ def test_only_what_the_view_role_shows_is_needed() -> None:
     assert found.release == "gpu-share-system", "the usual one, where the release may not be read"
 
 
-def test_the_release_is_where_the_webhook_configuration_says() -> None:
-    service = {"clientConfig": {"service": {"namespace": "gpus"}}}
-    configuration = {"metadata": {"name": "gpu-share"}, "webhooks": [service]}
-    content = load("killed")
-    content["claims"]["gpu-share"] = configuration
-    found = recorded(Api(content), "explained-1", "killed")  # type: ignore[arg-type]
-    assert found.release == "gpus"
-
-
 def test_what_may_not_be_read_is_said_with_a_way_out() -> None:
     found = recorded(Api(load("killed"), "resourceclaims", "events"), "explained-1", "killed")  # type: ignore[arg-type]
     fine, lines = explain(found).fine, explain(found).lines
