@@ -263,10 +263,22 @@ def test_the_account_of_the_job_tries_a_pod_and_creates_none(release: Release) -
         bed.until("the job may create pods", lambda: may(who, "create", "", "pods", release.namespace))
         code, found = check(kubeconfig, "--cluster")
         assert (code, found["sharing pod"][0]) == (0, "ok"), found
-        with pytest.raises(ClusterError, match="by dry run alone"):
-            who.create(path(CORE_V1, "pods", namespace=release.namespace), objects.pod("real", "1Gi"))
+        assert "not asked" not in found, "it has each right that the check needs"
+        for where, body in real_objects(release.namespace):
+            with pytest.raises(ClusterError, match="by dry run alone"):
+                who.create(where, body)
     finally:
         manifests.delete(bed.cluster, hooks)
+
+
+def real_objects(namespace: str) -> list[tuple[str, dict[str, Any]]]:
+    """One object of each kind that the check tries."""
+    template = {"metadata": {"name": "real"}, "spec": {"spec": {"devices": {}}}}
+    return [
+        (path(CORE_V1, "pods", namespace=namespace), objects.pod("real", "1Gi")),
+        (path(RESOURCE_V1, "resourceclaimtemplates", namespace=namespace), template),
+        (path(RESOURCE_V1, SLICES), objects.resource_slice("real", [1024])),
+    ]
 
 
 def test_a_tenant_learns_which_shares_can_be_had(release: Release) -> None:
