@@ -101,6 +101,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--settle", type=_seconds, default=300.0, metavar="S", help="how long a bundle is out before it is used (300)")
     add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
     add("--watch", action="store_true", help="stay, and look again every --interval seconds")
+    add(
+        "--ready-file", type=Path, metavar="FILE", help="touch this file after each run that found or made all in order"
+    )
     add("--interval", type=_seconds, default=10.0, metavar="S", help="with --watch (10)")
     return parser
 
@@ -109,6 +112,8 @@ def _run(options: argparse.Namespace, rotator: CertificateRotator) -> int:
     try:
         with locked(options.dir) if options.dir else nullcontext():
             rotator.reconcile()
+        if options.ready_file:
+            options.ready_file.touch()
     except ConfigError:
         raise
     except (GpuShareError, OSError) as error:

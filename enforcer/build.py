@@ -384,6 +384,7 @@ def _annotations(node: Node, records: AuditLog, audit_log: AuditWriter, pressing
         node.manager.add_problem_check(lambda: anchor.problem)
         node.manager.add("anchor", anchor.run_once, every=GAP, wake=pressing.wake, thread=SLICES)
         report = ReportPublisher(node.cluster, node.options.node, partial(_reported, node, records, audit_log))
+        node.manager.add_ready_check(report.stale)
         node.manager.add("report", report.run_once, every=REPORT_EVERY, thread=SLICES)
 
 

@@ -49,6 +49,8 @@ log = structlog.get_logger()
 
 WORKERS: Final = 4
 """Kills at once: an unkillable process must not keep others waiting."""
+STALLED_SECONDS: Final = 10.0
+"""Beyond the interval, after which a loop without an iteration watches nothing: the process is not ready."""
 DISK_SECONDS: Final = 10.0
 """For what a restart must know to be written; what takes longer is not acted upon, as with the audit log."""
 _ACTIONS: Final = {
@@ -147,13 +149,21 @@ class EnforcementLoop:
         self._armed: dict[kill_history.ContainerKey, float] = {}
         self._deduplicator = EventDeduplicator()
         self._breaker = CircuitBreaker(state, self._disk)
+        self._polled, self._interval = self._clock(), 0.0
+        parts.manager.add_ready_check(self.stalled)
+
+    def stalled(self) -> str | None:
+        """Return since how many seconds no iteration has come to its end; ``None`` while they do. Takes no lock."""
+        age = self._clock() - self._polled
+        late = age > STALLED_SECONDS + 1.5 * self._interval
+        return f"no iteration for {age:.0f} s: nothing is watched" if late else None
 
     def run(self, stopped: threading.Event, interval: float) -> None:
         """Look every ``interval`` seconds until stopped; then wait for what is being acted upon.
 
         Each interval is 0.5 to 1.5 times as long: nobody can free memory just before each sample.
         """
-        due = self._clock()
+        due, self._interval = self._clock(), interval
         while not stopped.is_set():
             self.poll()
             due = max(due + interval * random.uniform(0.5, 1.5), self._clock())  # noqa: S311 - no secret depends on it
@@ -175,6 +185,7 @@ class EnforcementLoop:
             self._parts.executor.reap_pending()
             self._parts.audit_log.catch_up()
             self._report(views, self._quotas, now)
+        self._polled = self._clock()
 
     def exceeding(self) -> frozenset[str]:
         """Name the namespaces whose new claims wait; none while the breaker is open."""

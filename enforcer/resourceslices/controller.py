@@ -106,9 +106,9 @@ class SliceController:
                 standing=self._availability.check(gpus), ways=ways, before=self._order,
             )  # fmt: skip
             owner = node["metadata"]["uid"]
-            slices = resource_slices(self._node, found.devices, owner, found.left_out) if gpus else []
-            self._publisher.publish(slices)
-            self._order = tuple(device["name"] for device in found.devices)
+            devices = found.devices if gpus else ()
+            self._publisher.publish(resource_slices(self._node, devices, owner, found.left_out))
+            self._order = tuple(device["name"] for device in devices)
         except (ClusterError, ConfigError) as error:
             self._complain(f"GPUs not offered as they are: {error.message}")
             return

@@ -182,7 +182,9 @@ def build_devices(
 def resource_slices(
     node: str, devices: Sequence[Object], node_uid: str | None = None, left_out: Sequence[ExcludedGpu] = ()
 ) -> tuple[Object, ...]:
-    """Lay devices out over as many ResourceSlices as they need; generation 1, the writer raises it.
+    """Lay devices out over as many ResourceSlices as they need, one at least; generation 1, the writer raises it.
+
+    Without devices the one slice is empty. It stays, because it bears the head of the audit log and the report.
 
     Args:
         node: name of the node, also of the pool.
@@ -196,7 +198,7 @@ def resource_slices(
     )
     # The scheduler tries devices in order, on each node, and every sharing pod wants the status device.
     laid = sorted(devices, key=lambda each: each["name"] != STATUS_DEVICE)
-    chunks = [laid[at : at + MAX_DEVICES] for at in range(0, len(laid), MAX_DEVICES)]
+    chunks = [laid[at : at + MAX_DEVICES] for at in range(0, len(laid), MAX_DEVICES)] or [[]]
     pool = {"name": node, "generation": 1, "resourceSliceCount": len(chunks)}
     return tuple(
         {

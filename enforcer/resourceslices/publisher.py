@@ -130,7 +130,8 @@ def outdated(existing: Mapping[str, Object], wanted: Sequence[Object]) -> bool:
 def dropped(existing: Mapping[str, Object], wanted: Sequence[Object]) -> str:
     """Name the feature gates whose fields we want on some device and find on none; empty where there is no such."""
     mine, theirs = (
-        [each for body in bodies for each in body["spec"]["devices"]] for bodies in (wanted, existing.values())
+        [each for body in bodies for each in body["spec"].get("devices") or []]
+        for bodies in (wanted, existing.values())
     )
     gone = [field for field in GATES if any(map(_has(field), mine)) and not any(map(_has(field), theirs))]
     return " and ".join(f"the feature gate {GATES[field]}" for field in gone)

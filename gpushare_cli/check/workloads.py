@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -174,13 +174,20 @@ def reported(api: KubeClient) -> CheckResult:
     if wrong:
         hint = BREAKER if any(each and each.breaker is not None for each in found.values()) else "see that node's log"
         return failed("; ".join(wrong), hint)
-    silent = [node for node, report in found.items() if report is None]
-    if silent:
-        return warning(f"no report from {some(silent, NAMED)}", "an enforcer writes it within seconds of its start")
+    if silent := [node for node, report in found.items() if report is None]:
+        return _unreported(silent, labelled(api))
     idle = [node for node, report in found.items() if report and not report.enforcing]
     if idle:
         return warning(f"containers over quota are not killed on {some(idle, NAMED)}", "chart value enforcer.enforce")
     return ok("no problems, audit logs writable, circuit breakers closed" if found else "none yet")
+
+
+def _unreported(silent: Sequence[str], wanted: Mapping[str, bool]) -> CheckResult:
+    """Say whose report is missing or damaged; ``wanted``: whether each labelled node is Ready."""
+    here = [node for node in silent if wanted.get(node)]
+    hint = "an enforcer writes it within seconds of its start: see its log; gpu-share check --node in its pod"
+    answer = failed if here else warning
+    return answer(f"no report, or a damaged one, of {some(here or silent, NAMED)}", hint)
 
 
 def _grave(report: EnforcerReport) -> Iterator[str]:
@@ -227,13 +234,13 @@ def supported(webhook: tuple[int, int] | None, enforcer: tuple[int, int] | None)
 
 
 def unsliced(api: KubeClient) -> CheckResult:
-    """Name the labelled nodes that publish no GPU."""
+    """Name the labelled nodes that publish no device: without a GPU that is seen, a slice is empty."""
     names = labelled(api)
     if not names:
         return warning("none", LABEL)
-    publishing: Mapping[str, object] = reports(api)
+    publishing = {text(mapping(item, "spec"), "nodeName") for item in slices(api) if objects(item["spec"], "devices")}
     silent = [name for name, ready in names.items() if ready and name not in publishing]
     if silent:
-        detail = f"{len(names)}; without a ResourceSlice: {some(silent, NAMED)}"
+        detail = f"{len(names)}; without a device in a ResourceSlice: {some(silent, NAMED)}"
         return failed(detail, "run gpu-share check --node in their enforcers")
     return ok(str(len(names)))

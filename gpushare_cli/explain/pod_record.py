@@ -38,7 +38,7 @@ class PodRecord:
     """One pod, its claims by name, its Events and its Namespace; ``None``: the reader may not read them.
 
     ``schedulers`` are the profiles of Kubernetes' own scheduler. ``gpus`` are the MiB of each published GPU; they are
-    read for a pod that waits for a node, and ``None`` where the reader may not.
+    read for a pod that waits for a node, and ``None`` where the reader may not. ``release`` is gpu-share's namespace.
     """
 
     pod: Object
@@ -48,6 +48,7 @@ class PodRecord:
     gpus: Sequence[int] | None = None
     usage: Usage = NO_USAGE
     schedulers: Sequence[str] = defaults.SCHEDULER_NAMES
+    release: str = defaults.SYSTEM_NAMESPACE
 
     @property
     def metadata(self) -> Object:

@@ -147,3 +147,16 @@ def test_watching_looks_again_until_told_to_stop() -> None:
 
     assert watch(run, stopping, 0.01) == 0
     assert len(runs) == 3
+
+
+def test_the_ready_file_is_touched_after_a_run_that_left_all_in_order_and_after_no_other(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    command = ["--dir", str(tmp_path / "tls"), f"--ready-file={ready}", *COMMAND]
+    (tmp_path / "tls").write_text("no folder")
+    assert main(command) != 0
+    assert not ready.exists()
+    (tmp_path / "tls").unlink()
+    assert main(command) == 0
+    os.utime(ready, (0, 0))
+    assert main(command) == 0
+    assert ready.stat().st_mtime > 0, "each run touches it"

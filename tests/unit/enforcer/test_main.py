@@ -185,7 +185,7 @@ def test_a_node_without_the_label_offers_nothing_and_takes_back_what_it_offered(
     assert api.slices
     api.node["metadata"]["labels"] = {contract.NODE_LABEL: "false"}
     offering.publish(VIEWS, [])
-    assert api.slices == {}
+    assert api.devices() == []
 
 
 def test_without_nvml_what_an_enforcer_before_us_offered_is_taken_back(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_without_nvml_what_an_enforcer_before_us_offered_is_taken_back(tmp_path:
     reader.all_broken = True
     turns = Turns(offering, UsageSampler(reader, Attributor()), Checkpoint(tmp_path), Wake(), None)
     turns.offer()
-    assert (api.slices, offering.problem) == ({}, None)
+    assert (api.devices(), offering.problem) == ([], None)
     reader.all_broken = False
     turns.offer()
     assert api.devices() == ["status", OTHER_DEVICE]

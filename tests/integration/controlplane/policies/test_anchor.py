@@ -83,7 +83,13 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
         assert "which this node's audit log does not hold" in str(after.problem)
     events, _ = reader.list(path(EVENTS_V1, "events", namespace="default"))
     assert Reason.AUDIT_RECORD_LOST in {each["reason"] for each in events if each["regarding"].get("name") == NODE}
-    publisher.withdraw()
+    assert publisher.publish(resource_slices(NODE, ()))
+    assert [each.head for each in anchors_of_slices(seen_by(reader)[0])] == [head], "an empty slice keeps it"
+    SlicePublisher(reader, NODE).withdraw()
+
+
+def anchors_of_slices(seen: list[Seen]) -> list[Seen]:
+    return [each for each in seen if not each.hint]
 
 
 def test_nobody_anchors_for_another_node(world: World) -> None:

@@ -174,3 +174,25 @@ def test_the_certs_identity_may_change_no_other_configuration(world: World) -> N
     body = {"metadata": {"name": "gpu-share"}, "webhooks": []}
     where = path(ADMISSION_V1, "mutatingwebhookconfigurations")
     assert "forbidden" in refusal(lambda: connection.create(where, body))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "says"),
+    [
+        ("other", "Opaque", "metadata.name"),
+        ("gpu-share-webhook-tls", "kubernetes.io/service-account-token", "type"),
+        ("gpu-share-webhook-tls", "kubernetes.io/tls", ""),
+        ("gpu-share-webhook-tls-ca", None, ""),
+    ],
+)
+def test_the_certs_identity_creates_its_own_two_secrets_and_no_token(
+    name: str, kind: str | None, says: str, world: World
+) -> None:
+    connection = type(world.cluster).connect(str(world.plane.service_account(SYSTEM, "gpu-share-certs")))
+    notes = {"kubernetes.io/service-account.name": "gpu-share-enforcer"}
+    pair = {"data": {"tls.crt": "", "tls.key": ""}}
+    body = {"metadata": {"name": name, "annotations": notes}, **pair, **({"type": kind} if kind else {})}
+    said = refusal(lambda: connection.create(path(CORE_V1, "secrets", namespace=SYSTEM), body))
+    assert (says in said) if says else said == ""
+    generated = {**pair, "metadata": {"generateName": "gpu-share-webhook-tls"}}
+    assert "metadata.name" in refusal(lambda: connection.create(path(CORE_V1, "secrets", namespace=SYSTEM), generated))

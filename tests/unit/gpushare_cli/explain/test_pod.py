@@ -317,11 +317,12 @@ def test_others_who_use_the_same_claim_are_not_named() -> None:
     assert "somebody-else" not in "\n".join(told(content)[1])
 
 
-def test_only_what_the_view_role_shows_is_read() -> None:
-    api = Api(load("killed"))
+def test_only_what_the_view_role_shows_is_needed() -> None:
+    api = Api(load("killed"), "mutatingwebhookconfigurations")
     found = recorded(api, "explained-1", "killed")  # type: ignore[arg-type]
     assert (explain(found).fine, explain(found).lines) == told(load("killed"))
-    assert api.asked == ["pods", "resourceclaims", "events", "namespaces"]
+    assert api.asked == ["pods", "resourceclaims", "events", "namespaces", "mutatingwebhookconfigurations"]
+    assert found.release == "gpu-share-system", "the usual one, where the release may not be read"
 
 
 def test_what_may_not_be_read_is_said_with_a_way_out() -> None:
