@@ -22,6 +22,7 @@ from enforcer.mps.manager import MpsManager
 from enforcer.mps.protocol import whole_gib
 from enforcer.mps.state_file import DaemonRecord, DaemonStateFile
 from enforcer.nvml.types import Gpu
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.prepared_claims import NoClaims
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
@@ -62,7 +63,7 @@ class Node:
         self.object: dict[str, Any] = {"metadata": {"labels": {contract.NODE_LABEL: "true"}, "annotations": {}}}
         self.rivals: set[str] = set()
         self.claims: set[str] | None = set()
-        self.policy = InventoryPolicy()
+        self.policy, self.upgrade = InventoryPolicy(), DriverUpgrade()
         for gpu in notes:
             folder = run / "mps" / folder_of(gpu)
             folder.mkdir(parents=True)
@@ -75,7 +76,7 @@ class Node:
         shared = ShareableGpus(self, "n", self, self.modes)  # type: ignore[arg-type] # a stand-in
         sources = PlannerInputs(
             watch=sampler(lambda: [GpuSnapshot(gpu=each) for each in self.gpus()]), shared=shared, modes=self.modes,
-            policy=self.policy, claims=Claims(self), checkpoint=Quotas(tuple), tools=Tools(self),
+            policy=self.policy, claims=Claims(self), checkpoint=Quotas(tuple), tools=Tools(self), upgrade=self.upgrade,
         )  # fmt: skip
         return DaemonPlanner(self.manager, self.run, sources, lambda: self.now)
 
