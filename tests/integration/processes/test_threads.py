@@ -44,7 +44,7 @@ sys.exit(main(sys.argv[2:]))
 NODE: Final = {"metadata": {"name": "n1", "uid": "n1", "labels": {NODE_LABEL: "true"}, "annotations": {}}}
 
 
-class _Api(BaseHTTPRequestHandler):
+class Api(BaseHTTPRequestHandler):
     """An API server with one node, and lists that are empty."""
 
     def log_message(self, *_: object) -> None:
@@ -52,21 +52,21 @@ class _Api(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path.startswith("/api/v1/nodes/"):
-            self._answer(json.dumps(NODE).encode())
+            self.answer(json.dumps(NODE).encode())
         elif "sendInitialEvents" in self.path:
             end = {"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}}
-            self._answer(json.dumps({"type": "BOOKMARK", "object": {"metadata": end}}).encode() + b"\n")
+            self.answer(json.dumps({"type": "BOOKMARK", "object": {"metadata": end}}).encode() + b"\n")
         else:
             self.send_response(200)
             self.end_headers()
             self.server.ended.wait(60)  # type: ignore[attr-defined] # a watch in which nothing happens
 
     def do_POST(self) -> None:
-        self._answer(self.rfile.read(int(self.headers["Content-Length"])))
+        self.answer(self.rfile.read(int(self.headers["Content-Length"])))
 
     do_PUT = do_PATCH = do_POST  # noqa: N815 - the standard library's names
 
-    def _answer(self, data: bytes) -> None:
+    def answer(self, data: bytes) -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -74,9 +74,9 @@ class _Api(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def api_server(folder: Path) -> Iterator[Path]:
+def api_server(folder: Path, api: type[Api]) -> Iterator[Path]:
     """Serve; gives the kubeconfig."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Api) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), api) as server:
         server.daemon_threads, server.block_on_close = True, False
         server.ended = threading.Event()  # type: ignore[attr-defined] # ours
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -91,11 +91,11 @@ def api_server(folder: Path) -> Iterator[Path]:
         server.shutdown()
 
 
-def start(machine: Machine, stack: ExitStack) -> subprocess.Popen[bytes]:
+def start(machine: Machine, stack: ExitStack, api: type[Api] = Api) -> subprocess.Popen[bytes]:
     """Start the enforcer with all of its parts on a node of two GPUs."""
     kubelet = machine.root / "kubelet"
     stack.enter_context(pod_resources(kubelet))
-    kubeconfig = stack.enter_context(api_server(machine.root))
+    kubeconfig = stack.enter_context(api_server(machine.root, api))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

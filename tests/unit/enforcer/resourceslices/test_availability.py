@@ -10,10 +10,11 @@ import pytest
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import merge_gpu_lists
 from enforcer.nvml.device_health import PATIENCE, WELL_AFTER
-from enforcer.quota.driver_upgrade import DriverUpgrade
+from enforcer.quota.driver_upgrade import STATE, DriverUpgrade
 from enforcer.resourceslices import contention_monitor as contests_module
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention_monitor import ContentionMonitor
+from enforcer.resourceslices.devices import InventoryPolicy, build_devices
 from enforcer.resourceslices.health_monitor import GpuHealthMonitor, Tenants
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.status.api_writer import ApiWriter
@@ -307,3 +308,14 @@ def test_a_gpu_off_its_bus_keeps_its_index_and_those_behind_it_theirs() -> None:
         (GPU, 0), (OTHER_GPU, 1), ("GPU-3", 2),
     ]  # fmt: skip
     assert merge_gpu_lists((), CARDS) == tuple(CARDS)
+
+
+def test_during_a_driver_upgrade_no_gpu_is_offered_and_the_reason_is_noted() -> None:
+    upgrade = DriverUpgrade()
+    sharing = GpuAvailability(None, None, fixed_modes(), limits(), sampler(tuple), upgrade)
+    upgrade.observe({"metadata": {"labels": {STATE: "cordon-required"}}})
+    found = build_devices([card(GPU, 0)], InventoryPolicy(), standing=sharing.check([card(GPU, 0)]))
+    assert [each.uuid for each in found.left_out] == [GPU]
+    assert found.left_out[0].why.startswith(str(Reason.DRIVER_UPGRADE))
+    upgrade.observe({"metadata": {"labels": {}}})
+    assert build_devices([card(GPU, 0)], InventoryPolicy(), standing=sharing.check([card(GPU, 0)])).left_out == ()
