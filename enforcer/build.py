@@ -367,14 +367,14 @@ def _slices(node: Node, shares: Shares, mps: Mps, availability: GpuAvailability,
 
 
 def _driver_upgrade(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, pods: Pods) -> None:
-    """Added after the slices, on their thread: the offer is withdrawn before pods are evicted."""
     if node.cluster is None or node.options.no_dra:
         return
     parts = UpgradeDependencies(
-        upgrade=node.upgrade, evictor=PodEvictor(node.cluster, pods.status), claims=shares.store,
-        checkpoint=shares.checkpoint, nvml=node.nvml, limiter=limiter, mps=mps.keeper, events=node.events,
+        cluster=node.cluster, node=node.options.node, upgrade=node.upgrade, claims=shares.store, limiter=limiter,
+        evictor=PodEvictor(node.cluster, pods.status), checkpoint=shares.checkpoint, nvml=node.nvml, mps=mps.keeper,
+        events=node.events,
     )  # fmt: skip
-    follow_upgrade(node.manager, node.cluster, node.options.node, parts, SLICES)
+    follow_upgrade(node.manager, parts, SLICES)
 
 
 def _annotations(node: Node, records: AuditLog, audit_log: AuditWriter, pressing: PressingRecords) -> None:

@@ -4,11 +4,10 @@ The order: evict the pods that hold shares; when the last one has gone the MPS d
 (``enforcer.mps.desired_daemons``), which needs NVML for the compute modes; then NVML is closed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from enforcer.limits.applier import LimitApplier
 from enforcer.mps.supervisor import MpsSupervisor
@@ -16,18 +15,15 @@ from enforcer.nvml.client import NvmlClient
 from enforcer.pod_deletion.eviction import PodEvictor
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.driver_upgrade import DriverUpgrade, Phase
-from enforcer.quota.informer import follow, watch_failed
 from enforcer.quota.prepared_claims import PreparedClaims
 from enforcer.runtime.manager import Manager
 from enforcer.status.events import NodeEvent, NodeEventRecorder
 from gpushare.errors import ClusterError
-from gpushare.informer import Informer
 from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
-Object = dict[str, Any]
-EVERY: Final = 2.0
-"""Seconds between turns; in service a turn does nothing."""
+EVERY: Final = 5.0
+"""Seconds between turns; in service a turn reads the Node object from the API server's cache, and no more."""
 NOTES: Final = {
     Phase.IN_SERVICE: "the driver upgrade has ended: the GPUs are offered again",
     Phase.CORDONED: "a driver upgrade begins: the GPUs get no new shares",
@@ -40,6 +36,8 @@ class UpgradeDependencies:
     """What the controller works with.
 
     Attributes:
+        cluster: has the Node object.
+        node: its name.
         upgrade: has the phase.
         evictor: evicts the pods.
         claims: those that are prepared.
@@ -50,6 +48,8 @@ class UpgradeDependencies:
         events: for operators.
     """
 
+    cluster: KubeClient
+    node: str
     upgrade: DriverUpgrade
     evictor: PodEvictor
     claims: PreparedClaims
@@ -70,23 +70,37 @@ class DriverUpgradeController:
     def __init__(self, parts: UpgradeDependencies) -> None:
         self._parts = parts
         self._reported = Phase.IN_SERVICE
-        self._waits: str | None = None
+        self._waits: str | None = "in service"
+
+    def observe(self) -> None:
+        """Read the phase; while the API server does not answer, the last one stays."""
+        parts = self._parts
+        with suppress(ClusterError):
+            parts.upgrade.observe(parts.cluster.get(path(CORE_V1, "nodes", parts.node), resourceVersion="0"))
 
     def run_once(self) -> None:
         """Do what the phase asks for. What cannot be done yet is tried again at the next turn."""
+        self.observe()
         parts, phase = self._parts, self._parts.upgrade.phase
-        if phase is not self._reported:
-            self._reported = phase
-            warning = phase is not Phase.IN_SERVICE
-            reason = Reason.DRIVER_UPGRADE if warning else Reason.RECOVERED
-            parts.events.report(NodeEvent(reason, NOTES[phase], warning=warning))
-        quotas = parts.checkpoint.latest if phase is Phase.DRAINING else ()
-        parts.evictor.turn(quotas)
-        self._waits = self._missing() if phase is Phase.DRAINING else "in service"
+        draining, known = phase is Phase.DRAINING, phase is self._reported
+        if not known:
+            self._report(phase)
+        # Not in the first turn: a pod that comes for an evicted one must not find this node's GPUs on offer.
+        parts.evictor.turn(parts.checkpoint.latest if draining and known else ())
+        self._waits = self._missing() if draining else "in service"
         if self._waits is None:
             parts.nvml.pause()
         elif parts.nvml.resume():
             parts.limiter.forget()
+            parts.upgrade.wake()  # what needed NVML meanwhile failed
+        elif draining:
+            parts.upgrade.wake()  # MPS daemons end as soon as they may
+
+    def _report(self, phase: Phase) -> None:
+        self._reported = phase
+        warning = phase is not Phase.IN_SERVICE
+        reason = Reason.DRIVER_UPGRADE if warning else Reason.RECOVERED
+        self._parts.events.report(NodeEvent(reason, NOTES[phase], warning=warning))
 
     def problems(self) -> Iterator[str]:
         """Say what keeps the GPUs from being released, or that they are."""
@@ -103,41 +117,16 @@ class DriverUpgradeController:
         return None
 
 
-def follow_upgrade(manager: Manager, cluster: KubeClient, node: str, parts: UpgradeDependencies, thread: str) -> None:
+def follow_upgrade(manager: Manager, parts: UpgradeDependencies, thread: str) -> None:
     """Follow the node's labels, and do what they ask for.
 
     Args:
         manager: of the threads.
-        cluster: has the Node object.
-        node: its name.
         parts: of the controller.
         thread: of its task.
     """
-    controller, where = DriverUpgradeController(parts), path(CORE_V1, "nodes")
-    manager.add_server("driver upgrade", partial(_restore, cluster, node, parts.upgrade), None)
-    query = {"fieldSelector": f"metadata.name={node}"}
-    follow(
-        manager,
-        "node",
-        Informer(
-            cluster, where, partial(_listed, parts.upgrade), partial(_changed, parts.upgrade), watch_failed, **query
-        ),
-    )
+    controller = DriverUpgradeController(parts)
+    # Before the tasks start: an enforcer that starts during an upgrade must not start MPS daemons.
+    manager.add_server("driver upgrade", controller.observe, None)
     manager.add_problem_check(controller.problems)
-    manager.add("driver upgrade", controller.run_once, every=EVERY, wake=parts.upgrade.changed, thread=thread)
-
-
-def _restore(cluster: KubeClient, node: str, upgrade: DriverUpgrade) -> None:
-    """Read the phase before the tasks start: an enforcer that starts during an upgrade must not start MPS daemons."""
-    with suppress(ClusterError):  # the informer reads it again
-        upgrade.observe(cluster.get(path(CORE_V1, "nodes", node)))
-
-
-def _listed(upgrade: DriverUpgrade, nodes: Iterable[Object]) -> None:
-    for node in nodes:
-        upgrade.observe(node)
-
-
-def _changed(upgrade: DriverUpgrade, change: str, node: Object) -> None:
-    if change != "DELETED":
-        upgrade.observe(node)
+    manager.add("driver upgrade", controller.run_once, every=EVERY, thread=thread)

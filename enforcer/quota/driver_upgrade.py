@@ -62,13 +62,11 @@ class DriverUpgrade:
         followers: set when the phase changes.
 
     Attributes:
-        changed: set when the phase changes.
         phase: the present one. Without an API server it never changes.
     """
 
     def __init__(self, followers: Sequence[Wake] = ()) -> None:
-        self.changed: Final = Wake()
-        self._followers = (*followers, self.changed)
+        self._followers = tuple(followers)
         self.phase = Phase.IN_SERVICE
 
     def observe(self, node: Mapping[str, Any]) -> None:
@@ -78,6 +76,10 @@ class DriverUpgrade:
             return
         log.info("driver upgrade", reason=str(Reason.DRIVER_UPGRADE), phase=str(phase), before=str(self.phase))
         self.phase = phase
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the followers."""
         for wake in self._followers:
             wake.set()
 

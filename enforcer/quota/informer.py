@@ -207,15 +207,12 @@ def add_informers(
     """
     for kind, (where, query) in sources(node).items():
         if kind in books.kinds:
-            reset, event = partial(books.reset, kind), partial(books.event, kind)
-            follow(manager, kind, Informer(cluster, where, reset, event, watch_failed, **query))
+            follower = Informer(
+                cluster, where, partial(books.reset, kind), partial(books.event, kind), _failed, **query
+            )
+            name, run = f"follow-{kind}", partial(follower.run, manager.stopped.is_set)
+            manager.add_server(name, threading.Thread(target=run, name=name, daemon=True).start, None)
     manager.add("quotas", partial(_write_quotas, books, checkpoint, changed), wake=changed, thread=STATE)
-
-
-def follow(manager: Manager, kind: str, informer: Informer) -> None:
-    """Run an informer in a thread of its own for as long as the process runs."""
-    name, run = f"follow-{kind}", partial(informer.run, manager.stopped.is_set)
-    manager.add_server(name, threading.Thread(target=run, name=name, daemon=True).start, None)
 
 
 def _write_quotas(books: QuotaInformer, checkpoint: Checkpoint, changed: Wake) -> None:
@@ -238,6 +235,5 @@ def _once_more(changed: Wake) -> None:
     changed.set()
 
 
-def watch_failed(error: ClusterError) -> None:
-    """Log that a watch was interrupted; its informer lists again."""
+def _failed(error: ClusterError) -> None:
     log.warning("watch interrupted; what was known stays in force", reason=str(error.reason), error=error.message)

@@ -1,7 +1,6 @@
 """During a driver upgrade nothing of the enforcer holds the driver; afterwards all is as before, without a restart."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -20,36 +19,12 @@ pytestmark = pytest.mark.node
 
 
 class LabelledNode(Api):
-    """An API server that tells those who watch the node of its labels."""
+    """An API server whose node has the labels that a test sets."""
 
     labels: ClassVar[dict[str, str]] = {}
-    version: ClassVar[int] = 1
-    changed: ClassVar[threading.Condition] = threading.Condition()
 
-    @classmethod
-    def label(cls, **labels: str) -> None:
-        with cls.changed:
-            cls.labels, cls.version = labels, cls.version + 1
-            cls.changed.notify_all()
-
-    @classmethod
-    def node(cls) -> dict[str, Any]:
-        metadata = NODE["metadata"] | {"labels": NODE["metadata"]["labels"] | cls.labels}
-        return {"metadata": metadata | {"resourceVersion": str(cls.version)}}
-
-    def do_GET(self) -> None:  # noqa: N802 - the standard library's name
-        if self.path.startswith("/api/v1/nodes/"):
-            self.answer(json.dumps(self.node()).encode())
-        elif self.path.startswith("/api/v1/nodes?") and "sendInitialEvents" in self.path:
-            end = {"resourceVersion": str(self.version), "annotations": {"k8s.io/initial-events-end": "true"}}
-            events = ({"type": "ADDED", "object": self.node()}, {"type": "BOOKMARK", "object": {"metadata": end}})
-            self.answer(b"".join(json.dumps(each).encode() + b"\n" for each in events))
-        elif self.path.startswith("/api/v1/nodes?"):
-            with self.changed:
-                self.changed.wait_for(lambda: f"resourceVersion={self.version}&" not in self.path, 30)
-            self.answer(json.dumps({"type": "MODIFIED", "object": self.node()}).encode() + b"\n")
-        else:
-            super().do_GET()
+    def node(self) -> dict[str, Any]:
+        return {"metadata": NODE["metadata"] | {"labels": NODE["metadata"]["labels"] | self.labels}}
 
 
 def holders(machine: Machine) -> set[int]:
@@ -77,25 +52,26 @@ def daemons(machine: Machine) -> set[int]:
 
 
 def test_nothing_holds_the_driver_while_it_is_upgraded_and_all_comes_back() -> None:
-    LabelledNode.label()
+    LabelledNode.labels = {}
     with laid_out() as machine, ExitStack() as stack:
         everyone = {gpu.uuid for gpu in machine.sim.machine.gpus}
         enforcer = start(machine, stack, LabelledNode)
         calls = stack.enter_context(KubeletCalls(machine.root / "kubelet"))
+        wait_for(lambda: noted(machine) == everyone, 60)
+        calls.register()
         driver, aside = machine.root / "driver", machine.root / "aside"
-        for _ in range(2):
-            wait_for(lambda: noted(machine) == everyone and holders(machine) != set(), 60)
-            assert {machine.sim.compute_mode(gpu) for gpu in everyone} == {3}
-            LabelledNode.label(**{STATE: "pod-restart-required"})
-            wait_for(lambda: not daemons(machine) and not holders(machine), 20)
-            assert {machine.sim.compute_mode(gpu) for gpu in everyone} == {0}
-            driver.rename(aside)  # the old driver goes
-            answer = calls.prepare(("asr", "claim", "00000000-0000-4000-8000-000000000001"))
-            assert "upgrades this node's driver" in str(answer)
-            wait_for(lambda: any("NVML is closed" in each for each in machine.problems()), 20)
-            assert holders(machine) == set()
-            assert enforcer.poll() is None
-            aside.rename(driver)  # the new one comes
-            LabelledNode.label(**{STATE: "upgrade-done"})
+        wait_for(lambda: noted(machine) == everyone and holders(machine) != set(), 60)
+        assert {machine.sim.compute_mode(gpu) for gpu in everyone} == {3}
+        LabelledNode.labels = {STATE: "pod-restart-required"}
+        wait_for(lambda: not daemons(machine) and not holders(machine), 20)
+        assert {machine.sim.compute_mode(gpu) for gpu in everyone} == {0}
+        driver.rename(aside)  # the old driver goes
+        answer = calls.prepare(("asr", "claim", "00000000-0000-4000-8000-000000000001"))
+        assert "DriverUpgrade" in str(answer)
+        wait_for(lambda: any("NVML is closed" in each for each in machine.problems()), 20)
+        assert holders(machine) == set()
+        assert enforcer.poll() is None
+        aside.rename(driver)  # the new one comes
+        LabelledNode.labels = {STATE: "upgrade-done"}
         wait_for(lambda: noted(machine) == everyone and machine.problems() == [], 30)
         assert enforcer.poll() is None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -41,7 +41,9 @@ def tell(file):
 threading.Thread(target=tell, args=[Path(sys.argv[1])], name="test", daemon=True).start()
 sys.exit(main(sys.argv[2:]))
 """
-NODE: Final = {"metadata": {"name": "n1", "uid": "n1", "labels": {NODE_LABEL: "true"}, "annotations": {}}}
+NODE: Final[dict[str, Any]] = {
+    "metadata": {"name": "n1", "uid": "n1", "labels": {NODE_LABEL: "true"}, "annotations": {}}
+}
 
 
 class Api(BaseHTTPRequestHandler):
@@ -50,23 +52,27 @@ class Api(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Keep the test's output quiet."""
 
+    def node(self) -> dict[str, Any]:
+        """Return the Node object."""
+        return NODE
+
     def do_GET(self) -> None:
         if self.path.startswith("/api/v1/nodes/"):
-            self.answer(json.dumps(NODE).encode())
+            self._answer(json.dumps(self.node()).encode())
         elif "sendInitialEvents" in self.path:
             end = {"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}}
-            self.answer(json.dumps({"type": "BOOKMARK", "object": {"metadata": end}}).encode() + b"\n")
+            self._answer(json.dumps({"type": "BOOKMARK", "object": {"metadata": end}}).encode() + b"\n")
         else:
             self.send_response(200)
             self.end_headers()
             self.server.ended.wait(60)  # type: ignore[attr-defined] # a watch in which nothing happens
 
     def do_POST(self) -> None:
-        self.answer(self.rfile.read(int(self.headers["Content-Length"])))
+        self._answer(self.rfile.read(int(self.headers["Content-Length"])))
 
     do_PUT = do_PATCH = do_POST  # noqa: N815 - the standard library's names
 
-    def answer(self, data: bytes) -> None:
+    def _answer(self, data: bytes) -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

@@ -6,6 +6,7 @@ from typing import Any
 from enforcer.pod_deletion.driver_upgrade import DriverUpgradeController, UpgradeDependencies
 from enforcer.quota.driver_upgrade import STATE, DriverUpgrade
 from enforcer.status.events import NodeEvent
+from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, quota
 
@@ -19,13 +20,20 @@ class Node:
         self.ended, self.paused = False, False
         self.evicted: list[str] = []
         self.forgot = 0
+        self.state: str | None = None
         self.events = list[NodeEvent]()
         self.upgrade = DriverUpgrade()
-        parts: Any = {
-            "upgrade": self.upgrade, "evictor": self, "claims": self, "checkpoint": self, "nvml": self, "limiter": self,
-            "mps": self, "events": SimpleNamespace(report=self.events.append),
-        }  # fmt: skip
+        names = ("cluster", "evictor", "claims", "checkpoint", "nvml", "limiter", "mps")
+        parts: Any = dict.fromkeys(names, self)
+        parts |= {"node": "n1", "upgrade": self.upgrade, "events": SimpleNamespace(report=self.events.append)}
         self.controller = DriverUpgradeController(UpgradeDependencies(**parts))
+
+    def get(self, where: str, **_: str) -> Any:
+        """Answer with the node, or not at all."""
+        assert where == "/api/v1/nodes/n1"
+        if self.state is None:
+            raise ClusterError("the API server does not answer")
+        return {"metadata": {"labels": {STATE: self.state}}}
 
     def turn(self, quotas: Any) -> None:
         self.evicted += [each.pod for each in quotas]
@@ -46,9 +54,9 @@ class Node:
     def forget(self) -> None:
         self.forgot += 1
 
-    def run(self, state: str) -> bool:
+    def run(self, state: str | None) -> bool:
         """Return whether NVML is closed after a turn in that state."""
-        self.upgrade.observe({"metadata": {"labels": {STATE: state}}})
+        self.state = state
         self.controller.run_once()
         return self.paused
 
@@ -58,6 +66,8 @@ def test_nvml_is_closed_after_pods_claims_and_daemons_and_opened_afterwards() ->
     assert not node.run("upgrade-required")
     assert not node.run("wait-for-jobs-required")
     assert node.evicted == [], "jobs may end by themselves"
+    assert not node.run("pod-deletion-required")
+    assert node.evicted == [], "first the offer is withdrawn"
     assert not node.run("pod-deletion-required")
     assert node.evicted == ["tts-0"]
     node.latest = []
@@ -82,6 +92,14 @@ def test_a_daemon_that_comes_late_has_nvml_to_end_with() -> None:
     assert not node.run("drain-required")
     node.ended = True
     assert node.run("drain-required")
+
+
+def test_while_the_api_server_does_not_answer_the_phase_stays() -> None:
+    node = Node()
+    node.latest, node.claimed, node.ended = [], frozenset(), True
+    assert not node.run(None)
+    assert node.run("drain-required")
+    assert node.run(None)
 
 
 def test_while_claims_are_not_known_nvml_stays_open() -> None:
