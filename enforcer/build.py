@@ -22,6 +22,8 @@ from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.plugin import DraPlugin
 from enforcer.dra.podresources import allocatable
+from enforcer.driver_upgrade.controller import UpgradeDependencies, follow_upgrade
+from enforcer.driver_upgrade.eviction import PodEvictor
 from enforcer.flags import policy_of, rules_of, setup_of
 from enforcer.kill.circuit_breaker import OPEN, GuardedQuotas, opened_at
 from enforcer.kill.executor import KillDependencies, KillExecutor
@@ -47,8 +49,6 @@ from enforcer.nvml.worker_process import command
 from enforcer.oom.reporter import OomReporter
 from enforcer.pod_deletion.client_release import EVERY as MISSING_EVERY
 from enforcer.pod_deletion.client_release import ReleaserDependencies, ask_for_missing, release_in_time
-from enforcer.pod_deletion.driver_upgrade import UpgradeDependencies, follow_upgrade
-from enforcer.pod_deletion.eviction import PodEvictor
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.driver_upgrade import DriverUpgrade

@@ -1,7 +1,7 @@
 """Follow the GPU Operator's driver upgrade of this node, by the labels that the operator sets on the node.
 
 Other parts read the phase: shares are offered and prepared only in service, and MPS daemons end while the node drains.
-``enforcer.pod_deletion.driver_upgrade`` evicts pods and closes NVML.
+``enforcer.driver_upgrade.controller`` evicts pods and closes NVML.
 """
 
 from collections.abc import Mapping, Sequence

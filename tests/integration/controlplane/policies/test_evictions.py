@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.pod_deletion.eviction import PodEvictor
+from enforcer.driver_upgrade.eviction import PodEvictor
 from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, path

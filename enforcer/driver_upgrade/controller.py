@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from enforcer.driver_upgrade.eviction import PodEvictor
 from enforcer.limits.applier import LimitApplier
 from enforcer.mps.supervisor import MpsSupervisor
 from enforcer.nvml.client import NvmlClient
-from enforcer.pod_deletion.eviction import PodEvictor
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.driver_upgrade import DriverUpgrade, Phase
 from enforcer.quota.prepared_claims import PreparedClaims

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.pod_deletion.eviction import MOST, MOST_RETRY, PodEvictor
+from enforcer.driver_upgrade.eviction import MOST, MOST_RETRY, PodEvictor
 from enforcer.quota.types import Quota
 from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError

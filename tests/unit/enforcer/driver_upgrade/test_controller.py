@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from enforcer.pod_deletion.driver_upgrade import DriverUpgradeController, UpgradeDependencies
+from enforcer.driver_upgrade.controller import DriverUpgradeController, UpgradeDependencies
 from enforcer.quota.driver_upgrade import STATE, DriverUpgrade
 from enforcer.status.events import NodeEvent
 from gpushare.errors import ClusterError
