@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import structlog
-
 from enforcer.attribution.cgroup import Attributor
 from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import is_alive
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import FOLDER, AuditLog
-from enforcer.audit.writer import AuditWriter, record_writer
+from enforcer.audit.writer import AuditWriter, open_or_warn, record_writer
 from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.plugin import DraPlugin
 from enforcer.dra.podresources import allocatable
+from enforcer.driver_upgrade.controller import UpgradeDependencies, follow_upgrade
+from enforcer.driver_upgrade.eviction import PodEvictor
 from enforcer.flags import policy_of, rules_of, setup_of
 from enforcer.kill.circuit_breaker import OPEN, GuardedQuotas, opened_at, opened_for
 from enforcer.kill.executor import KillDependencies, KillExecutor
@@ -51,6 +51,7 @@ from enforcer.pod_deletion.client_release import EVERY as MISSING_EVERY
 from enforcer.pod_deletion.client_release import ReleaserDependencies, ask_for_missing, release_in_time
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
 from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.informer import STATE, AllocatedClaims, QuotaInformer, add_informers
 from enforcer.quota.prepared_claims import NoClaims, PreparedClaims
 from enforcer.quota.sharing_mode_controller import SharingModeController
@@ -75,10 +76,7 @@ from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import SECONDS as UNATTRIBUTED_EVERY
 from enforcer.status.unattributed_monitor import Kernels, UnattributedMonitor
 from gpushare import metrics_server
-from gpushare.errors import RecordError
 from gpushare.kube_client import KubeClient
-
-log = structlog.get_logger()
 
 LOCK_SECONDS: Final = 1.0
 LIMIT_EVERY: Final = 1.0
@@ -105,6 +103,7 @@ class Node:
     unattributed: UnattributedMonitor
     metrics: Metrics
     policy: InventoryPolicy
+    upgrade: DriverUpgrade
     mps_due: Wake
     """Set when MPS daemons may have to be started or ended."""
     slices_due: Wake
@@ -165,7 +164,7 @@ def build(
     limiter = _limits(node, shares)
     pods = _pods(node, shares, mps)
     health = _health(node, shares, mps, pods)
-    availability = GpuAvailability(contention, health, shares.modes, limiter, node.watch)
+    availability = GpuAvailability(contention, health, shares.modes, limiter, node.watch, node.upgrade)
     dra = _dra(node, shares, mps, limiter, availability, pods)
     _follow(node, shares, mps, dra, pods)
     verifier = _verifier(node, shares, mps, limiter, pods, dra)
@@ -178,6 +177,7 @@ def build(
     enforcing = not options.no_enforce
     loop = EnforcementLoop(options.node, options.state, parts, rules=rules_of(options), enforcing=enforcing)
     _slices(node, shares, mps, availability, dra)
+    _driver_upgrade(node, shares, mps, limiter, pods)
     _annotations(node, records, audit_log, pressing)
     return loop
 
@@ -188,18 +188,10 @@ def _audit_log(
     copies = [record_writer(sys.stdout)] if options.audit_to == "stdout" else []
     records = AuditLog(options.state / FOLDER, retention=options.retention, listeners=(*copies, pressing.took))
     audit_log = AuditWriter(records, options.node, lock=lock)
-    manager.add_server("audit log", partial(_open, audit_log), audit_log.close)
+    manager.add_server("audit log", partial(open_or_warn, audit_log), audit_log.close)
     manager.add_problem_check(lambda: records.shortage)
     manager.add_problem_check(lambda: audit_log.problem)
     return records, audit_log
-
-
-def _open(audit_log: AuditWriter) -> None:
-    """Open the audit log. While it cannot be written nobody is killed, but everything is still watched."""
-    try:
-        audit_log.open()
-    except RecordError as error:
-        log.critical("nobody will be killed until it can", reason=str(error.reason), error=error.message)
 
 
 def _node(options: argparse.Namespace, manager: Manager, reader: GpuReader | None, attributor: Attributor) -> Node:
@@ -222,7 +214,7 @@ def _node(options: argparse.Namespace, manager: Manager, reader: GpuReader | Non
     return Node(
         options=options, manager=manager, cluster=cluster, writer=writer, nvml=nvml, attributor=attributor, watch=watch,
         events=NodeEventRecorder(cluster, options.node, writer), unattributed=unattributed, metrics=metrics,
-        policy=policy_of(options), mps_due=mps_due, slices_due=slices_due,
+        policy=policy_of(options), upgrade=DriverUpgrade((mps_due, slices_due)), mps_due=mps_due, slices_due=slices_due,
     )  # fmt: skip
 
 
@@ -261,6 +253,7 @@ def _mps(node: Node, shares: Shares, contention: ContentionMonitor | None) -> Mp
         watch=node.watch, shared=ShareableGpus(node.cluster, options.node, contention, shares.modes),
         modes=shares.modes, policy=node.policy, claims=shares.prepared, checkpoint=shares.checkpoint,
         tools=DriverTools(node.nvml, DriverRoot(options.driver_root), options.run, launcher, incidents),
+        upgrade=node.upgrade,
     )  # fmt: skip
     keeper = MpsSupervisor(manager, DaemonPlanner(manager, options.run, inputs))
     node.manager.add_problem_check(keeper.problems)
@@ -277,13 +270,9 @@ def _launcher(options: argparse.Namespace) -> HostPodLauncher | None:
 def _limits(node: Node, shares: Shares) -> LimitApplier:
     limiter = LimitApplier(node.nvml, CgroupFolders(), node.options.limit_backend, shares.modes)
     node.manager.add_problem_check(limiter.problems)
-    turn = partial(_apply_limits, limiter, node.watch, shares.checkpoint)
+    turn = partial(limiter.follow, node.watch, shares.checkpoint)
     node.manager.add("limits", turn, every=LIMIT_EVERY, thread=NVML)
     return limiter
-
-
-def _apply_limits(limiter: LimitApplier, watch: UsageSampler, checkpoint: Checkpoint) -> None:
-    limiter.turn([view.gpu for view in watch.latest], checkpoint.latest)
 
 
 def _health(node: Node, shares: Shares, mps: Mps, pods: Pods) -> GpuHealthMonitor | None:
@@ -319,8 +308,8 @@ def _dra(
         watch=node.watch, attributor=node.attributor, metrics=node.metrics, modes=shares.modes,
         modes_changed=node.mps_due, mps=mps.keeper, limiter=limiter, checkpoint=shares.checkpoint,
         sink=pods.status, availability=availability, backoff=pods.backoff, listeners=(pods.oom, pods.departures),
-        registered=node.slices_due, quotas_changed=shares.changed, shared_memory=options.mps_shared_memory,
-        host_network=options.tenant_host_network, reserve=options.reserve,
+        upgrade=node.upgrade, registered=node.slices_due, quotas_changed=shares.changed,
+        shared_memory=options.mps_shared_memory, host_network=options.tenant_host_network, reserve=options.reserve,
         framework_variables=not options.no_framework_variables,
     )  # fmt: skip
     dra = DraPlugin(setup)
@@ -375,6 +364,17 @@ def _slices(node: Node, shares: Shares, mps: Mps, availability: GpuAvailability,
     turns = Turns(offering, node.watch, shares.checkpoint, node.slices_due, dra)
     manager.add("offer", turns.offer, every=OFFER_EVERY, wake=node.slices_due, thread=SLICES)
     manager.add("offer-due", turns.hasten, every=options.poll_seconds, thread=SCHEDULER)
+
+
+def _driver_upgrade(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, pods: Pods) -> None:
+    if node.cluster is None or node.options.no_dra:
+        return
+    parts = UpgradeDependencies(
+        cluster=node.cluster, node=node.options.node, upgrade=node.upgrade, claims=shares.store, limiter=limiter,
+        evictor=PodEvictor(node.cluster, pods.status), checkpoint=shares.checkpoint, nvml=node.nvml, mps=mps.keeper,
+        events=node.events,
+    )  # fmt: skip
+    follow_upgrade(node.manager, parts, SLICES)
 
 
 def _annotations(node: Node, records: AuditLog, audit_log: AuditWriter, pressing: PressingRecords) -> None:

@@ -88,6 +88,19 @@ _GPUS: Final = (
         "the other GPUs.",
     ),
     ReasonRow(
+        reason=Reason.DRIVER_UPGRADE, places=(Place.POD_EVENT, Place.NODE_EVENT, Place.METRIC, Place.LOG),
+        meaning="The GPU Operator upgrades the node's GPU driver. The node's GPUs get no new shares, and no claim is "
+        "prepared. Pods that share them are evicted, then MPS daemons and NVML are closed.",
+        action="Wait: the GPUs are offered again once the upgrade has ended. If it lasts, read the node's label "
+        "nvidia.com/gpu-driver-upgrade-state and the log of the driver's pod.",
+    ),
+    ReasonRow(
+        reason=Reason.EVICTION_REFUSED, places=(Place.POD_EVENT, Place.LOG),
+        meaning="The API server refuses to evict a pod for a driver upgrade, for example because of a "
+        "PodDisruptionBudget. The enforcer asks again, at first after 5 s, later once a minute. The upgrade waits.",
+        action="Let the PodDisruptionBudget allow a disruption, or delete the pod.",
+    ),
+    ReasonRow(
         reason=Reason.GPU_EXCLUDED, places=_LOG,
         meaning="The enforcer does not publish the GPU in its ResourceSlice, so it gets no new shares. The log line "
         "and gpu-share check have the cause.",

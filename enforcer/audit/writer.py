@@ -208,3 +208,11 @@ class AuditWriter:
             self._settle()
         self._log.close()
         return self._log.head
+
+
+def open_or_warn(audit_log: AuditWriter) -> None:
+    """Open the audit log. While it cannot be written nobody is killed, but everything is still watched."""
+    try:
+        audit_log.open()
+    except RecordError as error:
+        log.critical("nobody will be killed until it can", reason=str(error.reason), error=error.message)

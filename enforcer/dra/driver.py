@@ -137,6 +137,7 @@ class Driver:
         call = PrepareCall(time.monotonic(), wanted)
         with self._claims.held(ref.uid), _explained():
             known = self._parts.store.get(ref.uid)
+            self._parts.upgrade.check(prepared=known is not None)
             if known is None:
                 self._check_backoff(ref.namespace)
             kept = known is not None and self._fits(known, ref)
@@ -291,6 +292,7 @@ class Driver:
 
     def _freeze(self, claim: PreparedClaim, before: PreparedClaim | None) -> None:
         with self._room:
+            self._parts.upgrade.check(prepared=before is not None)  # it may have begun since the call came
             others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
             _check_alone(claim, others)
             views = {view.gpu.uuid: view for view in self._parts.watch.look()}

@@ -14,8 +14,10 @@ from typing import Final, Protocol
 import structlog
 
 from enforcer.attribution.cgroup import ContainerRef
+from enforcer.attribution.usage import UsageSampler
 from enforcer.limits.backend import Backend, Choice, DriverSupport, RequestedBackend, choose
 from enforcer.nvml.types import Gpu
+from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError
@@ -88,6 +90,10 @@ class LimitApplier:
         """Say, by UUID, which back end limits a GPU; one that could not be asked yet is left out."""
         return {gpu: choice.backend for gpu, choice in dict(self._choices).items()}
 
+    def follow(self, watch: UsageSampler, checkpoint: Checkpoint) -> None:
+        """Do a turn for the GPUs that were sampled last and the quotas as they are."""
+        self.turn([view.gpu for view in watch.latest], checkpoint.latest)
+
     def turn(self, gpus: Sequence[Gpu], quotas: Sequence[Quota]) -> None:
         """Choose for GPUs that are new, and set the limits that are not set."""
         with self._lock:
@@ -100,6 +106,11 @@ class LimitApplier:
             for key, quota in mine.items():
                 if self._set.get(key) != quota.memory_mib and not self._rests(key):
                     self._put(key, quota)
+
+    def forget(self) -> None:
+        """Ask again which limits the driver supports: it was upgraded."""
+        with self._lock:
+            self._able.clear()
 
     def read(self, quota: Quota) -> AppliedLimit:
         """Read one limit back; another than was set is set again at the next turn."""

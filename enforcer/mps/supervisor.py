@@ -56,6 +56,11 @@ class MpsSupervisor:
         """By GPU, why its daemon does not serve; of those that failed twice in a row, for one turn says little."""
         return self._lasting
 
+    @property
+    def ended(self) -> bool:
+        """Whether no daemon is left, nor a compute mode that one has yet to give back."""
+        return not self._manager.marked() and not self._roster.before
+
     def problems(self) -> Iterator[str]:
         """Say which daemons do not serve, and why."""
         if self._roster.problem is not None:

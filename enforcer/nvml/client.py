@@ -90,7 +90,7 @@ class NvmlClient:
         self._number = 0
         self._crashes: list[float] = []
         self._left: list[WorkerProcess] = []
-        self._stopped = False
+        self._stopped = self._paused = False
         self._mine = threading.local()
         """When this thread's look is over, where one is under way."""
 
@@ -160,6 +160,17 @@ class NvmlClient:
         with self._lock:
             self._stopped = True
             self._drop()
+
+    def pause(self) -> None:
+        """End the process, and start no other until ``resume``: a driver is upgraded only while nobody uses NVML."""
+        with self._lock:
+            self._paused = True
+            self._drop()
+
+    def resume(self) -> bool:
+        """Let the next question start a process again; return whether NVML was paused."""
+        paused, self._paused = self._paused, False
+        return paused
 
     @property
     def problem(self) -> str | None:
@@ -233,6 +244,8 @@ class NvmlClient:
     def _started(self) -> WorkerProcess:
         if self._stopped:
             raise NvmlError("NVML is not asked any more: the enforcer stops")
+        if self._paused:
+            raise NvmlError("NVML is closed while the GPU driver is upgraded", Reason.DRIVER_UPGRADE)
         if len(self._left) >= MOST_LEFT:
             raise NvmlError(f"NVML is not asked: {self.problem}; a reboot ends them", Reason.NVML_HUNG)
         now = time.monotonic()

@@ -240,6 +240,8 @@ def _objection(
     gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: GpuConditions, ways: SharingModes
 ) -> str | None:
     """Say why a GPU is not shared, or ``None``."""
+    if standing.objection is not None:
+        return standing.objection
     contended = of_gpu(standing.contended, gpu)
     if contended is not None:
         return f"{Reason.CONTENDED}: {contended}"

@@ -16,6 +16,7 @@ from enforcer.mps.manager import MpsManager
 from enforcer.mps.supervisor import MpsSupervisor
 from enforcer.oom.reporter import OomReporter
 from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.informer import WITH_KUBELET, QuotaInformer
 from enforcer.quota.prepared_claims import NoClaims
 from enforcer.quota.sharing_mode_controller import SharingModeController
@@ -218,7 +219,7 @@ def loop_parts(
         watch=watch, checkpoint=checkpoint, executor=cast("Any", _Executor(executor)),
         audit_log=cast("AuditWriter", audit_log), pods=pods or cast("PodStatusWriter", _PodStatus(sink)),
         metrics=metrics, manager=manager, events=NodeEvents(), oom=OomReporter(sink, metrics), clients=MpsClients(sink),
-        availability=GpuAvailability(None, None, label_modes(None), limits(), watch),
+        availability=GpuAvailability(None, None, label_modes(None), limits(), watch, DriverUpgrade()),
         unattributed=UnattributedMonitor(watch, lambda *_: None),
         verifier=LimitVerifier(evidence, watch, checkpoint, sink, None, 30.0), backoff=ClaimBackoff(), setup={},
     )  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.mps.supervisor import MpsSupervisor, takes_clients
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.sharing_mode import SharingModes, mode_for, parse_mode
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
@@ -139,6 +140,6 @@ def test_what_is_told_of_the_gpus_says_how_each_is_shared() -> None:
         GpuSnapshot(gpu=card(INSTANCE, 2)._replace(parent=OTHER_GPU)),
     ]
     watch = sampler(lambda: views)
-    found = GpuAvailability(None, None, fixed_modes(Mode.MIG), limits(), watch).cached()
+    found = GpuAvailability(None, None, fixed_modes(Mode.MIG), limits(), watch, DriverUpgrade()).cached()
     assert found.modes == {GPU: "mps", INSTANCE: "mig"}
-    assert GpuAvailability(None, None, label_modes(None), limits(), watch).cached().modes == {}
+    assert GpuAvailability(None, None, label_modes(None), limits(), watch, DriverUpgrade()).cached().modes == {}

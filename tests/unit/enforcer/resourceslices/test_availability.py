@@ -10,9 +10,11 @@ import pytest
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import merge_gpu_lists
 from enforcer.nvml.device_health import PATIENCE, WELL_AFTER
+from enforcer.quota.driver_upgrade import STATE, DriverUpgrade
 from enforcer.resourceslices import contention_monitor as contests_module
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention_monitor import ContentionMonitor
+from enforcer.resourceslices.devices import InventoryPolicy, build_devices
 from enforcer.resourceslices.health_monitor import GpuHealthMonitor, Tenants
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.status.api_writer import ApiWriter
@@ -241,7 +243,7 @@ def test_a_restart_heals_nothing() -> None:
 
 
 def test_without_a_cluster_nobody_contests() -> None:
-    sharing = GpuAvailability(None, None, fixed_modes(), limits(), sampler(tuple))
+    sharing = GpuAvailability(None, None, fixed_modes(), limits(), sampler(tuple), DriverUpgrade())
     assert (sharing.check(CARDS).contended, sharing.cached().unhealthy) == ({}, {})
 
 
@@ -249,13 +251,15 @@ def test_an_illness_wakes_whoever_offers_and_is_known_at_once() -> None:
     ward = Ward(failures={GPU: MpsError("no")})
     ward.examiner.found = {GPU: Reason.ECC_UNCORRECTABLE}
     doctor = ward.doctor()
-    sharing = GpuAvailability(None, doctor, fixed_modes(), limits(lambda: {GPU: "mps-v2"}), sampler(tuple))
+    sharing = GpuAvailability(
+        None, doctor, fixed_modes(), limits(lambda: {GPU: "mps-v2"}), sampler(tuple), DriverUpgrade()
+    )
     doctor.turn()
     assert ward.changed.is_set()
     assert sharing.cached().unhealthy == {GPU: Reason.ECC_UNCORRECTABLE}
     checked = sharing.check(CARDS)
     assert (checked.unhealthy, checked.backends) == (sharing.cached().unhealthy, {GPU: "mps-v2"})
-    seen = GpuAvailability(None, doctor, fixed_modes(), limits(), sampler(lambda: ward.views)).health()
+    seen = GpuAvailability(None, doctor, fixed_modes(), limits(), sampler(lambda: ward.views), DriverUpgrade()).health()
     assert seen == {GPU: Reason.ECC_UNCORRECTABLE, OTHER_GPU: None}
     ward.changed.clear()
     doctor.turn()
@@ -264,7 +268,7 @@ def test_an_illness_wakes_whoever_offers_and_is_known_at_once() -> None:
 
 def test_a_contest_is_known_without_asking_once_it_was_found() -> None:
     found = contests(Node(plugins=[("nvidia.com/gpu", [GPU])]), Reporter())
-    sharing = GpuAvailability(found, None, fixed_modes(), limits(), sampler(tuple))
+    sharing = GpuAvailability(found, None, fixed_modes(), limits(), sampler(tuple), DriverUpgrade())
     assert sharing.cached().contended == {}
     assert (
         sharing.check(CARDS).contended
@@ -304,3 +308,14 @@ def test_a_gpu_off_its_bus_keeps_its_index_and_those_behind_it_theirs() -> None:
         (GPU, 0), (OTHER_GPU, 1), ("GPU-3", 2),
     ]  # fmt: skip
     assert merge_gpu_lists((), CARDS) == tuple(CARDS)
+
+
+def test_during_a_driver_upgrade_no_gpu_is_offered_and_the_reason_is_noted() -> None:
+    upgrade = DriverUpgrade()
+    sharing = GpuAvailability(None, None, fixed_modes(), limits(), sampler(tuple), upgrade)
+    upgrade.observe({"metadata": {"labels": {STATE: "cordon-required"}}})
+    found = build_devices([card(GPU, 0)], InventoryPolicy(), standing=sharing.check([card(GPU, 0)]))
+    assert [each.uuid for each in found.left_out] == [GPU]
+    assert found.left_out[0].why.startswith(str(Reason.DRIVER_UPGRADE))
+    upgrade.observe({"metadata": {"labels": {}}})
+    assert build_devices([card(GPU, 0)], InventoryPolicy(), standing=sharing.check([card(GPU, 0)])).left_out == ()
