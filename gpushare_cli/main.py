@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Final, NoReturn
 
 from gpushare.errors import ConfigError, GpuShareError
@@ -70,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def program() -> str:
     """Return the name the program was called by, as usage lines show it."""
-    return "kubectl gpu-share" if Path(sys.argv[0]).name == _PLUGIN else "gpu-share"
+    return "kubectl gpu-share" if sys.argv[0].rpartition("/")[2] == _PLUGIN else "gpu-share"
 
 
 def build_parser(*full: str) -> Parser:

@@ -146,6 +146,7 @@ class Driver:
                 claim = _shared_by(asked, modes)
                 if self._ready is not None:
                     self._ready.wait(claim.gpus, lambda: call.goes_on(CALL_PATIENCE))
+                self._wait_until_watched(claim.gpus, call)
                 if not kept:
                     self._freeze_when_there_is_room(claim, known, call)
                 devices = self._files.write(claim)
@@ -279,6 +280,14 @@ class Driver:
 
     def _devices(self) -> Mapping[str, Gpu]:
         return {device_name(view.gpu): view.gpu for view in self._parts.watch.look()}
+
+    def _wait_until_watched(self, gpus: Sequence[str], call: PrepareCall) -> None:
+        """Wait until NVML reads these GPUs: quotas of containers that start before that would not be enforced."""
+        while unread := set(gpus) - {view.gpu.uuid for view in self._parts.watch.look() if view.sample is not None}:
+            if not call.goes_on(CALL_PATIENCE):
+                message = f"NVML cannot read {min(unread)} at the moment; it is tried again"
+                raise PrepareError(message, Reason.NVML_UNAVAILABLE)
+            time.sleep(PAUSE)
 
     def _freeze_when_there_is_room(self, claim: PreparedClaim, before: PreparedClaim | None, call: PrepareCall) -> None:
         while True:

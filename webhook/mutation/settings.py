@@ -34,7 +34,7 @@ ACROSS_NODES: Final = get_args(AcrossNodes)
 
 
 def _requests() -> dict[str, str]:
-    return {"cpu": "10m", "memory": "64Mi"}
+    return {"cpu": "1m", "memory": "24Mi"}
 
 
 def _limits() -> dict[str, str]:

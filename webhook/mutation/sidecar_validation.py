@@ -112,8 +112,7 @@ def _program(raw: Json, field: str, wanted: Json) -> Check[None]:
 def _actions(raw: Json, field: str) -> Check[None]:
     """Commands that the kubelet runs in the container."""
     for key in sidecar_merge.PROBES:
-        action = mapping(raw.get(key), f"{field}.{key}").get("exec")
-        if action and not (key == "startupProbe" and sidecar_merge.is_our_probe(action)):
+        if mapping(raw.get(key), f"{field}.{key}").get("exec"):
             yield _changed(f"{field}.{key}.exec", "runs a command that is not the sidecar's")
     hooks = mapping(raw.get("lifecycle"), f"{field}.lifecycle")
     for key in sidecar_merge.HOOKS:

@@ -14,7 +14,6 @@ from gpushare import contract
 from gpushare.errors import ClusterError, PrepareError
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
-from tests.support.wiring import keeper
 from tests.unit.enforcer.dra.objects import NAMESPACE, allocated, by_hand, gpu, made_uid, pod, using
 from tests.unit.enforcer.dra.objects import claim as claim_of
 from tests.unit.enforcer.dra.world import Published, World
@@ -107,23 +106,6 @@ def test_a_claim_given_to_another_pod_since_is_prepared_anew(world: World) -> No
     assert (found.pod, found.gpus, found.limits[0].memory_mib) == ("two", (OTHER_GPU,), 2000)
 
 
-def test_it_waits_for_the_mps_daemon_and_then_says_so_and_nothing_of_its_log(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hindrances = ["it is starting", "it is starting"]
-    world.mps = keeper(lambda _: hindrances.pop() if hindrances else None)
-    world.restart()
-    with monkeypatch.context() as patch:
-        patch.setattr(driver_module, "CALL_PATIENCE", 60.0)
-        assert world.driver.prepare(world.tenant("tts"))
-    world.mps = keeper(lambda _: "its log ends: client 4711 of somebody else")
-    world.restart()
-    error = refused(world, world.tenant("other"))
-    assert error.reason is Reason.MPS_UNREACHABLE
-    assert error.message == f"the MPS daemon of {GPU} does not serve; it is tried again"
-    assert len(world.store.prepared()) == 1
-
-
 def test_a_force_deleted_pods_memory_is_not_promised_twice(world: World) -> None:
     old, new = world.tenant("old", "12Gi"), world.tenant("new", "8Gi")
     world.driver.prepare(old)
@@ -203,19 +185,6 @@ def test_processes_that_outlive_their_claim_are_still_counted(world: World) -> N
     world.driver.settle()
     assert world.store.ending() == ()
     assert not list((world.state / "claims").glob("*.ending"))
-
-
-def test_while_blind_all_that_was_promised_counts(world: World) -> None:
-    old, new = world.tenant("old", "12Gi"), world.tenant("new", "8Gi")
-    world.driver.prepare(old)
-    world.reader.broken.add(GPU)
-    world.driver.unprepare(old)
-    assert "12Gi of 14848Mi" in refused(world, new).message
-    world.driver.settle()
-    assert len(world.store.ending()) == 1
-    world.reader.broken.clear()
-    world.driver.settle()
-    assert world.driver.prepare(new)
 
 
 def test_one_that_ends_on_another_gpu_is_in_nobodys_way(world: World) -> None:

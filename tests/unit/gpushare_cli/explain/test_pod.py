@@ -190,7 +190,6 @@ def test_a_claim_that_cannot_be_made_is_said() -> None:
     ("reason", "message", "says"),
     [
         ("FailedPrepareDynamicResources", "the MPS daemon does not start", "the MPS daemon does not start"),
-        ("Unhealthy", "Startup probe failed: the share of the GPU is not ready: x", "not ready: x"),
         ("Unhealthy", "Liveness probe failed: 500", ""),
         ("Pulled", "image pulled", ""),
     ],
