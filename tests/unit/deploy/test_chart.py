@@ -19,7 +19,8 @@ Object = dict[str, Any]
 VALUES: Final[Object] = yaml.safe_load((helm.CHART / "values.yaml").read_text())
 SCHEMA: Final[Object] = json.loads((helm.CHART / "values.schema.json").read_text())
 PLAIN: Final = (
-    "--set=namespace.create=true,monitoring.serviceMonitor.enabled=true,monitoring.prometheusRule.enabled=true",
+    "--set=namespace.create=true,monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true",
+    "--set=monitoring.prometheusRule.enabled=true",
 )
 SIMULATED: Final = (*PLAIN, "--set=simulate.enabled=true")
 WORLDS: Final = (("--set=webhook.clientCA=clients",), PLAIN, SIMULATED, ("--set=mps.sharedMemory=private",), ())
@@ -34,6 +35,7 @@ SAMPLES: Final = {
     "certs.leafDays": 20,
     "image.digest": f"sha256:{'0' * 64}",
     "imagePullSecrets": [{"name": "x"}],
+    "monitoring.podMonitor.interval": "7s",
     "monitoring.serviceMonitor.interval": "7s",
     "simulate.driver": "615.71.09",
     "simulate.mig": ["1g.4gb"],
