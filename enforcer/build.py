@@ -64,7 +64,7 @@ from enforcer.runtime.lock import StateLock
 from enforcer.runtime.manager import SCHEDULER, Manager, Wake
 from enforcer.status.api_writer import ApiWriter
 from enforcer.status.events import LogEventRecorder, NodeEventRecorder, PodEventRecorder
-from enforcer.status.metrics import Metrics
+from enforcer.status.metrics import Metrics, VerificationCollector
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import SECONDS as UNATTRIBUTED_EVERY
@@ -78,6 +78,8 @@ from gpushare.reasons import Reason
 LOCK_SECONDS: Final = 1.0
 LIMIT_EVERY: Final = 1.0
 """Seconds from a container's start, at most, to its limit, where the enforcer sets it."""
+VERIFIER: Final = "verifier"
+"""The thread of tasks that verify: limits, the audit log."""
 NVML: Final = "nvml"
 """The thread of tasks that wait for NVML: for two seconds at most, where it hangs."""
 
@@ -162,6 +164,8 @@ def build(
     dra = _dra(node, shares, mps, limiter, availability, pods)
     _follow(node, shares, mps, dra, pods)
     verifier = _verifier(node, shares, mps, limiter, pods, dra)
+    audit_log.verify_daily(manager, VERIFIER)
+    node.metrics.registry.register(VerificationCollector(audit_log.verifier))
     parts = LoopDependencies(
         watch=node.watch, checkpoint=shares.checkpoint, executor=_executor(node, shares, mps, audit_log, pods),
         audit_log=audit_log.writer, pods=pods.status, metrics=node.metrics, manager=manager, events=node.events,
@@ -328,7 +332,7 @@ def _verifier(
 ) -> LimitVerifier:
     every, evidence = node.options.limit_verification_seconds, NodeEvidence(limiter, mps.manager, shares.modes)
     verifier = LimitVerifier(evidence, node.watch, shares.checkpoint, pods.status, dra, every)
-    node.manager.add("verifier", verifier.run_once, every=min(LOOK_AT_MOST_EVERY, every / 4))
+    node.manager.add(VERIFIER, verifier.run_once, every=min(LOOK_AT_MOST_EVERY, every / 4))
     return verifier
 
 

@@ -9,6 +9,8 @@ from typing import Final
 import structlog
 
 from enforcer.audit.log import FOLDER, AuditLog
+from enforcer.audit.verification import EVERY as VERIFY_EVERY
+from enforcer.audit.verification import LogVerifier
 from enforcer.audit.writer import AuditWriter, record_writer
 from enforcer.resourceslices.audit_head_publisher import GAP, AnchorPublisher, PressingRecords
 from enforcer.runtime.lock import StateLock
@@ -32,6 +34,12 @@ class AuditParts:
     records: AuditLog
     writer: AuditWriter
     pressing: PressingRecords
+    verifier: LogVerifier
+
+    def verify_daily(self, manager: Manager, thread: str) -> None:
+        """Verify the log at the start and once a day."""
+        manager.add_problem_check(lambda: self.verifier.problem, Reason.AUDIT_BROKEN)
+        manager.add("audit-verification", self.verifier.run_once, every=VERIFY_EVERY, thread=thread)
 
     def publish_head(self, manager: Manager, cluster: KubeClient, events: NodeEventRecorder) -> None:
         """Keep the log's head in an annotation of the node's ResourceSlices."""
@@ -50,7 +58,8 @@ def build_audit_log(options: argparse.Namespace, manager: Manager, lock: StateLo
     manager.add_server("audit log", partial(_open, writer), writer.close)
     manager.add_problem_check(lambda: records.shortage, Reason.AUDIT_UNWRITABLE)
     manager.add_problem_check(lambda: writer.problem, Reason.AUDIT_UNWRITABLE)
-    return AuditParts(options.node, records, writer, pressing)
+    verifier = LogVerifier(options.state / FOLDER, lambda: records.head)
+    return AuditParts(options.node, records, writer, pressing, verifier)
 
 
 def _open(writer: AuditWriter) -> None:

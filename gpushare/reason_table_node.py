@@ -305,6 +305,12 @@ _ENFORCER: Final = (
         action="Find out who changed the log. The message has the command that anchors the log again.",
     ),
     ReasonRow(
+        reason=Reason.AUDIT_BROKEN, places=(Place.METRIC, Place.LOG),
+        meaning="The enforcer verifies its own audit log once a day. A record was altered or removed, or the log could "
+        "not be read.",
+        action="Run gpu-share audit verify in the enforcer. Copy the log away and find out who changed it.",
+    ),
+    ReasonRow(
         reason=Reason.RECOVERED, places=(Place.NODE_EVENT, Place.AUDIT, Place.METRIC, Place.LOG),
         meaning="What was wrong before is over: a GPU, MPS, the disk or the circuit breaker. In the audit log: a torn "
         "last line was repaired after a crash.",

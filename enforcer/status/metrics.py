@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from enforcer.audit.verification import LogVerifier
 from enforcer.runtime.problem import Problem
 from gpushare.quantity import MIB
 from gpushare.reasons import Reason
@@ -18,7 +19,7 @@ from gpushare.reasons import Reason
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _OF_CONTAINER: Final = ("namespace", "pod", "container", "gpu")
 PROBLEMS: Final = (
-    Reason.API_UNREACHABLE, Reason.AUDIT_RECORD_LOST, Reason.AUDIT_UNWRITABLE, Reason.BREAKER_OPEN,
+    Reason.API_UNREACHABLE, Reason.AUDIT_BROKEN, Reason.AUDIT_RECORD_LOST, Reason.AUDIT_UNWRITABLE, Reason.BREAKER_OPEN,
     Reason.CHECKPOINT_UNREADABLE, Reason.CLAIM_IN_USE, Reason.DRIVER_NOT_REGISTERED, Reason.MODE_UNKNOWN,
     Reason.MPS_UNREACHABLE, Reason.NOT_APPLIED, Reason.NVML_UNAVAILABLE, Reason.UNKILLABLE,
 )  # fmt: skip
@@ -109,6 +110,23 @@ class Latest(Collector):
         yield from (_of_container(*family, containers) for family in _OF_CONTAINERS)
         yield _states(containers)
         yield _limit_states(containers)
+
+
+class VerificationCollector(Collector):
+    """Gauges of the last verification of the audit log; its result has no series before the first."""
+
+    def __init__(self, verifier: LogVerifier) -> None:
+        self._verifier = verifier
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges."""
+        finished = self._verifier.finished
+        help_ = "When the enforcer last verified its audit log (Unix time); 0 before the first time."
+        yield _plain("audit_verification_timestamp_seconds", help_, finished or 0)
+        intact = GaugeMetricFamily("gpu_share_audit_intact", "1 where the last verification found nothing wrong.")
+        if finished is not None:
+            intact.add_metric([], self._verifier.problem is None)
+        yield intact
 
 
 _OF_CONTAINERS: Final[Sequence[tuple[str, str, str, float]]] = (
