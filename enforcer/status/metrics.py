@@ -4,7 +4,7 @@ Gauges are made of the last status when they are scraped, so that a scrape sees 
 leaves no series behind.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -12,7 +12,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from enforcer.audit.verification import LogVerifier
-from enforcer.runtime.problem import Problem
 from gpushare.quantity import MIB
 from gpushare.reasons import Reason
 
@@ -99,7 +98,7 @@ class Latest(Collector):
         status = self.status
         gpus, containers = status.get("gpus", ()), status.get("containers", ())
         yield _plain("enforcer_enforcing", "1 while processes over quota are killed.", status.get("enforcing", False))
-        yield _problems(status.get("problems", ()))
+        yield _problems(status.get("problemReasons", ()))
         breaker = status.get("kills", {}).get("breakerOpen", 0)
         yield _plain("breaker_open", "1 while the circuit breaker is open and no process is killed.", breaker)
         yield _info(gpus, status.get("node", ""))
@@ -177,12 +176,11 @@ def _growth(gpus: Any) -> GaugeMetricFamily:
     return family
 
 
-def _problems(found: Iterable[Problem]) -> GaugeMetricFamily:
+def _problems(present: Collection[str]) -> GaugeMetricFamily:
     help_ = "1 while something of that Reason hinders the enforcer."
     family = GaugeMetricFamily("gpu_share_enforcer_problem", help_, labels=["reason"])
-    present = {each.reason for each in found}
-    for reason in sorted({*PROBLEMS, *present}):
-        family.add_metric([str(reason)], reason in present)
+    for reason in sorted({*map(str, PROBLEMS), *present}):
+        family.add_metric([reason], reason in present)
     return family
 
 

@@ -3,7 +3,7 @@
 Written whole (``node_status_file``). Memory in MiB, times in seconds; what is not known is null. Shape, version 1::
 
     {"version": 1, "node": "gpu-7", "time": "2026-11-20T22:16:05.123Z", "enforcing": true,
-     "problems": ["..."],
+     "problems": ["..."], "problemReasons": ["MpsUnreachable"],
      "setup": {"driverRoot": "/driver-root", "kubeletRoot": "/var/lib/kubelet", "cdiRoot": "/var/run/cdi",
                "anyPidNamespace": false},
      "auditLog": {"seq": 42, "hash": "sha256:..."},
@@ -110,6 +110,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "time": snapshot.time,
         "enforcing": snapshot.enforcing,
         "problems": list(snapshot.problems),
+        "problemReasons": sorted({str(each.reason) for each in snapshot.problems}),
         "setup": dict(snapshot.setup),
         "auditLog": {"seq": snapshot.head.seq, "hash": snapshot.head.hash},
         "kills": {
