@@ -33,6 +33,7 @@ from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.runtime import files
 from enforcer.runtime.background import BackgroundExecutor
 from enforcer.runtime.manager import Manager
+from enforcer.runtime.problem import Problem
 from enforcer.status import messages, node_status
 from enforcer.status.dedup import EventDeduplicator, Repetition
 from enforcer.status.events import NodeEvent, NodeEventRecorder
@@ -42,6 +43,7 @@ from enforcer.status.node_status import Snapshot
 from enforcer.status.node_status_file import StatusCache, StatusFile
 from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import UnattributedMonitor
+from enforcer.status.utilization import UtilizationMonitor
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
 
@@ -100,6 +102,8 @@ class LoopDependencies:
     """Knows of the GPUs what they do not hold."""
     unattributed: UnattributedMonitor
     """Knows the memory that no process accounts for: to be shown, and no more."""
+    utilization: UtilizationMonitor
+    """Knows how much of the time each container runs kernels."""
     verifier: LimitVerifier
     """Knows whether each limit is in force."""
     backoff: ClaimBackoff
@@ -135,7 +139,7 @@ class EnforcementLoop:
         self._boot = boot_id()
         self._disk = BackgroundExecutor(f"the disk of {state}")
         self._quotas: tuple[Quota, ...] = ()
-        self._other_problems: tuple[str, ...] = ()
+        self._other_problems: tuple[Problem, ...] = ()
         self._knows = False
         """Whether quotas and problems were read. Before, nothing is evaluated: what a restart has to take over of grace
         periods would be compared with no quota, and forgotten."""
@@ -202,7 +206,7 @@ class EnforcementLoop:
         self._remember()  # first: should we die over a kill, the next enforcer counts it
         return decisions
 
-    def _ask(self) -> tuple[tuple[Quota, ...], tuple[str, ...]]:
+    def _ask(self) -> tuple[tuple[Quota, ...], tuple[Problem, ...]]:
         """Ask for all that may wait for a disk, at once: each time that another thread is waited for costs."""
         return self._parts.checkpoint.read(), tuple(self._parts.manager.problems())
 
@@ -365,7 +369,8 @@ class EnforcementLoop:
             quotas=node_status.shown(self._state, quotas), state=self._state, rules=self._rules,
             head=self._parts.audit_log.head, problems=self._problems(), standing=self._parts.availability.cached(),
             failures=self._parts.oom.findings(), proven=self._parts.verifier.proven, sight=self._sight,
-            growth=self._parts.unattributed.growth(), setup=self._parts.setup,
+            growth=self._parts.unattributed.growth(), peaks=self._parts.pods.peaks,
+            utilization=self._parts.utilization.latest, setup=self._parts.setup,
         )  # fmt: skip
         snapshot, found = self._editions.of(snapshot)
         self._parts.metrics.latest.show(found)
@@ -375,6 +380,11 @@ class EnforcementLoop:
         if self._file.wants(found, now):
             self._disk.soon("status", partial(self._file.put, found, now), None)
 
-    def _problems(self) -> list[str]:
-        own = [each for each in (self._breaker.problem, self._file.problem, self._disk.problem) if each is not None]
-        return [*own, *(f"blind on {gpu}: {blind.why}" for gpu, blind in self._sight.items()), *self._other_problems]
+    def _problems(self) -> list[Problem]:
+        own = (
+            (self._breaker.problem, Reason.BREAKER_OPEN),
+            (self._file.problem, Reason.AUDIT_UNWRITABLE),
+            (self._disk.problem, Reason.AUDIT_UNWRITABLE),
+            *((f"blind on {gpu}: {blind.why}", blind.reason) for gpu, blind in self._sight.items()),
+        )
+        return [*(Problem(each, reason) for each, reason in own if each is not None), *self._other_problems]

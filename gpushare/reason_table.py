@@ -222,7 +222,7 @@ _CLAIMS: Final = (
         "ask for more or give each container a request of its own.",
     ),
     ReasonRow(
-        reason=Reason.CLAIM_IN_USE, places=(Place.POD_EVENT,),
+        reason=Reason.CLAIM_IN_USE, places=(Place.POD_EVENT, Place.METRIC),
         meaning="The claim is prepared for another pod. This pod may use 0 MiB of it and is killed if it uses more.",
         action="Give each pod a claim of its own, by annotations or a ResourceClaimTemplate.",
     ),
@@ -272,7 +272,7 @@ _CLAIMS: Final = (
         meaning="The kubelet registered the DRA driver.",
     ),
     ReasonRow(
-        reason=Reason.DRIVER_NOT_REGISTERED, places=_LOG,
+        reason=Reason.DRIVER_NOT_REGISTERED, places=(Place.METRIC, Place.LOG),
         meaning="The kubelet did not register the DRA driver, does not answer the enforcer, or lost the driver's "
         "socket (which the enforcer makes again).",
         action="If it lasts, read the kubelet's log and check that the chart's value kubeletRoot is the kubelet's "

@@ -312,10 +312,16 @@ _ENFORCER: Final = (
         action="Free space on the node's disk, or replace the disk. The log line has the error.",
     ),
     ReasonRow(
-        reason=Reason.AUDIT_RECORD_LOST, places=(Place.NODE_EVENT, Place.LOG),
+        reason=Reason.AUDIT_RECORD_LOST, places=(Place.NODE_EVENT, Place.METRIC, Place.LOG),
         meaning="The ResourceSlice holds the hash of a record that the node's audit log does not have: the log was "
         "cut, replaced or started again.",
         action="Find out who changed the log. The message has the command that anchors the log again.",
+    ),
+    ReasonRow(
+        reason=Reason.AUDIT_BROKEN, places=(Place.METRIC, Place.LOG),
+        meaning="The enforcer verifies its own audit log once a day. A record was altered or removed, or the log could "
+        "not be read.",
+        action="Run gpu-share audit verify in the enforcer. Copy the log away and find out who changed it.",
     ),
     ReasonRow(
         reason=Reason.RECOVERED, places=(Place.NODE_EVENT, Place.AUDIT, Place.METRIC, Place.LOG),
@@ -328,7 +334,7 @@ _ENFORCER: Final = (
         "it had saved, so they start again.",
     ),
     ReasonRow(
-        reason=Reason.CHECKPOINT_UNREADABLE, places=_LOG,
+        reason=Reason.CHECKPOINT_UNREADABLE, places=(Place.METRIC, Place.LOG),
         meaning="A file of quotas or of a prepared claim cannot be read. The last valid quotas stay in force.",
         action="Check the node's disk. The message names the file; if it is of a claim and the line repeats, delete "
         "that claim's pod.",

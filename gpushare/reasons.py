@@ -114,6 +114,7 @@ class Reason(StrEnum):
     KILL_RATE_LIMITED = "KillRateLimited"
     AUDIT_UNWRITABLE = "AuditUnwritable"
     AUDIT_RECORD_LOST = "AuditRecordLost"
+    AUDIT_BROKEN = "AuditBroken"
     RECOVERED = "Recovered"
     INTERRUPTED = "Interrupted"
     PROTECTED = "Protected"

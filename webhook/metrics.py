@@ -1,8 +1,6 @@
 """The webhook's metrics. Names are forever: one prefix, base units, no value a tenant writes ever becomes a label."""
 
-import platform
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -51,7 +49,6 @@ class Metrics:
         self._connections()
         self._certificates()
         self._templates()
-        self._build()
         for labels in FIRST_LABELS:
             self.requests.labels(*labels)
 
@@ -98,18 +95,6 @@ class Metrics:
         )
         _zero(self.template_operations, ((a, r) for a in TEMPLATE_ACTIONS for r in TEMPLATE_RESULTS))
         self.cluster_errors = Counter("gpu_share_api_errors", "Failed calls to the API server.", registry=self.registry)
-
-    def _build(self) -> None:
-        build = Gauge("gpu_share_build_info", "Always 1.", ("version", "python"), registry=self.registry)
-        build.labels(product_version(), platform.python_version()).set(1)
-
-
-def product_version() -> str:
-    """The installed version, or ``unknown`` in a bare checkout."""
-    try:
-        return version("gpu-share")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _zero(counter: Counter, labels: Iterable[tuple[str, ...]]) -> None:

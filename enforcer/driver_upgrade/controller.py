@@ -128,5 +128,5 @@ def follow_upgrade(manager: Manager, parts: UpgradeDependencies, thread: str) ->
     controller = DriverUpgradeController(parts)
     # Before the tasks start: an enforcer that starts during an upgrade must not start MPS daemons.
     manager.add_server("driver upgrade", controller.observe, None)
-    manager.add_problem_check(controller.problems)
+    manager.add_problem_check(controller.problems, Reason.DRIVER_UPGRADE)
     manager.add("driver upgrade", controller.run_once, every=EVERY, thread=thread)

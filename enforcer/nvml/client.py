@@ -23,7 +23,7 @@ from typing import Any, Final
 import structlog
 
 from enforcer.nvml import wire
-from enforcer.nvml.types import ComputeMode, Gpu, GpuSample
+from enforcer.nvml.types import ComputeMode, Gpu, GpuSample, Utilization, ran_kernels
 from enforcer.nvml.worker_process import WorkerExited, WorkerProcess
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -147,7 +147,11 @@ class NvmlClient:
 
     def ran_kernels(self, uuid: str, after: int) -> tuple[int, ...] | None:
         """Name the processes that ran kernels after a moment, microseconds since 1970; ``None``: nobody says."""
-        found: tuple[int, ...] | None = self._ask("ran_kernels", uuid, after)
+        return ran_kernels(self.utilization(uuid, after))
+
+    def utilization(self, uuid: str, after: int) -> Utilization | None:
+        """Read each process's utilization after a moment, microseconds since 1970; ``None``: the driver has none."""
+        found: Utilization | None = self._ask("utilization", uuid, after)
         return found
 
     def close(self) -> None:

@@ -117,10 +117,10 @@ def test_metrics_tell_use_and_quota_in_bytes(sidecar: Sidecar, tmp_path: Path) -
     gpu = {"uuid": "GPU-1", "memoryMiB": 100, "usedByOthersMiB": 50}
     write(tmp_path, {"time": "2026-11-20T22:16:05Z", "ready": True, "containers": [use], "gpus": [gpu]})
     sidecar.until("gpu_share_ready", 1)
-    assert sidecar.metric('gpu_share_memory_used_bytes{container="m",gpu="GPU-1"}') == 3 * 2**20
-    assert sidecar.metric('gpu_share_memory_quota_bytes{container="m",gpu="GPU-1"}') == 4 * 2**20
-    assert sidecar.metric('gpu_share_state{container="m",gpu="GPU-1",state="Warned"}') == 1
-    assert sidecar.metric('gpu_share_gpu_memory_bytes{gpu="GPU-1"}') == 100 * 2**20
+    assert sidecar.metric('gpu_share_container_memory_used_bytes{container="m",gpu="GPU-1"}') == 3 * 2**20
+    assert sidecar.metric('gpu_share_container_memory_quota_bytes{container="m",gpu="GPU-1"}') == 4 * 2**20
+    assert sidecar.metric('gpu_share_container_state{container="m",gpu="GPU-1",state="Warned"}') == 1
+    assert sidecar.metric('gpu_share_gpu_memory_usable_bytes{gpu="GPU-1"}') == 100 * 2**20
     assert sidecar.metric('gpu_share_gpu_memory_used_by_others_bytes{gpu="GPU-1"}') == 50 * 2**20
     assert sidecar.metric("gpu_share_status_timestamp_seconds") == 1795212965
 
@@ -129,9 +129,9 @@ def test_use_that_nobody_can_tell_is_no_figure(sidecar: Sidecar, tmp_path: Path)
     use = {"container": "m", "gpu": "GPU-1", "usedMiB": None, "quotaMiB": 4, "state": "Unknown"}
     write(tmp_path, {"ready": True, "containers": [use], "gpus": [{"uuid": "GPU-1", "memoryMiB": 100}]})
     sidecar.until("gpu_share_ready", 1)
-    assert "gpu_share_memory_used_bytes{" not in sidecar.get()[1]
+    assert "gpu_share_container_memory_used_bytes{" not in sidecar.get()[1]
     assert "held_by_others_bytes{" not in sidecar.get()[1]
-    assert sidecar.metric('gpu_share_state{container="m",gpu="GPU-1",state="Unknown"}') == 1
+    assert sidecar.metric('gpu_share_container_state{container="m",gpu="GPU-1",state="Unknown"}') == 1
 
 
 def test_what_the_pod_may_hold_is_said_when_it_is_ready(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ VALUES: dict[str, list[Any]] = {
     "set_cgroup_limit": [None],
     "ailment": [None, Reason.ECC_UNCORRECTABLE],
     "critical_errors": [[], [("GPU-x", 79)]],
-    "ran_kernels": [None, (), (7, 9)],
+    "utilization": [None, (), ((7, 50), (9, 0))],
 }
 
 

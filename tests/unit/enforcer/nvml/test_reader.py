@@ -198,3 +198,4 @@ def test_who_ran_kernels_after_a_moment_is_known_or_nobody_says(library: Broken,
         SimpleNamespace(pid=pid, timeStamp=1, smUtil=share) for pid, share in rows
     ]
     assert reader.ran_kernels(uuid, before) == tuple(sorted((8, own))), "rows that cannot be are left out"
+    assert reader.utilization(uuid, before) == tuple(sorted(((8, 100), (own, 1))))

@@ -131,13 +131,13 @@ def test_a_log_that_was_cut_is_told_and_its_anchor_left_alone_however_far_it_gro
             told(shorter, records, Kind.OUTCOME)
             after.turn()
             assert published_head(server.items[SLICE]) == seen
-            assert after.problem is not None
-            assert f"ResourceSlice {SLICE} has seen record {seen}" in after.problem
-            assert f"kubectl annotate resourceslice {SLICE} {AUDIT_HEAD}-" in after.problem
-            assert news == [NodeEvent(Reason.AUDIT_RECORD_LOST, after.problem)], "told once"
+            assert after.lost is not None
+            assert f"ResourceSlice {SLICE} has seen record {seen}" in after.lost
+            assert f"kubectl annotate resourceslice {SLICE} {AUDIT_HEAD}-" in after.lost
+            assert news == [NodeEvent(Reason.AUDIT_RECORD_LOST, after.lost)], "told once"
         del server.items[SLICE]["metadata"]["annotations"][AUDIT_HEAD]
         after.turn()
-        assert (published_head(server.items[SLICE]), after.problem) == (shorter.head, None)
+        assert (published_head(server.items[SLICE]), after.lost) == (shorter.head, None)
 
 
 def test_an_enforcer_that_starts_anew_goes_on_from_what_it_finds(
@@ -151,7 +151,7 @@ def test_an_enforcer_that_starts_anew_goes_on_from_what_it_finds(
     with AuditLog(tmp_path / "audit") as again:
         after = watching(server, again)
         after.turn()
-        assert (published_head(server.items[SLICE]), after.problem) == (again.head, None)
+        assert (published_head(server.items[SLICE]), after.lost) == (again.head, None)
 
 
 @pytest.mark.parametrize("text", ["", "x", "0:sha256:0", "7", "9" * 40])

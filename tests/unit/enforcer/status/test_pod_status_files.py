@@ -17,6 +17,7 @@ from enforcer.detection.detector import evaluate
 from enforcer.detection.types import DetectorConfig, DetectorState, Phase
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.types import Quota
+from enforcer.runtime.problem import Problem
 from enforcer.status import pod_status as podstatus
 from enforcer.status import pod_status_files as podfiles
 from enforcer.status.messages import UserMessage
@@ -47,7 +48,7 @@ def snapshot(
     )
     return Snapshot(
         node="gpu-7", time=time, now=1000.0, enforcing=True, views=views, quotas=quotas, state=state,
-        rules=DetectorConfig(), head=ChainHead(0, ""), problems=["a problem of the node"],
+        rules=DetectorConfig(), head=ChainHead(0, ""), problems=[Problem("a problem of the node", Reason.UNKNOWN)],
     )  # fmt: skip
 
 
