@@ -114,7 +114,7 @@ def test_it_starts_without_nvml_says_what_is_missing_and_goes_on_when_it_is_back
     options = [*BASE, "--state", str(tmp_path), "--run", str(tmp_path), "--no-cluster", "--allow-any-pid-namespace"]
     assert main(options, reader=reader, attributor=Attributor()) == 0
     (hindrance, away), (none, back) = said
-    assert (hindrance, none) == ("the node's GPUs cannot be counted: the driver is gone", None)
+    assert (hindrance, none) == ("the enforcer cannot list the GPUs of this node: the driver is gone", None)
     assert ("blind on all: the driver is gone" in away["problems"], away["gpus"]) == (True, [])
     assert {gpu["uuid"] for gpu in back["gpus"]} == {GPU, OTHER_GPU}
 
