@@ -210,13 +210,13 @@ class EnforcementLoop:
             return DetectorState()
         except OSError as error:
             log.warning(
-                "grace periods start anew", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=str(error)
+                "grace periods restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=str(error)
             )
             return DetectorState()
         found = state_file.decode(data, self._boot, self._clock()) if self._boot else None
         if found is None:
-            why = "it cannot be read, or is of another boot or version"
-            log.warning("grace periods start anew", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
+            why = "the file is damaged, or from another boot or another version"
+            log.warning("grace periods restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
         return found or DetectorState()
 
     def _remember(self) -> None:
@@ -235,7 +235,7 @@ class EnforcementLoop:
             files.replace(self._folder / state_file.NAME, data)
         except OSError as error:
             if str(error) != self._unkept:
-                log.warning("grace periods not kept", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
+                log.warning("grace periods not saved", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
             self._unkept = str(error)
             self._remembered = b""  # the next look tries again
         else:
@@ -274,7 +274,7 @@ class EnforcementLoop:
         if back:
             log.info("NVML readable again", reason=str(reason), gpu=change.gpu)
         elif change.turn is nvml_outage.Transition.LOST:
-            log.warning("blind", reason=str(reason), gpu=change.gpu, error=change.blind.why)
+            log.warning("NVML unavailable", reason=str(reason), gpu=change.gpu, error=change.blind.why)
         if (note := nvml_outage.operator_message(change, self._clock())) is not None:
             self._parts.events.report(NodeEvent(reason, note, warning=not back))
 
@@ -366,4 +366,8 @@ class EnforcementLoop:
 
     def _problems(self) -> list[str]:
         own = [each for each in (self._breaker.problem, self._file.problem, self._disk.problem) if each is not None]
-        return [*own, *(f"blind on {gpu}: {blind.why}" for gpu, blind in self._sight.items()), *self._other_problems]
+        return [
+            *own,
+            *(f"NVML unavailable for {gpu}: {blind.why}" for gpu, blind in self._sight.items()),
+            *self._other_problems,
+        ]
