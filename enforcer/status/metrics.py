@@ -29,28 +29,28 @@ class Metrics:
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self.violations: Final = self._counter("limit_violations", "Containers found over quota.", "action")
-        self.results: Final = self._counter("kill_results", "What came of decisions to kill.", "reason")
-        self.signalled: Final = self._counter("process_results", "Processes acted upon.", "reason")
+        self.violations: Final = self._counter("limit_violations", "Detections of containers over quota.", "action")
+        self.results: Final = self._counter("kill_results", "Results of kill decisions.", "reason")
+        self.signalled: Final = self._counter("process_results", "Results of kills, per process.", "reason")
         self.released: Final = self._counter(
-            "mps_clients_terminated", "MPS clients of pods being deleted, released before they are killed.", "reason"
+            "mps_clients_terminated", "MPS clients of deleted pods that the enforcer terminated.", "reason"
         )
         self.failed: Final = self._counter(
-            "memory_failures", "Containers that failed, likely for want of GPU memory.", "reason", "gpu"
+            "memory_failures", "Containers that likely failed for want of GPU memory.", "reason", "gpu"
         )
-        self.nvml_errors: Final = self._counter("nvml_errors", "Looks at a GPU that failed.", "reason")
-        self.record_errors: Final = self._counter("audit_write_errors", "Records that could not be made durable.")
+        self.nvml_errors: Final = self._counter("nvml_errors", "Failed NVML samples.", "reason")
+        self.record_errors: Final = self._counter("audit_write_errors", "Audit records that failed to write.")
         self.claim_seconds: Final = Histogram(
             "gpu_share_claim_duration_seconds",
-            "Preparing a claim for the kubelet, or undoing it.",
+            "Duration of preparing or unpreparing a claim.",
             ("operation",),
             buckets=(*BUCKETS, 10.0, 20.0),
             registry=self.registry,
         )
         self.claim_failures: Final = self._counter(
-            "claim_failures", "Claims not prepared or undone.", "operation", "reason"
+            "claim_failures", "Failed prepare and unprepare calls.", "operation", "reason"
         )
-        self.failures: Final = self._counter("enforcer_failures", "Bugs: kills that ended in an exception.")
+        self.failures: Final = self._counter("enforcer_failures", "Kills that raised an exception (a bug).")
         self.latest: Final = Latest()
         self.registry.register(self.latest)
         for action in ("warned", "in_debt", "killed", "rate_limited", "breaker_open", "back_under"):
@@ -73,41 +73,37 @@ class Latest(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges of one moment."""
         status = self.status
-        yield _plain("enforcer_enforcing", "1 while over-quota processes are ended.", status.get("enforcing", False))
-        yield _plain("enforcer_problems", "Things that hinder enforcement.", len(status.get("problems", ())))
+        yield _plain("enforcer_enforcing", "1 while the enforcer may kill.", status.get("enforcing", False))
+        yield _plain("enforcer_problems", "Problems in status.json.", len(status.get("problems", ())))
         kills = status.get("kills", {})
-        yield _plain(
-            "breaker_open", "1 while the breaker keeps anybody from being killed.", kills.get("breakerOpen", 0)
-        )
+        yield _plain("breaker_open", "1 while the circuit breaker is open: no kills.", kills.get("breakerOpen", 0))
         gpus = status.get("gpus", ())
         yield _of_gpu("gpu_memory_used_bytes", "GPU memory in use.", "usedMib", gpus)
-        yield _of_gpu("gpu_memory_total_bytes", "GPU memory there is.", "memoryMib", gpus)
-        yield _of_gpu("gpu_memory_unattributed_bytes", "In use by no process we see.", "unattributedMib", gpus)
+        yield _of_gpu("gpu_memory_total_bytes", "Total GPU memory.", "memoryMib", gpus)
+        yield _of_gpu("gpu_memory_unattributed_bytes", "GPU memory of no visible process.", "unattributedMib", gpus)
         yield _growth(gpus)
-        blind = GaugeMetricFamily("gpu_share_gpu_nvml_unavailable", "1 while the GPU cannot be read.", labels=["gpu"])
+        blind = GaugeMetricFamily("gpu_share_gpu_nvml_unavailable", "1 while NVML is unavailable.", labels=["gpu"])
         for gpu in gpus:
             blind.add_metric([gpu["uuid"]], gpu["blind"] is not None)
         yield blind
         lasts = GaugeMetricFamily(
             "gpu_share_gpu_nvml_unavailable_seconds",
-            "Since when the GPU cannot be read, and why.",
+            "Seconds for which NVML has been unavailable, by reason.",
             labels=["gpu", "reason"],
         )
         for gpu in gpus:
             if gpu.get("blindFor") is not None:
                 lasts.add_metric([gpu["uuid"], gpu["blindReason"] or ""], gpu["blindFor"])
         yield lasts
-        yield _condition("gpu_contended", "1 while somebody else offers the GPU as well.", "contended", gpus)
-        yield _condition(
-            "gpu_unhealthy", "1 while the GPU gets no new shares because it is not well.", "unhealthy", gpus
-        )
+        yield _condition("gpu_contended", "1 while another driver offers the GPU too.", "contended", gpus)
+        yield _condition("gpu_unhealthy", "1 while the GPU is unhealthy and gets no new shares.", "unhealthy", gpus)
         containers = status.get("containers", ())
-        yield _of_container("container_memory_used_bytes", "GPU memory a container holds.", "usedMib", containers)
-        yield _of_container("container_memory_quota_bytes", "Quota of a container in bytes.", "quotaMib", containers)
-        yield _of_container("container_debt_seconds", "Seconds over quota that count.", "debt", containers, 1)
-        yield _of_container("container_mps_clients", "MPS clients a container has.", "mpsClients", containers, 1)
+        yield _of_container("container_memory_used_bytes", "GPU memory in use by a container.", "usedMib", containers)
+        yield _of_container("container_memory_quota_bytes", "GPU memory quota of a container.", "quotaMib", containers)
+        yield _of_container("container_debt_seconds", "Debt: seconds of earlier violations.", "debt", containers, 1)
+        yield _of_container("container_mps_clients", "MPS clients of a container.", "mpsClients", containers, 1)
         yield _of_container(
-            "container_mps_clients_allowed", "MPS clients its share counts as.", "mpsClientsAllowed", containers, 1
+            "container_mps_clients_allowed", "MPS clients a share reserves.", "mpsClientsAllowed", containers, 1
         )
         yield _limit_states(containers)
 
@@ -125,7 +121,7 @@ def _of_gpu(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
 
 
 def _growth(gpus: Any) -> GaugeMetricFamily:
-    help_ = "By how much it grew; of a container where it alone ran kernels meanwhile. A hint, and no reason to kill."
+    help_ = "Growth of unattributed GPU memory; labels name a container if it alone ran kernels meanwhile. A hint only."
     family = GaugeMetricFamily("gpu_share_gpu_memory_unattributed_growth_bytes", help_, labels=_OF_CONTAINER)
     for gpu in gpus:
         if (found := gpu.get("unattributedGrowth")) is not None:
@@ -142,7 +138,7 @@ def _condition(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
 
 
 def _limit_states(containers: Any) -> GaugeMetricFamily:
-    help_ = "1 for what is known of a container's limit: InForce, PerProcessOnly, NotApplied, LimitEscaped or Unknown."
+    help_ = "1 for the verified state of a limit: InForce, PerProcessOnly, NotApplied, LimitEscaped or Unknown."
     family = GaugeMetricFamily("gpu_share_limit_state", help_, labels=[*_OF_CONTAINER, "backend", "state"])
     for container in containers:
         if (limit := container.get("limit")) is not None:

@@ -69,7 +69,7 @@ def test_without_a_status_file_it_fails_and_says_so(tmp_path: Path) -> None:
 
 
 def test_while_the_share_is_not_ready_it_fails_and_says_why(tmp_path: Path) -> None:
-    waiting = "the MPS daemon of GPU-1 does not take clients at the moment"
+    waiting = "the MPS daemon of GPU-1 does not accept clients at the moment"
     passed, said = probe(written(tmp_path, {**CALM, "ready": False, "waiting": waiting}))
     assert not passed
     assert said == f"the share of the GPU is not ready: {waiting}\n"
