@@ -234,8 +234,7 @@ REFUSALS: list[tuple[Object, Object, str]] = [
     (
         allocated("mine", HAND, gpu("card", 3000), gpu("card", 3000)),
         HAND,
-        "request card of claim mine got the same device 2 times; add the constraint distinctAttribute: "
-        "gpu-share.io/uuid",
+        "request card of claim mine got the same device 2 times; add the constraint distinctAttribute",
     ),
     (
         allocated("mine", HAND, gpu("card", 3000, device="gpu-9")),

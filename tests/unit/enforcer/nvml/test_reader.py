@@ -97,7 +97,7 @@ def test_a_process_that_ends_between_list_and_total_blinds_nobody(
     monkeypatch.setattr(reader, "_memory", lambda handle: next(totals, None) or whole(handle))
     assert [process.used_mib for process in reader.sample(uuid).processes] == [4096]
     monkeypatch.setattr(reader, "_memory", lambda _: empty)
-    with pytest.raises(NvmlError, match="processes with 4096 MiB on .*, but 0"):
+    with pytest.raises(NvmlError, match=r"processes with 4096 MiB on .*, but 0"):
         reader.sample(uuid)
 
 
