@@ -176,7 +176,7 @@ def test_a_log_that_may_be_somebody_elses_is_not_written(tmp_path: Path) -> None
         log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7", lock=lock)
         log.intent({"pid": 7})
         (tmp_path / "state" / "lock").unlink()
-        with pytest.raises(RecordError, match="was taken away"):
+        with pytest.raises(RecordError, match="removed or replaced"):
             log.intent({"pid": 8})
         assert log.problem == lock.lost()
     assert len(records(tmp_path / "audit")) == 1
