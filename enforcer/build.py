@@ -354,7 +354,7 @@ def _slices(node: Node, shares: Shares, mps: Mps, availability: GpuAvailability,
     own = EnforcerProcesses(node.attributor, mps.manager, _launcher(options))
     offering = SliceController(node.cluster, options.node, node.policy, availability, own, shares.modes)
     manager.add_problem_check(lambda: offering.problem, Reason.API_UNREACHABLE)
-    manager.add_ready_check(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
+    manager.add_ready_check(lambda: None if offering.offered else offering.problem or "no ResourceSlices published yet")
     turns = Turns(offering, node.watch, shares.checkpoint, node.slices_due, dra)
     manager.add("offer", turns.offer, every=OFFER_EVERY, wake=node.slices_due, thread=SLICES)
     manager.add("offer-due", turns.hasten, every=options.poll_seconds, thread=SCHEDULER)

@@ -225,13 +225,13 @@ class EnforcementLoop:
             return DetectorState()
         except OSError as error:
             log.warning(
-                "grace periods start anew", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=str(error)
+                "grace periods restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=str(error)
             )
             return DetectorState()
         found = state_file.decode(data, self._boot, self._clock()) if self._boot else None
         if found is None:
-            why = "it cannot be read, or is of another boot or version"
-            log.warning("grace periods start anew", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
+            why = "the file is damaged, or from another boot or another version"
+            log.warning("grace periods restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
         return found or DetectorState()
 
     def _remember(self) -> None:
@@ -250,7 +250,7 @@ class EnforcementLoop:
             files.replace(self._folder / state_file.NAME, data)
         except OSError as error:
             if str(error) != self._unkept:
-                log.warning("grace periods not kept", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
+                log.warning("grace periods not saved", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
             self._unkept = str(error)
             self._remembered = b""  # the next look tries again
         else:
@@ -289,7 +289,7 @@ class EnforcementLoop:
         if back:
             log.info("NVML readable again", reason=str(reason), gpu=change.gpu)
         elif change.turn is nvml_outage.Transition.LOST:
-            log.warning("blind", reason=str(reason), gpu=change.gpu, error=change.blind.why)
+            log.warning("NVML unavailable", reason=str(reason), gpu=change.gpu, error=change.blind.why)
         if (note := nvml_outage.operator_message(change, self._clock())) is not None:
             self._parts.events.report(NodeEvent(reason, note, warning=not back))
 
@@ -385,6 +385,6 @@ class EnforcementLoop:
             (self._breaker.problem, Reason.BREAKER_OPEN),
             (self._file.problem, Reason.AUDIT_UNWRITABLE),
             (self._disk.problem, Reason.AUDIT_UNWRITABLE),
-            *((f"blind on {gpu}: {blind.why}", blind.reason) for gpu, blind in self._sight.items()),
+            *((f"NVML unavailable for {gpu}: {blind.why}", blind.reason) for gpu, blind in self._sight.items()),
         )
         return [*(Problem(each, reason) for each, reason in own if each is not None), *self._other_problems]

@@ -100,7 +100,7 @@ class DraPlugin:
         try:
             self._driver.recover()
         except OSError as error:
-            raise ConfigError(f"the files of prepared claims cannot be brought in order: {error}") from error
+            raise ConfigError(f"the driver cannot restore the files of prepared claims: {error}") from error
         self._setup.modes_changed.set()
         self._sockets.start()
 

@@ -28,10 +28,13 @@ log = structlog.get_logger()
 
 NAME: Final = "breaker-open.json"
 NAMED: Final = 3
-"""So many namespaces are named that opened the breaker."""
+"""At most so many namespaces are named in the reason of an open breaker."""
 MAX_REASON: Final = 300
 """Characters of a reason that are kept."""
-OPEN: Final = f"the breaker is open, nobody is killed; see who is over their quota and why, then `{RESET}` on this node"
+OPEN: Final = (
+    "the circuit breaker is open, so the enforcer kills nothing; find the containers over quota, then run "
+    f"`{RESET}` on this node"
+)
 
 
 class CircuitBreaker:
@@ -65,7 +68,7 @@ class CircuitBreaker:
         if (stands or (stands is None and written)) and not state.open:
             return _opened(state)
         if state.open and written and stands is False:
-            log.warning("the breaker is closed", reason=str(Reason.RECOVERED), file=NAME)
+            log.warning("circuit breaker closed: an operator removed its file", reason=str(Reason.RECOVERED), file=NAME)
             self._written = False
             return close_breaker(state)
         return state
@@ -83,10 +86,12 @@ class CircuitBreaker:
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:  # while it stands nobody is killed; the next iteration tries again
-            log.critical("the breaker's file stays", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
+            log.critical(
+                "file of the circuit breaker not removed", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error)
+            )
             return
         self._written = self._closing = self.is_open = False
-        log.warning("the breaker has closed: what opened it is over", reason=str(Reason.RECOVERED), file=NAME)
+        log.warning("circuit breaker closed: its cause has ended", reason=str(Reason.RECOVERED), file=NAME)
 
     def _write(self, state: DetectorState) -> None:
         if self._looked():
@@ -101,7 +106,9 @@ class CircuitBreaker:
             files.replace(self._path, json.dumps(content).encode() + b"\n", durable=True)
             self._written = True
         except OSError as error:
-            log.critical("the breaker's state is not kept", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
+            log.critical(
+                "file of the circuit breaker not written", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error)
+            )
 
     def _looked(self) -> bool | None:
         """Whether the file is there; ``None`` where the disk cannot tell."""

@@ -119,7 +119,7 @@ class LimitApplier:
                 return AppliedLimit()
             key, folder = _key(quota), self._folder(quota)
             if folder is None:
-                return AppliedLimit(why="its cgroup is not found")
+                return AppliedLimit(why="the enforcer does not find the container's cgroup")
             try:
                 found = self._driver.cgroup_limit_mib(quota.gpu, str(folder))
             except NvmlError as error:
@@ -165,7 +165,11 @@ class LimitApplier:
             self._driver.set_cgroup_limit(quota.gpu, str(folder), quota.memory_mib)
         except NvmlError as error:
             self._pauses[key] = PAUSE
-            self._complain(key, f"limit of {quota.namespace}/{quota.pod} container {quota.container}: {error.message}")
+            self._complain(
+                key,
+                f"the driver refused the limit of {quota.namespace}/{quota.pod} container {quota.container}: "
+                f"{error.message}",
+            )
             return
         self._set[key] = quota.memory_mib
         self._failures.pop(key, None)

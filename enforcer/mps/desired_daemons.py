@@ -285,5 +285,5 @@ class DaemonPlanner:
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:
-            log.warning("MPS daemons cannot be looked after", reason=str(Reason.MPS_UNREACHABLE), error=problem)
+            log.warning("MPS daemons not supervised", reason=str(Reason.MPS_UNREACHABLE), error=problem)
         self.problem = problem

@@ -179,7 +179,7 @@ class NvmlReader:
             raise classify_error(_number(error), str(error)) from error
         except (IndexError, ValueError) as error:
             self.close()
-            raise NvmlError(f"NVML's answer cannot be read: {error}", Reason.IMPLAUSIBLE_SAMPLE) from error
+            raise NvmlError(f"the enforcer cannot parse NVML's answer: {error}", Reason.IMPLAUSIBLE_SAMPLE) from error
 
     def _handle(self, uuid: str) -> Any:
         if uuid not in self._handles:
@@ -193,7 +193,7 @@ class NvmlReader:
         system = driver, (cuda[0], cuda[1] // 10)
         found = {index: self._read_known(index, *system) for index in range(nvml.nvmlDeviceGetCount())}
         if found and not any(found.values()):
-            raise NvmlError("the driver has lost every GPU; they need a reset", Reason.GPU_LOST)
+            raise NvmlError("the driver has lost every GPU; reset the GPUs or reboot the node", Reason.GPU_LOST)
         self._seen = {index: gpu for index, gpu in found.items() if gpu is not None}
         instances = [each for gpu in self._seen.values() for each in self._instances(gpu)]
         return (*self._seen.values(), *(each._replace(index=len(found) + n) for n, each in enumerate(instances)))

@@ -95,9 +95,9 @@ class AnchorPublisher:
         try:
             wrote = self._bring(self._log.head)
         except ClusterError as error:
-            self._complain(error.reason, f"the audit log's head is not anchored: {error.message}")
+            self._complain(error.reason, f"the enforcer cannot write the audit log's anchor: {error.message}")
         except OSError as error:
-            self._complain(Reason.AUDIT_UNWRITABLE, f"the audit log's head is not anchored: {error}")
+            self._complain(Reason.AUDIT_UNWRITABLE, f"the enforcer cannot read the audit log: {error}")
         else:
             if wrote:
                 self._wrote = self._clock()
@@ -128,8 +128,10 @@ class AnchorPublisher:
         return {item["metadata"]["name"]: item for item in items}
 
     def _lost(self, name: str, seen: ChainHead) -> None:
-        told = f"ResourceSlice {name} has seen record {seen}, which this node's audit log does not hold"
-        problem = f"{told}: it was cut, replaced or begun anew; to anchor it anew: {REMOVE.format(slice=name)}"
+        told = f"ResourceSlice {name} has the anchor {seen}, but the audit log of this node has no such record"
+        problem = (
+            f"{told}: the log was cut, replaced or restarted; to set a new anchor, run {REMOVE.format(slice=name)}"
+        )
         if problem != self.lost:
             self._events.report(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))
         self.lost, self.problem = problem, None

@@ -49,7 +49,7 @@ DEFAULT_CONTEXT_MIB: Final = 1024
 SHAREABLE_SINCE: Final = (7, 0)
 """Volta: older GPUs have no memory limit per MPS client."""
 STATUS_DEVICE: Final = "status"
-MIG_HINT: Final = f"node label {NODE_MODE}=mig offers instances"
+MIG_HINT: Final = f"set the node label {NODE_MODE}=mig to share MIG instances"
 LIMIT_BACKEND: Final = "limitBackend"
 MAX_LABEL: Final = 63
 ARCHITECTURES: Final = (
@@ -132,8 +132,10 @@ def select_gpus(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
     unknown = [entry for entry in entries if entry not in by_name]
     known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
     if unknown or not entries:
-        said = f"{unknown[0]!r} is not a GPU of this node" if unknown else f"{wanted!r} names no GPU"
-        raise ConfigError(f"node annotation {NODE_GPUS}: {said}; it has {known}: name some of these, or remove it")
+        said = f"{unknown[0]!r} is not a GPU of this node" if unknown else f"{wanted!r} lists no GPU"
+        raise ConfigError(
+            f"node annotation {NODE_GPUS}: {said}; write one or more of {known}, or remove the annotation"
+        )
     chosen = {by_name[entry].uuid for entry in entries}
     return tuple(gpu for gpu in gpus if chosen & {gpu.uuid, gpu.parent})
 
@@ -246,7 +248,11 @@ def _objection(
     if contended is not None:
         return f"{Reason.CONTENDED}: {contended}"
     if gpu.mig_enabled:
-        return "it is in MIG mode and has no instance" if ways.wanted is Mode.MIG else f"it is in MIG mode; {MIG_HINT}"
+        return (
+            "the GPU is in MIG mode but has no instance"
+            if ways.wanted is Mode.MIG
+            else f"the GPU is in MIG mode; {MIG_HINT}"
+        )
     if (changing := ways.objection(gpu.uuid)) is not None:
         return changing
     judge = _objection_to_instance if gpu.parent is not None else _objection_to_gpu
@@ -255,21 +261,21 @@ def _objection(
 
 def _objection_to_gpu(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> str | None:
     if mode is Mode.MPS and gpu.compute_capability < SHAREABLE_SINCE:
-        return f"it is a {architecture(gpu.compute_capability)} GPU; sharing through MPS needs Volta or newer"
+        return f"the GPU is a {architecture(gpu.compute_capability)}; sharing through MPS needs Volta or newer"
     left = capacity_mib(gpu, policy, foreign_mib, mode)
     if left <= policy.min_memory_mib:
         # The API server refuses a capacity that has no room for one step above the smallest share.
-        return f"{left} MiB are left for shares, not more than the smallest share of {policy.min_memory_mib} MiB"
+        return f"{left} MiB are free for shares, but shares need more than the minimum of {policy.min_memory_mib} MiB"
     return None
 
 
 def _objection_to_instance(gpu: Gpu, _: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> str | None:
     if mode is not Mode.MIG:
-        return f"it is a MIG instance; {MIG_HINT}"
+        return f"the device is a MIG instance; {MIG_HINT}"
     if not gpu.profile:
-        return "the driver does not say of which profile it is, so nobody could ask for it"
+        return "the driver does not report the profile of the MIG instance, so no claim could select it"
     if foreign_mib:
-        return f"processes of no share hold {foreign_mib} MiB of it"
+        return f"processes without a share use {foreign_mib} MiB of the MIG instance"
     return None
 
 

@@ -26,7 +26,7 @@ VAIN: Final = 3
 """So often the same slices are written that are never found as written, before a missing feature gate is blamed."""
 GATES: Final = {"allowMultipleAllocations": "DRAConsumableCapacity", "taints": "DRADeviceTaints"}
 """Fields of a device that an API server drops without a word where their gate is off."""
-DROPS: Final = "the API server drops part of the ResourceSlices: switch {} on; gpu-share check"
+DROPS: Final = "the API server drops fields of the ResourceSlices: enable {}, then run gpu-share check"
 OPEN: Final = ("attributes", "capacity")
 """Maps of ours in which an entry we did not write is a difference; elsewhere the server may add defaults."""
 

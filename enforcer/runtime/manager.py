@@ -177,7 +177,7 @@ class Manager:
 def _join(thread: threading.Thread, end: float) -> None:
     thread.join(max(0.0, end - time.monotonic()))
     if thread.is_alive():
-        log.warning("part does not stop, left behind", reason=str(Reason.INTERNAL), part=thread.name)
+        log.warning("component did not stop in time", reason=str(Reason.INTERNAL), part=thread.name)
 
 
 def _answers(checks: Iterable[Check]) -> Iterator[str]:

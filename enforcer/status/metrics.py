@@ -42,28 +42,28 @@ class Metrics:
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self.violations: Final = self._counter("limit_violations", "Containers found over quota.", "action")
-        self.results: Final = self._counter("kill_results", "What came of decisions to kill.", "reason")
-        self.signalled: Final = self._counter("process_results", "Processes acted upon.", "reason")
+        self.violations: Final = self._counter("limit_violations", "Detections of containers over quota.", "action")
+        self.results: Final = self._counter("kill_results", "Results of kill decisions.", "reason")
+        self.signalled: Final = self._counter("process_results", "Results of kills, per process.", "reason")
         self.released: Final = self._counter(
-            "mps_clients_terminated", "MPS clients of pods being deleted, released before they are killed.", "reason"
+            "mps_clients_terminated", "MPS clients of deleted pods that the enforcer terminated.", "reason"
         )
         self.failed: Final = self._counter(
-            "memory_failures", "Containers that failed, likely for want of GPU memory.", "reason", "gpu"
+            "memory_failures", "Containers that likely failed for want of GPU memory.", "reason", "gpu"
         )
-        self.nvml_errors: Final = self._counter("nvml_errors", "Looks at a GPU that failed.", "reason")
-        self.record_errors: Final = self._counter("audit_write_errors", "Records that could not be made durable.")
+        self.nvml_errors: Final = self._counter("nvml_errors", "Failed NVML samples.", "reason")
+        self.record_errors: Final = self._counter("audit_write_errors", "Audit records that failed to write.")
         self.claim_seconds: Final = Histogram(
             "gpu_share_claim_duration_seconds",
-            "Preparing a claim for the kubelet, or undoing it.",
+            "Duration of preparing or unpreparing a claim.",
             ("operation",),
             buckets=(*BUCKETS, 10.0, 20.0),
             registry=self.registry,
         )
         self.claim_failures: Final = self._counter(
-            "claim_failures", "Claims not prepared or undone.", "operation", "reason"
+            "claim_failures", "Failed prepare and unprepare calls.", "operation", "reason"
         )
-        self.failures: Final = self._counter("enforcer_failures", "Bugs: kills that ended in an exception.")
+        self.failures: Final = self._counter("enforcer_failures", "Kills that raised an exception (a bug).")
         self.latest: Final = Latest()
         self.registry.register(self.latest)
         self._zero()
@@ -167,7 +167,7 @@ def _of_gpu(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
 
 
 def _growth(gpus: Any) -> GaugeMetricFamily:
-    help_ = "By how much it grew; of a container where it alone ran kernels meanwhile. A hint, and no reason to kill."
+    help_ = "Growth of unattributed GPU memory; labels name a container if it alone ran kernels meanwhile. A hint only."
     family = GaugeMetricFamily("gpu_share_gpu_memory_unattributed_growth_bytes", help_, labels=_OF_CONTAINER)
     for gpu in gpus:
         if (found := gpu.get("unattributedGrowth")) is not None:
@@ -217,7 +217,7 @@ def _condition(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
 
 
 def _limit_states(containers: Any) -> GaugeMetricFamily:
-    help_ = "1 for what is known of a container's limit: InForce, PerProcessOnly, NotApplied, LimitEscaped or Unknown."
+    help_ = "1 for the verified state of a limit: InForce, PerProcessOnly, NotApplied, LimitEscaped or Unknown."
     family = GaugeMetricFamily("gpu_share_limit_state", help_, labels=[*_OF_CONTAINER, "backend", "state"])
     for container in containers:
         if (limit := container.get("limit")) is not None:

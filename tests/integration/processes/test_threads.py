@@ -156,7 +156,7 @@ def test_the_threads_are_those_of_the_table_and_no_more_than_twelve_last_beside_
         assert found["release-GPU"] == 2
         enforcer.terminate()
         assert enforcer.wait(30) == 0, (machine.root / "enforcer.log").read_text()
-        assert "left behind" not in (machine.root / "enforcer.log").read_text()
+        assert "did not stop in time" not in (machine.root / "enforcer.log").read_text()
 
 
 def _released(machine: Machine) -> int:

@@ -71,7 +71,7 @@ def test_a_new_claim_waits_for_the_api_server(world: World) -> None:
     world.api.down = True
     error = refused(world, ref)
     assert error.reason is Reason.API_UNREACHABLE
-    assert "it is tried again" in error.message
+    assert "the kubelet retries" in error.message
     world.api.down = False
     assert world.driver.prepare(ref)
 
@@ -87,7 +87,7 @@ def test_undoing_needs_no_api_server_and_may_come_twice_or_first(world: World) -
 
 def test_a_claim_of_another_uid_is_refused(world: World) -> None:
     ref = world.tenant("tts")
-    assert "is gone; another has its name" in refused(world, ClaimRef(ref.namespace, ref.name, "other-uid")).message
+    assert "is gone; a new claim has the name" in refused(world, ClaimRef(ref.namespace, ref.name, "other-uid")).message
 
 
 def test_a_uid_that_is_a_path_is_refused(world: World) -> None:
@@ -196,7 +196,7 @@ def test_one_that_ends_on_another_gpu_is_in_nobodys_way(world: World) -> None:
 def test_gpus_that_cannot_be_read_fail_with_a_sentence_that_names_nobody(world: World) -> None:
     """What NVML complains of may be another tenant's process."""
     world.reader.all_broken = True
-    assert refused(world, world.tenant("tts")).message == "the node's GPUs cannot be read; it is tried again"
+    assert refused(world, world.tenant("tts")).message == "the driver cannot read the node's GPUs; the kubelet retries"
 
 
 def test_a_claim_of_a_device_with_an_older_name_is_refused_with_a_sentence_and_undone(world: World) -> None:
@@ -207,7 +207,7 @@ def test_a_claim_of_a_device_with_an_older_name_is_refused_with_a_sentence_and_u
     world.tenant("tts", device="gpu-0")
     world.restart()
     assert [each.device for each in world.store.prepared()[0].granted if each.gpu] == ["gpu-0"]
-    assert "device gpu-0 of pool gpu-7, which node gpu-7 does not have" in refused(world, ref).message
+    assert "device gpu-0 of pool gpu-7, but node gpu-7 has only" in refused(world, ref).message
     world.driver.unprepare(ref)
     assert world.tree() == {}
 
@@ -267,7 +267,7 @@ def test_a_torn_file_is_said_and_healed_by_preparing_again(world: World, damage:
     (world.state / "claims" / f"{ref.uid}.json").write_text(damage)
     world.restart()
     assert [each.name for each in world.store.prepared()] == [other.name]
-    assert f"claims/{ref.uid}.json cannot be read" in next(world.store.problems())
+    assert f"cannot read claims/{ref.uid}.json" in next(world.store.problems())
     assert (world.cdi / file_name(ref.uid)).exists()
     world.driver.prepare(ref)
     assert (world.tree(), list(world.store.problems())) == (tree, [])

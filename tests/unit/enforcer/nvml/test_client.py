@@ -235,7 +235,7 @@ def test_nobody_waits_longer_than_the_deadline_for_the_question_of_another(reade
 
 
 def test_a_program_that_is_not_there_is_an_error_and_no_crash() -> None:
-    with pytest.raises(NvmlError, match="cannot be started"):
+    with pytest.raises(NvmlError, match="cannot start the NVML worker"):
         NvmlClient(["/nowhere/python"]).gpus()
 
 

@@ -78,7 +78,7 @@ def test_a_contest_is_told_once_and_its_end_once() -> None:
     assert found.look(CARDS) == {}
     node.plugins = [("nvidia.com/gpu", [GPU])]
     for _ in range(3):
-        assert found.look(CARDS) == {GPU: "a device plugin offers it as nvidia.com/gpu"}
+        assert found.look(CARDS) == {GPU: "a device plugin offers the GPU as nvidia.com/gpu"}
     assert reporter.said() == [(Reason.CONTENDED, True)]
     node.plugins = []
     for _ in range(3):
@@ -112,9 +112,9 @@ def test_what_was_known_stands_while_a_source_is_away() -> None:
     node.plugins, node.slices = None, None
     assert set(found.look(CARDS)) == {GPU}
     assert [problem.partition(":")[0] for problem in found.problems()] == [
-        "the kubelet's PodResources cannot be read", "other drivers' ResourceSlices cannot be read",
+        "the enforcer cannot read the kubelet's PodResources", "the enforcer cannot read other drivers' ResourceSlices",
     ]  # fmt: skip
-    assert all("what it said last stands" in problem for problem in found.problems())
+    assert all("its last answer stays valid" in problem for problem in found.problems())
     node.plugins, node.slices = [], []
     assert (found.look(CARDS), list(found.problems())) == ({}, [])
 
@@ -124,7 +124,7 @@ def test_before_a_source_has_answered_no_gpu_is_ours() -> None:
     node, reporter, changed = Node(plugins=None), Reporter(), threading.Event()
     found = contests(node, reporter, changed)
     assert found.look(CARDS) == dict.fromkeys((GPU, OTHER_GPU), "the kubelet's PodResources cannot be read yet")
-    assert ["no GPU is shared until it can" in problem for problem in found.problems()] == [True]
+    assert ["no GPU is published until" in problem for problem in found.problems()] == [True]
     assert not changed.is_set()
     node.plugins = [("nvidia.com/gpu", [GPU])]
     assert set(found.look(CARDS)) == {GPU}
@@ -193,7 +193,7 @@ def test_a_lost_gpu_is_ill_at_once_and_told_once() -> None:
     assert [(each.quota.pod, each.reason, each.warning) for each in ward.told] == [
         ("tts", Reason.GPU_LOST, True), ("tts", Reason.RECOVERED, False),
     ]  # fmt: skip
-    assert "the driver has lost it" in ward.told[0].note
+    assert "the driver has lost the GPU" in ward.told[0].note
 
 
 def test_a_gpu_that_answers_nonsense_is_not_ill() -> None:
@@ -273,7 +273,7 @@ def test_a_contest_is_known_without_asking_once_it_was_found() -> None:
     assert (
         sharing.check(CARDS).contended
         == sharing.cached().contended
-        == {GPU: "a device plugin offers it as nvidia.com/gpu"}
+        == {GPU: "a device plugin offers the GPU as nvidia.com/gpu"}
     )
 
 

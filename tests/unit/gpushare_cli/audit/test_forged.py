@@ -109,7 +109,7 @@ def test_a_line_that_nobody_finishes_is_torn(tmp_path: Path, capsys: Any, monkey
     assert 0 < log_reader.LOOKS < 100
     waits = waiting(monkeypatch)
     code, out, _ = run(capsys, "verify", "--state", tmp_path)
-    assert (code, f"{last.name}:3: the line ends in the middle" in out) == (1, True)
+    assert (code, f"{last.name}:3: the line has no newline at its end: it is incomplete" in out) == (1, True)
     assert log_reader.LOOKS <= len(waits) <= log_reader.LOOKS + 1
 
 
@@ -234,7 +234,10 @@ def test_where_a_logs_beginning_is_in_doubt_both_places_are_named_as_files_have_
     code, out, _ = run(capsys, "verify", "--state", tmp_path)
     assert code == 1
     assert out.startswith(f"broken: {first.name}:1: records 1 to ")
-    assert f"; and {last.name}:{line}: record {int(last.stem[6:]) + line - 1} does not match its own hash" in out
+    assert (
+        f"; and {last.name}:{line}: `hash` of record {int(last.stem[6:]) + line - 1} is not the hash of its fields"
+        in out
+    )
 
 
 def test_an_anchor_is_compared_with_what_the_first_record_follows(tmp_path: Path, capsys: Any) -> None:
