@@ -32,5 +32,5 @@ def pod_name(pod: str, namespace: str | None) -> tuple[str, str]:
     if not name or "/" in before or (slash and not before):
         raise ConfigError(f"{pod!r:.200} is not a pod; write POD or NAMESPACE/POD")
     if before and namespace and before != namespace:
-        raise ConfigError(f"{pod} names namespace {before}, and -n {namespace}; leave one out")
+        raise ConfigError(f"{pod} names namespace {before}, but -n names {namespace}; give only one of the two")
     return before or namespace or "", name

@@ -135,7 +135,10 @@ def test_a_dry_run_asks_for_the_right_and_changes_nothing(cluster: Any, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((POD, "main", "5Gi"), "keeps 4Gi: 5Gi is more than was reserved: the pod has 4Gi of that GPU"),
+        (
+            (POD, "main", "5Gi"),
+            "keeps 4Gi: 5Gi is more than was reserved: the pod has 4Gi of that GPU",
+        ),
         ((POD, "main", "500Mi"), "below the minimum of 512Mi"),
         ((POD, "mian", "3Gi"), "no container named 'mian'; did you mean main?"),
         ((POD, "gpu-share", "3Gi"), "container gpu-share has no share of a GPU; those with one are main"),
@@ -205,7 +208,7 @@ def test_pods_that_do_not_run_or_have_no_share_are_refused(cluster: Any, capsys:
     content["claims"] = {}
     assert "has no share of a GPU that a node has prepared" in said(capsys, POD, "main", "3Gi")[1]
     content["pod"]["status"]["phase"] = "Pending"
-    assert "does not run (it is Pending)" in said(capsys, POD, "main", "3Gi")[1]
+    assert "is not running (phase Pending)" in said(capsys, POD, "main", "3Gi")[1]
     content["pod"]["metadata"]["deletionTimestamp"] = "2026"
     code, text = said(capsys, POD, "main", "3Gi")
     assert (code, "is being deleted" in text) == (1, True)
