@@ -65,11 +65,14 @@ def find_enforcers(api: KubeClient, namespace: str | None = None) -> list[Enforc
     where = path(APPS_V1, "daemonsets", namespace=namespace or "")
     sets, _ = api.list(where, labelSelector=LABELS)
     if not sets:
-        raise GpuShareError(f"no DaemonSet {NAME} in {namespace or 'any namespace'}: there is no enforcer to ask")
+        raise GpuShareError(
+            f"no DaemonSet {NAME} exists in {namespace or 'any namespace'}; install the enforcer, or "
+            "correct --enforcer-namespace"
+        )
     if len(sets) > 1:
         names = ", ".join(sorted(str(each["metadata"].get("namespace")) for each in sets))
         raise ConfigError(
-            f"several namespaces have a DaemonSet {NAME}: {names}; name ours with --enforcer-namespace NAMESPACE"
+            f"several namespaces have a DaemonSet {NAME}: {names}; choose one with --enforcer-namespace NAMESPACE"
         )
     home, uid = str(sets[0]["metadata"].get("namespace")), sets[0]["metadata"]["uid"]
     pods, _ = api.list(path(CORE_V1, "pods", namespace=home), labelSelector=f"app.kubernetes.io/name={NAME}")
@@ -109,7 +112,7 @@ def on_all_nodes(
         results = list(zip(sources, pool.map(one, sources), strict=True))
     failures = [(each, result) for each, result in results if isinstance(result, GpuShareError)]
     for each, error in failures:
-        warn(str(printable(f"node {each.node}: its log could not be read: {sentence(error)}")))
+        warn(str(printable(f"node {each.node}: cannot read the audit log: {sentence(error)}")))
     fine = [(each, result) for each, result in results if not isinstance(result, GpuShareError)]
     return AllNodes(fine, failed=bool(failures))
 
@@ -140,8 +143,8 @@ def _ending(pieces: Iterator[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         size, waited = size + len(piece), waited + time.monotonic() - asked
         if size > MOST or waited > LONGEST:
-            found = f"it did not come to its end in {size} bytes and {waited:.0f} s"
-            raise ClusterError(f"{found}; if it is so long, copy it from there and read the copy with --log")
+            found = f"reading did not finish within {size} bytes and {waited:.0f} s"
+            raise ClusterError(f"{found}; if the log is this long, copy it from the node and read the copy with --log")
         yield piece
         asked = time.monotonic()
 
