@@ -234,7 +234,7 @@ def test_a_watch_that_falls_silent_is_given_up(
     watch = cluster.watch("/pods", "7")
     try:
         assert next(watch)[1]["metadata"]["name"] == "p8"
-        with pytest.raises(ClusterError, match="connection broke|connection ended"):
+        with pytest.raises(ClusterError, match=r"connection broke|connection ended"):
             next(watch)
     finally:
         forgotten.set()

@@ -136,8 +136,10 @@ def test_what_the_cluster_saw_can_be_kept_and_held_against_logs_later(
         0,
         [
             f"gpu-7 {head} ResourceSlice gpu-7-gpu-share.io-0",
-            f"# gpu-7 9:sha256:{'0' * 64} Event asr/tts-0-0: not an anchor, because every user who may create "
-            "Events can forge it",
+            (
+                f"# gpu-7 9:sha256:{'0' * 64} Event asr/tts-0-0: not an anchor, because every user who may create "
+                "Events can forge it"
+            ),
         ],
     )
     kept.write_text(out)
