@@ -43,7 +43,7 @@ def serve(
     try:
         server = Server(address, pages(registry, not_ready), _report)
     except OSError as error:
-        raise ConfigError(f"{flag} {address[0]}:{address[1]} cannot be listened on: {error}") from error
+        raise ConfigError(f"{flag}: cannot listen on {address[0]}:{address[1]}: {error}") from error
     stopped = threading.Event()
     thread = threading.Thread(target=_run, args=(server, stopped), name="metrics-server", daemon=True)
     thread.start()
@@ -70,7 +70,7 @@ def pages(registry: CollectorRegistry, not_ready: Callable[[], str | None]) -> P
         if path == "/metrics":
             return Answer(generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4)
         if path != "/readyz":
-            return text("there are /metrics and /readyz", HTTPStatus.NOT_FOUND)
+            return text("page not found; the pages are /metrics and /readyz", HTTPStatus.NOT_FOUND)
         why = not_ready()
         return text(why, HTTPStatus.SERVICE_UNAVAILABLE) if why else text("ok")
 
@@ -88,4 +88,4 @@ def _run(server: Server, stopped: threading.Event) -> None:
 
 
 def _report(bug: Exception) -> None:
-    log.error("a page could not be served", reason=str(Reason.INTERNAL), exc_info=bug)
+    log.error("the metrics server failed", reason=str(Reason.INTERNAL), exc_info=bug)

@@ -60,11 +60,14 @@ def find_enforcers(api: KubeClient, namespace: str | None = None) -> list[Enforc
     where = path(APPS_V1, "daemonsets", namespace=namespace or "")
     sets, _ = api.list(where, labelSelector=LABELS)
     if not sets:
-        raise GpuShareError(f"no DaemonSet {NAME} in {namespace or 'any namespace'}: there is no enforcer to ask")
+        raise GpuShareError(
+            f"no DaemonSet {NAME} exists in {namespace or 'any namespace'}; install the enforcer, or "
+            "correct --enforcer-namespace"
+        )
     if len(sets) > 1:
         names = ", ".join(sorted(str(each["metadata"].get("namespace")) for each in sets))
         raise ConfigError(
-            f"several namespaces have a DaemonSet {NAME}: {names}; name ours with --enforcer-namespace NAMESPACE"
+            f"several namespaces have a DaemonSet {NAME}: {names}; choose one with --enforcer-namespace NAMESPACE"
         )
     home, uid = str(sets[0]["metadata"].get("namespace")), sets[0]["metadata"]["uid"]
     pods, _ = api.list(path(CORE_V1, "pods", namespace=home), labelSelector=f"app.kubernetes.io/name={NAME}")

@@ -162,12 +162,12 @@ def load(folder: Path) -> NodeStatus:
     try:
         raw = json.loads(_end_of(file, MAX_BYTES).decode("utf-8"))
     except OSError as error:
-        hint = "run this on a node with the enforcer, or give --state"
+        hint = "run this command on a node with the enforcer, or give --state"
         raise ConfigError(f"{file}: {error.strerror}; {hint}") from None
     except (ValueError, RecursionError):
         raw = None
     if not isinstance(raw, dict):
-        raise GpuShareError(f"{file} is not an enforcer's status")
+        raise GpuShareError(f"{file} is not a status file of the enforcer")
     return read(raw, endings(folder / FOLDER))
 
 

@@ -23,9 +23,9 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def add_enforcers(parser: argparse.ArgumentParser, when: str = "") -> None:
-    """Add where the enforcers are; ``when`` ends the text of its help."""
-    what = f"where the enforcers are{when} (wherever they are)"
-    parser.add_argument("--enforcer-namespace", metavar="NAMESPACE", help=what)
+    """Add the namespace of the enforcers; ``when`` names the options that use it."""
+    text = f"namespace of the enforcer DaemonSet{when} (default: search all namespaces)"
+    parser.add_argument("--enforcer-namespace", metavar="NAMESPACE", help=text)
 
 
 def pod_name(pod: str, namespace: str | None) -> tuple[str, str]:
@@ -38,5 +38,5 @@ def pod_name(pod: str, namespace: str | None) -> tuple[str, str]:
     if not name or "/" in before or (slash and not before):
         raise ConfigError(f"{pod!r:.200} is not a pod; write POD or NAMESPACE/POD")
     if before and namespace and before != namespace:
-        raise ConfigError(f"{pod} names namespace {before}, and -n {namespace}; leave one out")
+        raise ConfigError(f"{pod} names namespace {before}, but -n names {namespace}; give only one of the two")
     return before or namespace or "", name

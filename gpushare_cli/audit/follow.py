@@ -30,7 +30,7 @@ REFRESH_SECONDS: Final = 30.0
 """After this time the pods of the enforcer are listed again, for new nodes and replaced pods."""
 MAX_WAITING: Final = 1000
 """If this many lines wait to be shown, no more are read."""
-NOT_PRINTED: Final = "not in the pod's log; 'gpu-share audit show -A' reads them from the node"
+NOT_PRINTED: Final = "missing in the enforcer pod's log; read the node's audit log with 'gpu-share audit show -A'"
 Item = bytes | ClusterError
 
 
@@ -125,7 +125,9 @@ class _Streams:
     def _start(self) -> None:
         enforcers = enforcer_pods.find_enforcers(self._api, self._namespace)
         if any(enforcer.silent for enforcer in enforcers):
-            raise GpuShareError("the enforcers print no records (--audit-to=none); use 'gpu-share audit show -A'")
+            raise GpuShareError(
+                "the enforcers do not print audit records (--audit-to=none); use 'gpu-share audit show -A'"
+            )
         for enforcer in enforcers:
             if enforcer.pod not in self._pods:
                 self._pods.add(enforcer.pod)
@@ -162,11 +164,11 @@ class _Node:
         """Show a line if it is a record that is new and asked for; report an error once until the log is read again."""
         if isinstance(item, ClusterError):
             if not self._failed:
-                self._warn(f"its log cannot be followed: {sentence(item)}; retrying")
+                self._warn(f"cannot follow the log of the enforcer pod: {sentence(item)}; retrying")
             self._failed = True
             return
         if self._failed:
-            self._warn("its log is followed again")
+            self._warn("the log of the enforcer pod is readable again")
         self._failed = False
         with suppress(RecordError):  # a line of the enforcer's own log
             self._show(item, read(item))

@@ -51,7 +51,7 @@ def on_all_nodes(
     results = asked([source(api, enforcer) for enforcer in find_enforcers(api, namespace)], work, at_once)
     failures = [(each, result) for each, result in results if isinstance(result, GpuShareError)]
     for each, error in failures:
-        warn(str(printable(f"node {each.node}: its log could not be read: {sentence(error)}")))
+        warn(str(printable(f"node {each.node}: cannot read the audit log: {sentence(error)}")))
     fine = [(each, result) for each, result in results if not isinstance(result, GpuShareError)]
     return AllNodes(fine, failed=bool(failures))
 
@@ -82,8 +82,8 @@ def _ending(pieces: Iterator[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         size, waited = size + len(piece), waited + time.monotonic() - asked
         if size > MOST or waited > LONGEST:
-            found = f"it did not come to its end in {size} bytes and {waited:.0f} s"
-            raise ClusterError(f"{found}; if it is so long, copy it from there and read the copy with --log")
+            found = f"reading did not finish within {size} bytes and {waited:.0f} s"
+            raise ClusterError(f"{found}; if the log is this long, copy it from the node and read the copy with --log")
         yield piece
         asked = time.monotonic()
 

@@ -50,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "explain",
-        help="say what was or would be done to a pod, and why",
+        help="explain what gpu-share did or would do with a pod, and why",
         description="Say what a pod of the cluster asked for, what it was given and what was done to it; which pods a "
         "workload has, and why not more; what would be done to the pods of a manifest (-f); or, on a node, what its "
         "enforcer thinks of a pod (--state).",

@@ -257,7 +257,7 @@ class Controller:
         taken = self._index.is_taken(key)
         if taken and key not in self._reported:
             log.error(
-                "another template has the name that pods take theirs from; delete it, and the right one is made",
+                "claim template not created: another ResourceClaimTemplate has its name; delete that one",
                 reason=Reason.TEMPLATE_CONFLICT, namespace=key[0], template=key[1],
             )  # fmt: skip
         (self._reported.add if taken else self._reported.discard)(key)
@@ -337,6 +337,6 @@ def _unavailable(error: ClusterError) -> bool:
 
 def _say_forged(pod: Object, key: Key) -> None:
     log.error(
-        "the pod names a claim template that its own content does not give; it is not created",
+        "claim template not created: the pod names a claim template that does not match its annotations",
         reason=Reason.TEMPLATE_MISMATCH, namespace=key[0], pod=pod["metadata"].get("name"), template=key[1],
     )  # fmt: skip

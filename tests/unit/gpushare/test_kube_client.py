@@ -143,7 +143,7 @@ def test_a_missing_kubeconfig_says_what_to_give(tmp_path: Path) -> None:
 def test_a_file_that_is_no_kubeconfig_is_a_sentence_with_its_name(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "config"
     file.write_bytes(content)
-    with pytest.raises(ClusterError, match=r"configuration in .*/config: .*; give --kubeconfig") as error:
+    with pytest.raises(ClusterError, match=r"kubeconfig in .*/config: .*; give --kubeconfig") as error:
         KubeClient.connect(str(file))
     assert "\n" not in error.value.message
 
@@ -234,7 +234,7 @@ def test_a_watch_that_falls_silent_is_given_up(
     watch = cluster.watch("/pods", "7")
     try:
         assert next(watch)[1]["metadata"]["name"] == "p8"
-        with pytest.raises(ClusterError, match="broke off"):
+        with pytest.raises(ClusterError, match=r"connection broke|connection ended"):
             next(watch)
     finally:
         forgotten.set()
@@ -330,7 +330,7 @@ def test_an_answer_that_comes_in_drops_is_not_waited_for_for_ever(
 ) -> None:
     monkeypatch.setattr(road, "BODY_SECONDS", 0.0)
     server.answers = [(200, [b" " * 1000, {"items": []}])]
-    with pytest.raises(ClusterError, match="goes on for more than"):
+    with pytest.raises(ClusterError, match="longer than"):
         cluster.get("/pods")
 
 

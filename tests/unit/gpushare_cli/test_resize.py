@@ -203,7 +203,7 @@ def test_pods_that_do_not_run_or_have_no_share_are_refused(cluster: Any, capsys:
     content["claims"] = {}
     assert "has no share of a GPU that a node has prepared" in said(capsys, POD, "main", "3Gi")[1]
     content["pod"]["status"]["phase"] = "Pending"
-    assert "does not run (it is Pending)" in said(capsys, POD, "main", "3Gi")[1]
+    assert "is not running (phase Pending)" in said(capsys, POD, "main", "3Gi")[1]
     content["pod"]["metadata"]["deletionTimestamp"] = "2026"
     code, text = said(capsys, POD, "main", "3Gi")
     assert (code, "is being deleted" in text) == (1, True)

@@ -150,7 +150,7 @@ def test_a_share_that_is_no_longer_ready_is_said_to_be(tmp_path: Path) -> None:
         watcher.look()
     assert said == [
         "the share of the GPU is ready",
-        "the share of the GPU is not ready any more: GPU-1 cannot be read",
+        "the share of the GPU is no longer ready: GPU-1 cannot be read",
         "the share of the GPU is ready",
     ]
 
@@ -163,7 +163,7 @@ def test_an_enforcer_that_falls_silent_is_said_to_be_and_so_is_its_return(tmp_pa
     for later in (0, SILENT_SECONDS - 1, 2, 2):
         now[0] += later
         watcher.look()
-    assert said == ["the enforcer has written nothing for 60 s: this pod runs on, unwatched"]
+    assert said == ["the enforcer has not updated the status for 60 s: the pod runs on without quota enforcement"]
     write(tmp_path, {"time": "2026-11-20T22:17:06Z"})
     watcher.look()
     assert said[1:] == ["the enforcer is back"]
@@ -301,7 +301,7 @@ def test_other_pages_are_404(sidecar: Sidecar) -> None:
 def test_a_port_that_is_taken_costs_the_metrics_and_nothing_else(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         running = Sidecar(tmp_path, f"127.0.0.1:{taken.getsockname()[1]}")
-        assert running.first.startswith("no metrics: cannot listen")
+        assert running.first.startswith("/metrics is not available: cannot listen")
         write(tmp_path, {"ready": True})
         assert running.line() == "the share of the GPU is ready"
         assert running.stop()[0] == 0

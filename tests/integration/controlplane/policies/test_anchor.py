@@ -75,7 +75,7 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
     assert log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem is None
     segments(tmp_path / "audit")[-1].unlink()
     assert log_reader.verified(log_reader.local(tmp_path / "audit")).problem is None
-    assert "its tail was cut off" in str(log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem)
+    assert "the log was truncated" in str(log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem)
     with AuditLog(tmp_path / "audit") as shorter:
         after = AnchorPublisher(enforcer, NODE, shorter, PressingRecords(), NodeEventRecorder(enforcer, NODE, writer))
         after.turn()

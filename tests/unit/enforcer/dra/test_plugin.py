@@ -113,7 +113,9 @@ def test_a_pod_that_joins_a_claim_is_told_once_that_it_gets_nothing_and_what_to_
     (notice,) = told
     assert (notice.quota.pod, notice.quota.memory_mib, notice.warning) == ("two", 0, True)
     assert "ResourceClaim mine is in use by pod one" in notice.note
-    assert "also when one has ended; delete this pod and create it anew with a ResourceClaim of its own" in notice.note
+    assert (
+        "also after one has ended; delete this pod and create it again with a ResourceClaim of its own" in notice.note
+    )
     said = "claim asr/mine was prepared for pod asr/one; pod asr/two uses the same claim and gets no GPU memory"
     assert any(said in each for each in manager.problems())
     manager.stop()
@@ -136,8 +138,10 @@ def test_one_that_joined_is_told_what_to_do_when_the_claims_own_pod_has_ended(fo
         assert {each.memory_mib for each in quotas if each.pod == "two"} == {0}, "nothing is handed on"
     _, notice = told
     assert notice.quota.pod == "two"
-    assert "was prepared for pod one, which has ended, and stays so until no pod uses it" in notice.note
-    assert "delete this pod, wait until it is gone, and create it anew" in notice.note
+    assert (
+        "was prepared for pod one, which has ended; the kubelet keeps it prepared until no pod uses it" in notice.note
+    )
+    assert "delete this pod, wait until it is gone, and create it again" in notice.note
     manager.stop()
 
 

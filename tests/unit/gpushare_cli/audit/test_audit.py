@@ -69,7 +69,7 @@ def test_a_cut_tail_needs_the_anchor(state: Path, capsys: pytest.CaptureFixture[
     assert run(capsys, "verify", "--state", state)[0] == 0
     code, out, _ = run(capsys, "verify", "--state", state, "--anchor", head)
     assert code == 1
-    assert "its tail was cut off" in out
+    assert "the log was truncated" in out
 
 
 def test_show_lists_and_filters(state: Path, capsys: pytest.CaptureFixture[str]) -> None:

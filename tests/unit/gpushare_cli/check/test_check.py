@@ -190,7 +190,7 @@ def test_a_cluster_is_wrong_where_it_was_asked_for_or_named(
     assert main(["check", "-o", "json", *(each.format(tmp=tmp_path) for each in options)]) == code
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] == (code == 0)
-    assert "no usable cluster configuration" in found["checks"][0]["detail"]
+    assert "no usable kubeconfig" in found["checks"][0]["detail"]
 
 
 QUESTIONS = [

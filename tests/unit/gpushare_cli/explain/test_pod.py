@@ -122,7 +122,7 @@ def test_a_quota_that_is_not_what_was_reserved_is_shown_beside_it() -> None:
     ("there", "says"),
     [
         (True, "is in use by pod first, .* this pod may hold 0 MiB .* with a ResourceClaim of its own or"),
-        (False, "was prepared for pod first, which has ended, .* wait until it is gone, and create it anew"),
+        (False, "was prepared for pod first, which has ended; .* wait until it is gone, and create it again"),
     ],
 )
 def test_a_pod_that_joined_anothers_claim_is_told_that_it_may_hold_nothing_and_what_to_do(
