@@ -67,7 +67,7 @@ NOTHING_LISTED: Final = HostAccess()
 def check(pod: Object, allowed: HostAccess) -> Check[None]:
     """Check a pod, all its containers included: whether it can reach around its share."""
     spec = mapping(pod.get("spec"), "spec")
-    yield from independent(_flag(spec, flag, why) for flag, why in _POD_FLAGS.items())
+    yield from independent(_flag(spec, flag, why) for flag, why in _POD_FLAGS.items() if flag in spec)
     yield from independent([_network(spec, allowed), _annotations(pod), _volumes(spec, allowed)])
     yield from independent(_section(spec, section) for section in SECTIONS)
 
@@ -122,6 +122,8 @@ def _section(spec: Object, section: str) -> Check[None]:
 def _security(container: Object, field: str) -> Check[None]:
     inner = f"{field}.securityContext"
     security = mapping(container.get("securityContext"), inner)
+    if not security:
+        return
     capabilities = _capabilities(security, f"{inner}.capabilities")
     yield from independent([_privileged(container, security, field), capabilities])
 

@@ -57,5 +57,13 @@ def review(obj: Any = None, **request: Any) -> dict[str, Any]:
     }
 
 
+def as_sent(obj: Any = None, **request: Any) -> bytes:
+    """Bytes as Go writes them: compact, with escapes that HTML needs, and a line feed at the end."""
+    text = json.dumps(review(obj, **request), separators=(",", ":"), ensure_ascii=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return f"{text}\n".encode()
+
+
 def encoded(obj: Any = None, **request: Any) -> bytes:
     return json.dumps(review(obj, **request)).encode()

@@ -67,11 +67,10 @@ def requests_share(annotations: Mapping[str, Any]) -> bool:
     return any(contract.is_ours(key) for key in annotations)
 
 
-def asking(pod: PodView) -> frozenset[str]:
+def asking(pod: PodView, main: str) -> frozenset[str]:
     """Name the containers for which a pod that asks wants something, whether they exist or not."""
-    main = _main(pod)
-    named = [by_container(pod.annotations, main.name, key) for key in PREFIX_OF]
-    return frozenset().union(*named) or frozenset({main.name})
+    named = [by_container(pod.annotations, main, key) for key in PREFIX_OF]
+    return frozenset().union(*named) or frozenset({main})
 
 
 def main_name(pod: PodView) -> str:
@@ -91,7 +90,7 @@ def parse_share_request(pod: PodView, policy: NamespacePolicy, settings: Setting
 def planning(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[ShareRequest]:
     """Read as ``parse_share_request`` does. With problems, the plan is not complete."""
     keys = yield from read_keys(pod)
-    view = replace(pod, annotations=keys.meant)
+    view = pod if keys.meant == pod.annotations else replace(pod, annotations=keys.meant)
     plan, sound = yield from traced(_plan(view, policy, settings), keys.fields)
     return plan if sound and keys.known else replace(plan, complete=False)
 

@@ -5,6 +5,7 @@ ever removed: where something would have to go, the smallest value around it is 
 """
 
 from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import Any, Final
 
 Operation = dict[str, Any]
@@ -51,7 +52,9 @@ def _object(path: str, before: dict[str, Any], after: dict[str, Any], operations
 def _list(path: str, before: list[Any], after: list[Any], operations: list[Operation]) -> None:
     """Entries were appended, or put in front of entries that kept their names; else the whole list is replaced."""
     extra = len(after) - len(before)
-    if before == after[: len(before)]:
+    if all(map(is_, before, after[extra:])):  # the most frequent change by far, of the longest lists
+        operations += [{"op": "add", "path": f"{path}/{i}", "value": each} for i, each in enumerate(after[:extra])]
+    elif before == after[: len(before)]:
         operations += [{"op": "add", "path": f"{path}/-", "value": each} for each in after[len(before) :]]
     elif _same_names(before, after[extra:]):
         operations += [{"op": "add", "path": f"{path}/{i}", "value": each} for i, each in enumerate(after[:extra])]

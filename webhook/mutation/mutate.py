@@ -105,21 +105,22 @@ def _created(pod: Json, user: str, around: _Around) -> Check[Mutation]:
         return Mutation(reason=Reason.UNCHANGED, pod=pod)
     if _is_mirror(view, user):
         return Mutation(reason=Reason.MIRROR_POD, pod=pod)
-    sharing = asking(view)
+    main = main_name(view)
+    sharing = asking(view, main)
     if (yield from attempt(partial(_brings_claims, view, sharing, around.own_claims))):
         yield f"the pod's own claims give its containers GPUs; annotations of {contract.GROUP} only divide them"
-        yield from _checked(view, sharing, around)
+        yield from _checked(view, main, sharing, around)
         return Mutation(reason=Reason.OWN_CLAIM, pod=pod)
     sidecar = view.named(contract.SIDECAR)
-    shared = _shared(view, sharing, around)
+    shared = _shared(view, main, sharing, around)
     return (yield from (first_of_fields(sidecar.field, shared) if sidecar else shared))
 
 
-def _shared(view: PodView, sharing: frozenset[str], around: _Around) -> Check[Mutation]:
+def _shared(view: PodView, main: str, sharing: frozenset[str], around: _Around) -> Check[Mutation]:
     """Make a sharing pod. Problems of the sidecar come first: other checks take it for a container of the tenant."""
     plan = yield from planning(view, around.policy, around.settings)
     yield from guarded(sidecar_validation.problems(view, around.settings))
-    yield from _checked(view, sharing, around)
+    yield from _checked(view, main, sharing, around)
     yield from framework_warnings.warnings(view, plan)
     yield from validation.own_shared_memory(view, _by_mps(plan, around.settings))
     return (yield from _share(view, plan, around))
@@ -131,18 +132,18 @@ def _by_mps(plan: ShareRequest, settings: Settings) -> frozenset[str]:
     return frozenset(share.container for share in shares if not share.profile)
 
 
-def _checked(view: PodView, sharing: frozenset[str], around: _Around) -> Check[None]:
+def _checked(view: PodView, main: str, sharing: frozenset[str], around: _Around) -> Check[None]:
     """Check what annotations cannot change, for shares and for claims that the pod brings."""
     yield from validation.validate_pod(view, sharing, around.policy, around.settings)
     others = other_gpu_systems.check_claims(view, sharing, around.other_claims)
-    yield from independent([others, other_gpu_systems.warnings(view, main_name(view), around.settings)])
+    yield from independent([others, other_gpu_systems.warnings(view, main, around.settings)])
 
 
 def _share(view: PodView, plan: ShareRequest, around: _Around) -> Check[Mutation]:
     claim, settings = claim_plan(plan), around.settings
     yield from check_number(claim.requests)
-    yield from check_compute(plan, settings.most_compute)
-    yield from check_memory(plan, settings.max_memory_mib)
+    yield from check_compute(claim, settings.most_compute)
+    yield from check_memory(claim, settings.max_memory_mib)
     yield from _check_template(claim, plan, around.standing)
     after = yield from rewrite(view, plan, claim, around.policy, settings)
     patch = diff(view.pod, after) if plan.complete else []

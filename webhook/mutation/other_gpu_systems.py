@@ -116,8 +116,8 @@ def _requested(container: Container) -> list[str]:
     """List the resources of other systems that a container asks for, each once."""
     field = f"{container.field}.resources"
     resources = mapping(container.raw.get("resources"), field)
-    found = [mapping(resources.get(part), f"{field}.{part}") for part in ("limits", "requests")]
-    return [key for key in RESOURCES if any(key in amounts for amounts in found)]
+    found = [mapping(resources.get(part), f"{field}.{part}").keys() for part in ("limits", "requests")]
+    return [key for key in RESOURCES if key in found[0] or key in found[1]]
 
 
 def _instead(annotation: str, container: Container, main: str) -> str:

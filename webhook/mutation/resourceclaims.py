@@ -51,15 +51,18 @@ class ClaimPlan:
     request_of: Mapping[str, str]
     template: str
     """Name of the ResourceClaimTemplate."""
+    groups: tuple[tuple[ShareRequest, tuple[Request, ...]], ...]
+    """The shares by the number of their GPUs, each group with its requests; MIG instances are in none."""
 
 
 def claim_plan(plan: ShareRequest) -> ClaimPlan:
     """Work out the requests, so that their sum is exactly what the pod can hold at once."""
-    groups, cut = _apart(plan)
-    requests = (*(request for group in groups for request in _requests(group)), *_instances(cut))
-    request_of = {each.container: _request_of(each, group) for group in groups for each in group.shares}
+    apart, cut = _apart(plan)
+    groups = tuple((group, _requests(group)) for group in apart)
+    requests = (*(request for _, own in groups for request in own), *_instances(cut))
+    request_of = {each.container: _request_of(each, group) for group in apart for each in group.shares}
     request_of |= {each.container: _instance_of(each, cut) for each in cut}
-    return ClaimPlan(requests, request_of, template_name(requests, plan.models, same_gpu=plan.same_gpu))
+    return ClaimPlan(requests, request_of, template_name(requests, plan.models, same_gpu=plan.same_gpu), groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,8 @@ def _apart(plan: ShareRequest) -> tuple[tuple[ShareRequest, ...], tuple[Share, .
     What has several GPUs has them for itself, whatever else is on one: no constraint can say "one of those".
     """
     numbers = sorted({each.gpus for each in plan.shares if not each.profile})
+    if numbers == [1] and not any(each.profile for each in plan.shares):
+        return (plan,), ()
     groups = tuple(
         replace(
             plan,
@@ -224,10 +229,9 @@ def _peak(shares: Sequence[Share], beside: Sequence[Share]) -> tuple[int, int]:
     return memory, compute
 
 
-def check_compute(plan: ShareRequest, most: int) -> Iterator[Problem]:
+def check_compute(claim: ClaimPlan, most: int) -> Iterator[Problem]:
     """Find whether containers ask for more than ``most`` percent of one GPU, or one request for more than all."""
-    for group in _apart(plan)[0]:
-        requests = _requests(group)
+    for group, requests in claim.groups:
         together, alone = (_most(requests, same_gpu=same_gpu).compute for same_gpu in (group.same_gpu, False))
         if together > most or alone > WHOLE_GPU_PERCENT:
             asked, bound = (together, most) if together > most else (alone, WHOLE_GPU_PERCENT)
@@ -235,12 +239,12 @@ def check_compute(plan: ShareRequest, most: int) -> Iterator[Problem]:
             yield Problem(field_of(contract.COMPUTE), message + _way_out(group, None), Reason.ABOVE_MAXIMUM)
 
 
-def check_memory(plan: ShareRequest, most_mib: int | None) -> Iterator[Problem]:
+def check_memory(claim: ClaimPlan, most_mib: int | None) -> Iterator[Problem]:
     """Find whether several containers fit no GPU together; the largest GPU may be unknown (``None``)."""
-    for group in _apart(plan)[0]:
+    for group, requests in claim.groups:
         if len(group.shares) == 1:
             continue  # each amount has been compared by itself
-        needed = _most(_requests(group), same_gpu=group.same_gpu).memory_mib
+        needed = _most(requests, same_gpu=group.same_gpu).memory_mib
         if most_mib is not None and needed > most_mib:
             message = (
                 f"the containers of this pod together request {format_mib(needed)} on one GPU; the largest GPU has "

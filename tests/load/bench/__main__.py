@@ -99,7 +99,7 @@ def main(argv: list[str]) -> int:
     spent: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as webhook:
         for name, pod in pods().items():
-            body = reviews.encoded(pod)
+            body = reviews.as_sent(pod)
             for connections in CONNECTIONS:
                 runs = [measure(webhook, body, connections, options.seconds) for _ in range(options.runs)]
                 rss = resident_mib(webhook.worker_pids()[0])

@@ -35,7 +35,7 @@ def _round(work: Callable[[], object]) -> float:
 def parts(pod: dict[str, Any]) -> dict[str, float]:
     """Seconds of CPU by part, none of them containing another."""
     logs.configure("error")
-    body = reviews.encoded(pod)
+    body = reviews.as_sent(pod)
     namespaces = NamespacePolicyCache()
     namespaces.reset([{"metadata": {"name": reviews.NAMESPACE}}])
     respond = AdmissionHandler(settings=Settings(), namespaces=namespaces, claims=KnownClaims())

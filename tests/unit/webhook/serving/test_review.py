@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -36,6 +37,76 @@ def test_reads_what_the_standard_allows(value: object) -> None:
 @given(JSON)
 def test_reads_escaped_and_plain_text_alike(value: object) -> None:
     assert review.decode(json.dumps(value).encode()) == value
+
+
+KEY_TOKENS = st.sampled_from(['"a"', '"\\u0061"', '"b"', '"<"', '"\\u003c"', '"\\\\u003c"', '""'])
+NUMBER_TOKENS = st.one_of(
+    st.integers(-(10**22), 10**22).map(str),
+    st.integers(-3, 3).map(lambda offset: str(2**64 + offset)),
+    st.integers(-3, 3).map(lambda offset: str(-(2**63) + offset)),
+    st.floats().map(str),
+    st.sampled_from(["-0", "-0.0", "1.0", "1e2", "1E+2", "01", "1e400", "-1e400", "1e-400", "0.1e1", "9" * 21]),
+)
+STRING_TOKENS = st.text(max_size=5).map(json.dumps) | st.sampled_from(
+    [
+        '"&&"',
+        '"\\u0026"',
+        '"\\u003e"',
+        '"\\\\u003e"',
+        '"\\ud800"',
+        '"\\ud83d\\ude00"',
+        '"\\/"',
+        '"\\u2028"',
+        '"\x00"',
+        '"\x7f"',
+        '"\\u007F"',
+    ]
+)
+SPACES = st.sampled_from(["", "", "", " ", "\n"])
+
+
+def _lists(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.lists(inner, max_size=4).map(lambda entries: f"[{','.join(entries)}]")
+
+
+def _objects(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    members = st.tuples(KEY_TOKENS, SPACES, inner).map(lambda each: f"{each[0]}:{each[1]}{each[2]}")
+    return st.lists(members, max_size=4).map(lambda each: f"{{{','.join(each)}}}")
+
+
+DOCUMENTS = st.recursive(
+    NUMBER_TOKENS | STRING_TOKENS | st.sampled_from(["null", "true", "false", "NaN", "nul"]),
+    lambda inner: _lists(inner) | _objects(inner),
+    max_leaves=8,
+)
+
+
+def outcome(read: Callable[[bytes], object], body: bytes) -> str:
+    """What a parser makes of a body, with the types of numbers: the value, or the refusal."""
+    try:
+        return repr(read(body))
+    except RequestError as error:
+        return f"refused: {error.message}"
+
+
+@given(DOCUMENTS, SPACES)
+def test_reads_every_document_as_the_strict_parser_does(document: str, space: str) -> None:
+    body = (document + space).encode()
+    assert outcome(review.decode, body) == outcome(review._decode_slowly, body)
+
+
+@given(JSON)
+def test_writes_what_it_read(value: object) -> None:
+    """Also numbers of more than 64 bits, which a pod may hold."""
+    assert json.loads(review._encoded([value, 2**64])) == [value, 2**64]
+
+
+def test_reads_what_the_api_server_sends_without_the_slow_parser() -> None:
+    pod = reviews.pod()
+    pod["spec"]["containers"][0]["command"] = ["sh", "-c", 'a < "b" && c > d; \t é']
+    body = reviews.as_sent(pod)
+    assert b"\\u0026" in body
+    assert review._decode_quickly(body) == json.loads(body)
 
 
 @given(st.binary(max_size=200))
