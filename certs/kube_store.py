@@ -56,7 +56,7 @@ class SecretStore:
                 self._cluster.create(self._where(), body)
         except ClusterError as error:
             if error.status == HTTPStatus.CONFLICT:
-                raise ConflictError(f"{self} was written by somebody else meanwhile") from error
+                raise ConflictError(f"another client wrote {self} since it was read") from error
             raise
 
     def _where(self, name: str = "") -> str:
@@ -82,7 +82,9 @@ class WebhookConfigurations:
     def _publish(self, name: str, bundle: str) -> bool:
         found = {kind: item for kind in KINDS if (item := self._read(kind, name)) is not None}
         if not found:
-            raise ClusterError(f"there is no webhook configuration {name}; apply it first", HTTPStatus.NOT_FOUND)
+            raise ClusterError(
+                f"the API server has no webhook configuration {name}; create it first", HTTPStatus.NOT_FOUND
+            )
         changed = [self._patch(kind, name, item, bundle) for kind, item in found.items()]
         return any(changed)
 
@@ -108,7 +110,9 @@ class WebhookConfigurations:
             self._cluster.patch(path(ADMISSION_V1, kind, name), changes, JSON_PATCH)
         except ClusterError as error:
             if error.status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
-                raise ConflictError(f"webhook configuration {name} changed meanwhile: {error.message}") from error
+                raise ConflictError(
+                    f"webhook configuration {name} changed since it was read: {error.message}"
+                ) from error
             raise
         return True
 

@@ -24,8 +24,10 @@ from gpushare.reasons import Reason
 from gpushare.signals import stopped_by_signal
 
 ABOUT: Final = (
-    "Bring authority, serving pair and published bundle into order, and end; safe to repeat and to run twice at once. "
-    "Exit codes: 0 in order, or waiting for a rotation's next step; 1 the cluster or the folder failed; 2 wrong use."
+    "Create, renew and rotate the CA and the serving certificate, write the CA bundle into the webhook configurations, "
+    "and exit. It is safe to repeat the command and to run it twice at once. "
+    "Exit codes: 0 the certificates are current, or a rotation waits for its next step; 1 the API server or the folder "
+    "failed; 2 an option is wrong."
 )
 FINE: Final = 0
 NOT_FINE: Final = 1
@@ -61,17 +63,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     options = _parser().parse_args(argv)
     if bool(options.dir) == bool(options.secret):
-        raise ConfigError("give either --dir DIR or --secret NAMESPACE/NAME")
+        raise ConfigError("write either --dir DIR or --secret NAMESPACE/NAME, not both")
     if options.secret:
         kube_store.secret_name(options.secret)
     if not MIN_LEAF_DAYS <= options.leaf_days <= rotation_plan.MAX_LEAF_DAYS:
         raise ConfigError(
-            f"--leaf-days {options.leaf_days} is not from {MIN_LEAF_DAYS} to {rotation_plan.MAX_LEAF_DAYS}; "
-            "leave it out"
+            f"--leaf-days {options.leaf_days} is out of range; "
+            f"write days from {MIN_LEAF_DAYS} to {rotation_plan.MAX_LEAF_DAYS}, or leave the option out"
         )
     if not 2 * options.leaf_days <= options.ca_days <= rotation_plan.MAX_CA_DAYS:
         raise ConfigError(
-            f"--ca-days {options.ca_days} is not from twice the leaf's to {rotation_plan.MAX_CA_DAYS}; leave it out"
+            f"--ca-days {options.ca_days} is out of range; write days from {2 * options.leaf_days} (twice --leaf-days) "
+            f"to {rotation_plan.MAX_CA_DAYS}, or leave the option out"
         )
     options.wanted = rotation_plan.DesiredCertificates(
         names=_names(options.dns, options.ip),
@@ -85,23 +88,45 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpu-share certs", description=ABOUT, allow_abbrev=False)
     add = parser.add_argument
-    add("--dir", type=Path, help="keep the pair in this folder (ca.crt tls.crt tls.key), the CA's key in DIR/ca")
-    add("--secret", metavar="NS/NAME", help="keep the pair in this Secret, the CA's key in NAME-ca")
-    add("--webhook-configuration", action="append", default=[], metavar="NAME", help="keep its caBundle; repeatable")
-    add("--dns", default="", metavar="A,B", help="names the server is called by")
-    add("--ip", default="", metavar="X,Y", help="addresses the server is called by")
-    add("--ca-days", type=int, default=defaults.CA_DAYS, metavar="N", help="life of the CA (%(default)s)")
+    add(
+        "--dir",
+        type=Path,
+        help="write the serving certificate (tls.crt), its key (tls.key) and the CA bundle (ca.crt) to this folder, "
+        "the CA's key to DIR/ca",
+    )
+    add(
+        "--secret",
+        metavar="NS/NAME",
+        help="write the serving certificate, its key and the CA bundle to this Secret, the CA's key to Secret NAME-ca",
+    )
+    add(
+        "--webhook-configuration",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="write the CA bundle to the caBundle of this webhook configuration; repeatable",
+    )
+    add("--dns", default="", metavar="A,B", help="DNS names (SANs) in the webhook's serving certificate")
+    add("--ip", default="", metavar="X,Y", help="IP addresses (SANs) in the webhook's serving certificate")
+    add("--ca-days", type=int, default=defaults.CA_DAYS, metavar="N", help="days the CA is valid (%(default)s)")
     add(
         "--leaf-days",
         type=int,
         default=defaults.LEAF_DAYS,
         metavar="N",
-        help="life of the serving certificate (%(default)s)",
+        help="days the serving certificate is valid (%(default)s)",
     )
-    add("--settle", type=_seconds, default=300.0, metavar="S", help="how long a bundle is out before it is used (300)")
-    add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
-    add("--watch", action="store_true", help="stay, and look again every --interval seconds")
-    add("--interval", type=_seconds, default=10.0, metavar="S", help="with --watch (10)")
+    add(
+        "--settle",
+        type=_seconds,
+        default=300.0,
+        metavar="S",
+        help="seconds between publishing a new CA in the bundle and signing serving certificates with it (300)",
+    )
+    add("--kubeconfig", metavar="FILE", help="kubeconfig of the cluster (default in a pod: its service account)")
+    add("--watch", action="store_true", help="do not exit; check the certificates every --interval seconds")
+    add("--ready-file", type=Path, metavar="FILE", help="touch this file after each check that ended without an error")
+    add("--interval", type=_seconds, default=10.0, metavar="S", help="seconds between checks with --watch (10)")
     return parser
 
 
@@ -109,6 +134,8 @@ def _run(options: argparse.Namespace, rotator: CertificateRotator) -> int:
     try:
         with locked(options.dir) if options.dir else nullcontext():
             rotator.reconcile()
+        if options.ready_file:
+            options.ready_file.touch()
     except ConfigError:
         raise
     except (GpuShareError, OSError) as error:
@@ -118,7 +145,7 @@ def _run(options: argparse.Namespace, rotator: CertificateRotator) -> int:
 
 def _failed(error: Exception) -> int:
     reason = error.reason if isinstance(error, GpuShareError) else Reason.INTERNAL
-    log.error("certificates not in order", reason=reason, detail=str(error))
+    log.error("certificates not reconciled", reason=reason, detail=str(error))
     return NOT_FINE
 
 
@@ -151,7 +178,10 @@ def _names(dns: str, ip: str) -> frozenset[str]:
         f"IP:{_ip(a)}" for a in ip.split(",") if a.strip()
     }
     if not wanted:
-        raise ConfigError("give --dns or --ip: a serving certificate without a name is accepted by nobody")
+        raise ConfigError(
+            "--dns and --ip are empty: clients reject a certificate without a name; write at least one DNS name or "
+            "IP address"
+        )
     return frozenset(wanted)
 
 
@@ -167,13 +197,13 @@ def _ip(text: str) -> str:
     try:
         return str(ipaddress.ip_address(text.strip()))
     except ValueError as error:
-        raise ConfigError(f"--ip {text.strip()!r:.80} is not an address; write for example 127.0.0.1") from error
+        raise ConfigError(f"--ip {text.strip()!r:.80} is not an IP address; write for example 127.0.0.1") from error
 
 
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 7 * 86400:  # also refuses NaN
-        raise argparse.ArgumentTypeError(f"{text} is not from 0 to {7 * 86400} seconds")
+        raise argparse.ArgumentTypeError(f"{text} is out of range; write seconds from 0 to {7 * 86400}")
     return value
 
 

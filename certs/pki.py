@@ -94,7 +94,7 @@ def read_leaf(certificate: bytes, key: bytes, authorities: Sequence[bytes]) -> L
     parsed = _one(certificate)
     if parsed is None:
         return None
-    problem = "it is a CA" if _is_ca(parsed) else _mismatch(parsed, key)
+    problem = "the certificate is a CA certificate" if _is_ca(parsed) else _mismatch(parsed, key)
     return Leaf(
         names=_names(parsed),
         issuer=next((_fingerprint(a) for a in map(_one, authorities) if a and _signed(parsed, a)), ""),
@@ -175,22 +175,22 @@ def _is_ca(certificate: x509.Certificate) -> bool:
 def _mismatch(certificate: x509.Certificate, key: bytes | None) -> str:
     """Why the pair is none; empty when it is one."""
     if not key:
-        return "its key is missing"
+        return "its private key is missing"
     try:
         private = _key(key)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        return "its key cannot be read"
-    return "" if certificate.public_key() == private.public_key() else "the key belongs to another certificate"
+        return "its private key cannot be read"
+    return "" if certificate.public_key() == private.public_key() else "the private key belongs to another certificate"
 
 
 def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     if len(pem) > MAX_PEM:
-        raise ValueError("more than a key")
+        raise ValueError("the file is too long for a private key")
     key = serialization.load_pem_private_key(pem, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TypeError("not a key on an elliptic curve")
+        raise TypeError("the private key is not an elliptic-curve key")
     if _key_pem(key) != pem:
-        raise ValueError("not as it was written")
+        raise ValueError("the private key is not in the PEM form that gpu-share writes")
     return key
 
 

@@ -95,7 +95,7 @@ class CertificateRotator:
                 done = self._once()
             except ConflictError as error:
                 conflicts += 1
-                log.info("decided anew", reason=error.reason, detail=error.message)
+                log.info("write conflict; reading the certificates again", reason=error.reason, detail=error.message)
                 if conflicts > MAX_CONFLICTS:
                     raise
                 continue
@@ -104,11 +104,13 @@ class CertificateRotator:
                     raise self._absent
                 self._report(done.reason, before)
                 return done
-        raise GpuShareError(f"{self._serving}: no good state after {MAX_STEPS} steps; is the clock right?")
+        raise GpuShareError(
+            f"{self._serving}: rotation did not finish in {MAX_STEPS} steps; check the clock of this machine"
+        )
 
     def _report(self, detail: str, before: str) -> None:
         if detail != before:
-            log.info("certificates in order", reason=Reason.CERTIFICATE_CURRENT, detail=detail)
+            log.info("certificates current", reason=Reason.CERTIFICATE_CURRENT, detail=detail)
         self._reported = detail
 
     def _once(self) -> Plan:
@@ -129,7 +131,9 @@ class CertificateRotator:
             stored = load(self._authority, self._serving, now)
             if not self._publish(stored, now):
                 return stored
-        raise ConflictError(f"{self._serving}: somebody else publishes another bundle each time")
+        raise ConflictError(
+            f"{self._serving}: another client overwrites the CA bundle after each write; find and stop that client"
+        )
 
     def _publish(self, stored: StoredCertificates, now: datetime) -> bool:
         """Bring the bundle out; note the moment where a next authority is in it for the first time, or again."""
@@ -267,7 +271,7 @@ def _read_notes(data: bytes) -> tuple[datetime | None, dict[str, datetime]]:
 def _moment(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
-        raise ValueError("a time without a zone")
+        raise ValueError("the time has no time zone")
     return moment
 
 
@@ -287,12 +291,12 @@ def _signer_in(served: dict[str, bytes], now: datetime) -> dict[str, bytes]:
 def _leaf(served: dict[str, bytes], signers: list[bytes], where: str) -> rotation_plan.Leaf | None:
     leaf = pki.read_leaf(served.get("tls.crt", b""), served.get("tls.key", b""), signers)
     if served and (leaf is None or leaf.problem):
-        problem = leaf.problem if leaf else "tls.crt is not one certificate"
-        log.warning("serving pair rejected", reason=Reason.CERTIFICATE_REJECTED, where=where, detail=problem)
+        problem = leaf.problem if leaf else "tls.crt does not hold exactly one certificate that gpu-share wrote"
+        log.warning("serving certificate rejected", reason=Reason.CERTIFICATE_REJECTED, where=where, detail=problem)
     return leaf
 
 
 def _report_damage(files: dict[str, bytes], name: str, where: str) -> None:
     if name in files and pki.read_authority(files[name], None) is None:
-        detail = f"{name} is not one CA certificate as it was made"
-        log.warning("authority rejected", reason=Reason.CERTIFICATE_REJECTED, where=where, detail=detail)
+        detail = f"{name} does not hold exactly one CA certificate that gpu-share wrote"
+        log.warning("CA certificate rejected", reason=Reason.CERTIFICATE_REJECTED, where=where, detail=detail)

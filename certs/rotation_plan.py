@@ -119,38 +119,44 @@ def needs_following(state: State, now: datetime) -> DueCheck:
     """Whether a new authority has to be made."""
     if state.following is not None:
         problem = unusable(state.following, now)
-        return DueCheck(bool(problem), f"the next CA {problem}" if problem else "the next CA is there")
+        return DueCheck(bool(problem), f"the next CA {problem}" if problem else "the next CA already exists")
     if state.current is None:
-        return DueCheck(due=True, reason="there is no CA")
+        return DueCheck(due=True, reason="no CA exists yet")
     if problem := unusable(state.current, now):
         return DueCheck(due=True, reason=f"the CA {problem}")
     if now >= (moment := renewal(state.current.begins, state.current.ends)):
-        return DueCheck(due=True, reason=f"two thirds of the CA's life are over since {moment:%F %R}Z")
-    return DueCheck(due=False, reason=f"the CA is renewed after {moment:%F}")
+        return DueCheck(due=True, reason=f"the CA passed two thirds of its lifetime at {moment:%F %R}Z")
+    return DueCheck(due=False, reason=f"gpu-share certs renews the CA after {moment:%F}")
 
 
 def can_switch(state: State, now: datetime, wanted: DesiredCertificates) -> DueCheck:
     """Whether leaves may come from the next authority from now on."""
     if state.following is None:
-        return DueCheck(due=False, reason="there is no next CA")
+        return DueCheck(due=False, reason="no next CA exists")
     if not works(state, now):
-        return DueCheck(due=True, reason="no serving certificate works that the switch could disturb")
+        return DueCheck(
+            due=True, reason="no valid serving certificate exists that the switch to the next CA could disturb"
+        )
     if state.bundled is None or state.bundled > now:
-        return DueCheck(due=False, reason="the next CA is not yet published")
+        return DueCheck(due=False, reason="the published CA bundle does not hold the next CA yet")
     if now < (moment := state.bundled + wanted.settle):
-        return DueCheck(due=False, reason=f"the bundle with the next CA settles until {moment:%F %T}Z")
-    return DueCheck(due=True, reason=f"the bundle with the next CA has been out since {state.bundled:%F %T}Z")
+        return DueCheck(
+            due=False, reason=f"clients get time to load the bundle with the next CA until {moment:%F %T}Z (--settle)"
+        )
+    return DueCheck(due=True, reason=f"the bundle with the next CA has been published since {state.bundled:%F %T}Z")
 
 
 def needs_leaf(state: State, now: datetime, wanted: DesiredCertificates) -> DueCheck:
     """Whether the serving certificate has to be issued anew from the current authority."""
     leaf, current = state.leaf, state.current
     if leaf is None:
-        return DueCheck(due=True, reason="there is no serving certificate")
+        return DueCheck(due=True, reason="no serving certificate exists")
     if problem := _unfit(leaf, current, wanted):
         return DueCheck(due=True, reason=f"the serving certificate {problem}")
     if current is not None and now < leaf.ends == current.ends:
-        return DueCheck(due=False, reason="the serving certificate ends with its CA; a new one would end no later")
+        return DueCheck(
+            due=False, reason="the serving certificate expires with its CA; a new certificate would expire no later"
+        )
     return _leaf_in_time(leaf, now)
 
 
@@ -184,8 +190,8 @@ def unusable(authority: Authority, now: datetime) -> str:
     if authority.problem:
         return f"cannot sign: {authority.problem}"
     if now < authority.begins:
-        return f"begins only at {authority.begins:%F %R}Z (was a clock wrong?)"
-    return f"has expired at {authority.ends:%F %R}Z" if now >= authority.ends else ""
+        return f"is not valid before {authority.begins:%F %R}Z (check the clock)"
+    return f"expired at {authority.ends:%F %R}Z" if now >= authority.ends else ""
 
 
 def renewal(begins: datetime, ends: datetime) -> datetime:
@@ -205,9 +211,9 @@ def _unfit(leaf: Leaf, current: Authority | None, wanted: DesiredCertificates) -
     checks = (
         (bool(leaf.problem), f"cannot be used: {leaf.problem}"),
         (current is None or leaf.issuer != current.fingerprint, "is not signed by the current CA"),
-        (leaf.names != wanted.names, f"names {_listed(leaf.names)}"),
-        (current is not None and leaf.ends > current.ends, "outlives its CA"),
-        (leaf.ends - leaf.begins > timedelta(days=wanted.leaf_days), f"lives longer than {wanted.leaf_days} days"),
+        (leaf.names != wanted.names, f"is for {_listed(leaf.names)}, not for {_listed(wanted.names)}"),
+        (current is not None and leaf.ends > current.ends, "expires after its CA"),
+        (leaf.ends - leaf.begins > timedelta(days=wanted.leaf_days), f"is valid for more than {wanted.leaf_days} days"),
     )
     return next((text for failed, text in checks if failed), "")
 
@@ -215,12 +221,14 @@ def _unfit(leaf: Leaf, current: Authority | None, wanted: DesiredCertificates) -
 def _leaf_in_time(leaf: Leaf, now: datetime) -> DueCheck:
     moment = renewal(leaf.begins, leaf.ends)
     if now < leaf.begins:
-        return DueCheck(due=True, reason=f"the serving certificate begins only at {leaf.begins:%F %R}Z")
+        return DueCheck(due=True, reason=f"the serving certificate is not valid before {leaf.begins:%F %R}Z")
     if now >= leaf.ends:
-        return DueCheck(due=True, reason=f"the serving certificate has expired at {leaf.ends:%F %R}Z")
+        return DueCheck(due=True, reason=f"the serving certificate expired at {leaf.ends:%F %R}Z")
     if now >= moment:
-        return DueCheck(due=True, reason=f"two thirds of the serving certificate's life are over since {moment:%F %R}Z")
-    return DueCheck(due=False, reason=f"the serving certificate is renewed after {moment:%F %R}Z")
+        return DueCheck(
+            due=True, reason=f"the serving certificate passed two thirds of its lifetime at {moment:%F %R}Z"
+        )
+    return DueCheck(due=False, reason=f"gpu-share certs renews the serving certificate after {moment:%F %R}Z")
 
 
 def _listed(names: frozenset[str]) -> str:

@@ -66,7 +66,7 @@ class DirectoryStore:
             files = _files(self._folder / generation) if generation else {}
             if self._generation_now() == generation:  # else it may have been removed while it was read
                 return files, generation
-        raise ConflictError(f"{self._folder} changes faster than it can be read")
+        raise ConflictError(f"another process keeps writing {self._folder}, so no read was consistent")
 
     def _generation_now(self) -> str:
         try:
@@ -78,7 +78,7 @@ class DirectoryStore:
         """Write a new generation, switch to it, remove the old one. Keys are readable by their owner alone."""
         self._folder.mkdir(mode=self._mode, parents=True, exist_ok=True)
         if self._generation_now() != version:
-            raise ConflictError(f"{self._folder} was written by somebody else meanwhile")
+            raise ConflictError(f"another process wrote {self._folder} since it was read")
         generation = f"..{secrets.token_hex(8)}"
         try:
             self._generation(generation, files)
@@ -125,7 +125,7 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise ConfigError(f"--dir {folder}: cannot be written: {error.strerror}; give a folder of your own") from error
+        raise ConfigError(f"--dir {folder} cannot be written: {error.strerror}; write a folder that you own") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -5,27 +5,25 @@ loop, slices. Nothing is started here: each part is added to the manager.
 """
 
 import argparse
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import structlog
-
 from enforcer.attribution.cgroup import Attributor
 from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import is_alive
 from enforcer.attribution.usage import UsageSampler
-from enforcer.audit.log import FOLDER, AuditLog
-from enforcer.audit.writer import AuditWriter, record_writer
+from enforcer.build_audit import SLICES, AuditParts, build_audit_log
 from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.plugin import DraPlugin
 from enforcer.dra.podresources import allocatable
+from enforcer.driver_upgrade.controller import UpgradeDependencies, follow_upgrade
+from enforcer.driver_upgrade.eviction import PodEvictor
 from enforcer.flags import policy_of, rules_of, setup_of
-from enforcer.kill.circuit_breaker import OPEN, GuardedQuotas, opened_at
+from enforcer.kill.circuit_breaker import OPEN, GuardedQuotas, opened_at, opened_for
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, NullMpsClient
 from enforcer.limits.applier import LimitApplier
@@ -51,11 +49,11 @@ from enforcer.pod_deletion.client_release import EVERY as MISSING_EVERY
 from enforcer.pod_deletion.client_release import ReleaserDependencies, ask_for_missing, release_in_time
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
 from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.informer import STATE, AllocatedClaims, QuotaInformer, add_informers
 from enforcer.quota.prepared_claims import NoClaims, PreparedClaims
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
-from enforcer.resourceslices.audit_head_publisher import GAP, AnchorPublisher, PressingRecords
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention_monitor import ContentionMonitor
 from enforcer.resourceslices.controller import EVERY as OFFER_EVERY
@@ -69,24 +67,24 @@ from enforcer.runtime.lock import StateLock
 from enforcer.runtime.manager import SCHEDULER, Manager, Wake
 from enforcer.status.api_writer import ApiWriter
 from enforcer.status.events import LogEventRecorder, NodeEventRecorder, PodEventRecorder
-from enforcer.status.metrics import Metrics
+from enforcer.status.metrics import Metrics, VerificationCollector
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import SECONDS as UNATTRIBUTED_EVERY
 from enforcer.status.unattributed_monitor import Kernels, UnattributedMonitor
+from enforcer.status.utilization import SECONDS as UTILIZATION_EVERY
+from enforcer.status.utilization import Read, UtilizationMonitor
 from gpushare import metrics_server
-from gpushare.errors import RecordError
 from gpushare.kube_client import KubeClient
-
-log = structlog.get_logger()
+from gpushare.reasons import Reason
 
 LOCK_SECONDS: Final = 1.0
 LIMIT_EVERY: Final = 1.0
 """Seconds from a container's start, at most, to its limit, where the enforcer sets it."""
+VERIFIER: Final = "verifier"
+"""The thread of tasks that verify: limits, the audit log."""
 NVML: Final = "nvml"
 """The thread of tasks that wait for NVML: for two seconds at most, where it hangs."""
-SLICES: Final = "slices"
-"""The thread of tasks that wait for the API server, the kubelet, NVML, and the disk of the state directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +101,10 @@ class Node:
     attributor: Attributor
     watch: UsageSampler
     unattributed: UnattributedMonitor
+    utilization: UtilizationMonitor
     metrics: Metrics
     policy: InventoryPolicy
+    upgrade: DriverUpgrade
     mps_due: Wake
     """Set when MPS daemons may have to be started or ended."""
     slices_due: Wake
@@ -155,8 +155,7 @@ def build(
         reader: reads the GPUs instead of NVML.
         attributor: finds the container of a process.
     """
-    pressing = PressingRecords()
-    records, audit_log = _audit_log(options, manager, lock, pressing)
+    audit_log = build_audit_log(options, manager, lock)
     node = _node(options, manager, reader, attributor)
     manager.add("lock", partial(lock.stop_when_lost, manager.stopped), every=LOCK_SECONDS, thread=STATE)
     shares = _shares(node)
@@ -165,41 +164,25 @@ def build(
     limiter = _limits(node, shares)
     pods = _pods(node, shares, mps)
     health = _health(node, shares, mps, pods)
-    availability = GpuAvailability(contention, health, shares.modes, limiter, node.watch)
+    availability = GpuAvailability(contention, health, shares.modes, limiter, node.watch, node.upgrade)
     dra = _dra(node, shares, mps, limiter, availability, pods)
     _follow(node, shares, mps, dra, pods)
     verifier = _verifier(node, shares, mps, limiter, pods, dra)
+    audit_log.verify_daily(manager, VERIFIER)
+    node.metrics.registry.register(VerificationCollector(audit_log.verifier))
     parts = LoopDependencies(
         watch=node.watch, checkpoint=shares.checkpoint, executor=_executor(node, shares, mps, audit_log, pods),
-        audit_log=audit_log, pods=pods.status, metrics=node.metrics, manager=manager, events=node.events,
+        audit_log=audit_log.writer, pods=pods.status, metrics=node.metrics, manager=manager, events=node.events,
         oom=pods.oom, clients=MpsClients(pods.status), availability=availability,
-        unattributed=node.unattributed, verifier=verifier, backoff=pods.backoff, setup=setup_of(options),
+        unattributed=node.unattributed, utilization=node.utilization, verifier=verifier, backoff=pods.backoff,
+        setup=setup_of(options),
     )  # fmt: skip
     enforcing = not options.no_enforce
     loop = EnforcementLoop(options.node, options.state, parts, rules=rules_of(options), enforcing=enforcing)
     _slices(node, shares, mps, availability, dra)
-    _annotations(node, records, audit_log, pressing)
+    _driver_upgrade(node, shares, mps, limiter, pods)
+    _report(node, audit_log)
     return loop
-
-
-def _audit_log(
-    options: argparse.Namespace, manager: Manager, lock: StateLock, pressing: PressingRecords
-) -> tuple[AuditLog, AuditWriter]:
-    copies = [record_writer(sys.stdout)] if options.audit_to == "stdout" else []
-    records = AuditLog(options.state / FOLDER, retention=options.retention, listeners=(*copies, pressing.took))
-    audit_log = AuditWriter(records, options.node, lock=lock)
-    manager.add_server("audit log", partial(_open, audit_log), audit_log.close)
-    manager.add_problem_check(lambda: records.shortage)
-    manager.add_problem_check(lambda: audit_log.problem)
-    return records, audit_log
-
-
-def _open(audit_log: AuditWriter) -> None:
-    """Open the audit log. While it cannot be written nobody is killed, but everything is still watched."""
-    try:
-        audit_log.open()
-    except RecordError as error:
-        log.critical("nobody will be killed until it can", reason=str(error.reason), error=error.message)
 
 
 def _node(options: argparse.Namespace, manager: Manager, reader: GpuReader | None, attributor: Attributor) -> Node:
@@ -208,11 +191,13 @@ def _node(options: argparse.Namespace, manager: Manager, reader: GpuReader | Non
     cluster = None if options.no_cluster else KubeClient.connect(options.kubeconfig)
     watch = UsageSampler(reader or nvml, attributor, (mps_due, slices_due), alive=is_alive, together=nvml.look)
     kernels: Kernels = nvml.ran_kernels if reader is None else lambda *_: None
-    unattributed = UnattributedMonitor(watch, kernels)
+    read: Read = nvml.utilization if reader is None else lambda *_: None
+    unattributed, utilization = UnattributedMonitor(watch, kernels), UtilizationMonitor(watch, read)
     manager.add_server("nvml", None, nvml.stop)
-    manager.add_problem_check(lambda: nvml.problem)
+    manager.add_problem_check(lambda: nvml.problem, Reason.UNKILLABLE)
     manager.add_ready_check(lambda: watch.problem)
     manager.add("unattributed", unattributed.turn, every=UNATTRIBUTED_EVERY, thread=NVML)
+    manager.add("utilization", utilization.turn, every=UTILIZATION_EVERY, thread=NVML)
     if cluster is not None:
         manager.add_server("last writes", None, writer.run_once)
         manager.add("api-writer", writer.run_once, wake=writer.wake)
@@ -221,8 +206,9 @@ def _node(options: argparse.Namespace, manager: Manager, reader: GpuReader | Non
         manager.add_server("metrics", lambda: server.callback(serve(manager.not_ready)), server.close)
     return Node(
         options=options, manager=manager, cluster=cluster, writer=writer, nvml=nvml, attributor=attributor, watch=watch,
-        events=NodeEventRecorder(cluster, options.node, writer), unattributed=unattributed, metrics=metrics,
-        policy=policy_of(options), mps_due=mps_due, slices_due=slices_due,
+        events=NodeEventRecorder(cluster, options.node, writer), unattributed=unattributed,
+        utilization=utilization, metrics=metrics, policy=policy_of(options),
+        upgrade=DriverUpgrade((mps_due, slices_due)), mps_due=mps_due, slices_due=slices_due,
     )  # fmt: skip
 
 
@@ -230,12 +216,12 @@ def _shares(node: Node) -> Shares:
     """Build checkpoint and modes. The flags decide how GPUs are shared, and with a cluster also the node's label."""
     options, manager = node.options, node.manager
     checkpoint, store = Checkpoint(options.state), ClaimStore(options.state)
-    manager.add_problem_check(lambda: checkpoint.problem)
+    manager.add_problem_check(lambda: checkpoint.problem, Reason.CHECKPOINT_UNREADABLE)
     prepared = NoClaims() if node.cluster is None or options.no_dra else store
     default = Mode.TIME_SLICING if options.no_mps else options.mode
     labelled = node.cluster is not None and not options.no_mps
     modes = SharingModeController(prepared, default, node.mps_due, labelled=labelled)
-    manager.add_problem_check(lambda: modes.problem)
+    manager.add_problem_check(lambda: modes.problem, Reason.MODE_UNKNOWN)
     return Shares(store, prepared, checkpoint, modes, Wake())
 
 
@@ -244,7 +230,7 @@ def _contention(node: Node) -> ContentionMonitor | None:
         return None
     ask = partial(allocatable, node.options.kubelet_root, optional=node.options.no_dra)
     contention = ContentionMonitor(node.cluster, node.options.node, ask, node.events, node.mps_due)
-    node.manager.add_problem_check(contention.problems)
+    node.manager.add_problem_check(contention.problems, Reason.API_UNREACHABLE)
     return contention
 
 
@@ -261,9 +247,10 @@ def _mps(node: Node, shares: Shares, contention: ContentionMonitor | None) -> Mp
         watch=node.watch, shared=ShareableGpus(node.cluster, options.node, contention, shares.modes),
         modes=shares.modes, policy=node.policy, claims=shares.prepared, checkpoint=shares.checkpoint,
         tools=DriverTools(node.nvml, DriverRoot(options.driver_root), options.run, launcher, incidents),
+        upgrade=node.upgrade,
     )  # fmt: skip
     keeper = MpsSupervisor(manager, DaemonPlanner(manager, options.run, inputs))
-    node.manager.add_problem_check(keeper.problems)
+    node.manager.add_problem_check(keeper.problems, Reason.MPS_UNREACHABLE)
     every = options.mps_check_seconds
     node.manager.add("mps-logs", LogTail(options.run, manager).look, every=every, thread=SCHEDULER)
     node.manager.add("mps", keeper.turn, every=every, wake=node.mps_due)
@@ -276,14 +263,10 @@ def _launcher(options: argparse.Namespace) -> HostPodLauncher | None:
 
 def _limits(node: Node, shares: Shares) -> LimitApplier:
     limiter = LimitApplier(node.nvml, CgroupFolders(), node.options.limit_backend, shares.modes)
-    node.manager.add_problem_check(limiter.problems)
-    turn = partial(_apply_limits, limiter, node.watch, shares.checkpoint)
+    node.manager.add_problem_check(limiter.problems, Reason.NOT_APPLIED)
+    turn = partial(limiter.follow, node.watch, shares.checkpoint)
     node.manager.add("limits", turn, every=LIMIT_EVERY, thread=NVML)
     return limiter
-
-
-def _apply_limits(limiter: LimitApplier, watch: UsageSampler, checkpoint: Checkpoint) -> None:
-    limiter.turn([view.gpu for view in watch.latest], checkpoint.latest)
 
 
 def _health(node: Node, shares: Shares, mps: Mps, pods: Pods) -> GpuHealthMonitor | None:
@@ -302,7 +285,7 @@ def _pods(node: Node, shares: Shares, mps: Mps) -> Pods:
     options = node.options
     sink = LogEventRecorder() if node.cluster is None else PodEventRecorder(node.cluster, options.node, node.writer)
     status = PodStatusWriter(options.run, sink, partial(takes_clients, shares.modes, mps.keeper))
-    node.manager.add_problem_check(lambda: status.problem)
+    node.manager.add_problem_check(lambda: status.problem, Reason.AUDIT_UNWRITABLE)
     return Pods(status, OomReporter(status, node.metrics), TerminatingPods(), ClaimBackoff())
 
 
@@ -319,8 +302,8 @@ def _dra(
         watch=node.watch, attributor=node.attributor, metrics=node.metrics, modes=shares.modes,
         modes_changed=node.mps_due, mps=mps.keeper, limiter=limiter, checkpoint=shares.checkpoint,
         sink=pods.status, availability=availability, backoff=pods.backoff, listeners=(pods.oom, pods.departures),
-        registered=node.slices_due, quotas_changed=shares.changed, shared_memory=options.mps_shared_memory,
-        host_network=options.tenant_host_network, reserve=options.reserve,
+        upgrade=node.upgrade, registered=node.slices_due, quotas_changed=shares.changed,
+        shared_memory=options.mps_shared_memory, host_network=options.tenant_host_network, reserve=options.reserve,
         framework_variables=not options.no_framework_variables,
     )  # fmt: skip
     dra = DraPlugin(setup)
@@ -351,15 +334,15 @@ def _verifier(
 ) -> LimitVerifier:
     every, evidence = node.options.limit_verification_seconds, NodeEvidence(limiter, mps.manager, shares.modes)
     verifier = LimitVerifier(evidence, node.watch, shares.checkpoint, pods.status, dra, every)
-    node.manager.add("verifier", verifier.run_once, every=min(LOOK_AT_MOST_EVERY, every / 4))
+    node.manager.add(VERIFIER, verifier.run_once, every=min(LOOK_AT_MOST_EVERY, every / 4))
     return verifier
 
 
-def _executor(node: Node, shares: Shares, mps: Mps, audit_log: AuditWriter, pods: Pods) -> KillExecutor:
+def _executor(node: Node, shares: Shares, mps: Mps, audit_log: AuditParts, pods: Pods) -> KillExecutor:
     quotas, daemons = GuardedQuotas(node.options.state, shares.checkpoint), mps.manager or NullMpsClient()
     parts = KillDependencies(
-        usage=node.watch, quotas=quotas, processes=HostProcesses(node.attributor), audit_log=audit_log, mps=daemons,
-        sink=pods.status,
+        usage=node.watch, quotas=quotas, processes=HostProcesses(node.attributor), audit_log=audit_log.writer,
+        mps=daemons, sink=pods.status,
     )  # fmt: skip
     return KillExecutor(node.options.node, parts, KillTimeouts(term=node.options.termination_timeout))
 
@@ -370,31 +353,41 @@ def _slices(node: Node, shares: Shares, mps: Mps, availability: GpuAvailability,
         return
     own = EnforcerProcesses(node.attributor, mps.manager, _launcher(options))
     offering = SliceController(node.cluster, options.node, node.policy, availability, own, shares.modes)
-    manager.add_problem_check(lambda: offering.problem)
-    manager.add_ready_check(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
+    manager.add_problem_check(lambda: offering.problem, Reason.API_UNREACHABLE)
+    manager.add_ready_check(lambda: None if offering.offered else offering.problem or "no ResourceSlices published yet")
     turns = Turns(offering, node.watch, shares.checkpoint, node.slices_due, dra)
     manager.add("offer", turns.offer, every=OFFER_EVERY, wake=node.slices_due, thread=SLICES)
     manager.add("offer-due", turns.hasten, every=options.poll_seconds, thread=SCHEDULER)
 
 
-def _annotations(node: Node, records: AuditLog, audit_log: AuditWriter, pressing: PressingRecords) -> None:
+def _driver_upgrade(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, pods: Pods) -> None:
+    if node.cluster is None or node.options.no_dra:
+        return
+    parts = UpgradeDependencies(
+        cluster=node.cluster, node=node.options.node, upgrade=node.upgrade, claims=shares.store, limiter=limiter,
+        evictor=PodEvictor(node.cluster, pods.status), checkpoint=shares.checkpoint, nvml=node.nvml, mps=mps.keeper,
+        events=node.events,
+    )  # fmt: skip
+    follow_upgrade(node.manager, parts, SLICES)
+
+
+def _report(node: Node, audit_log: AuditParts) -> None:
     """Keep the audit log's head and the enforcer's report in the annotations of the node's ResourceSlices."""
     if node.cluster is not None:
-        anchor = AnchorPublisher(node.cluster, node.options.node, records, pressing, node.events)
-        node.manager.add_problem_check(lambda: anchor.problem)
-        node.manager.add("anchor", anchor.run_once, every=GAP, wake=pressing.wake, thread=SLICES)
-        state = partial(_reported, node, records, audit_log)
-        report = ReportPublisher(node.cluster, node.options.node, state)
+        audit_log.publish_head(node.manager, node.cluster, node.events)
+        report = ReportPublisher(node.cluster, node.options.node, partial(_reported, node, audit_log))
+        node.manager.add_ready_check(report.stale)
         node.manager.add("report", report.run_once, every=REPORT_EVERY, thread=SLICES)
 
 
-def _reported(node: Node, records: AuditLog, audit_log: AuditWriter) -> EnforcerState:
+def _reported(node: Node, audit_log: AuditParts) -> EnforcerState:
     """Return what this enforcer reports of itself. Raises OSError where its state directory cannot be read."""
-    unwritable = audit_log.problem or records.shortage or ""
+    unwritable = audit_log.writer.problem or audit_log.records.shortage or ""
     problems = node.metrics.latest.status.get("problems", ())
     return EnforcerState(
         enforcing=not node.options.no_enforce,
         breaker=opened_at(node.options.state),
+        breaker_reason=opened_for(node.options.state),
         audit_log=unwritable,
         problems=tuple(each for each in problems if each not in {OPEN, unwritable}),
     )

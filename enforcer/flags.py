@@ -38,35 +38,36 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     options = _parser().parse_args(argv)
     if not options.node:
-        raise ConfigError("--node is missing; name this node, or set NODE_NAME")
+        raise ConfigError("--node is missing; write the name of this node, or set NODE_NAME")
     if not MIN_POLL <= options.poll_seconds <= MAX_POLL:
         raise ConfigError(
-            f"--poll-seconds {options.poll_seconds} is not an interval; write seconds from {MIN_POLL} to {MAX_POLL}, "
+            f"--poll-seconds {options.poll_seconds} is out of range; write seconds from {MIN_POLL} to {MAX_POLL}, "
             "such as 0.5"
         )
     if not 0 <= options.termination_timeout <= MAX_TERM_WAIT:
         raise ConfigError(
-            f"--termination-timeout {options.termination_timeout} is not a timeout; "
+            f"--termination-timeout {options.termination_timeout} is out of range; "
             f"write seconds from 0 to {MAX_TERM_WAIT}"
         )
     if not MIN_MPS_SECONDS <= options.mps_check_seconds <= MAX_TERM_WAIT:
         raise ConfigError(
-            f"--mps-check-seconds {options.mps_check_seconds} is not an interval; "
+            f"--mps-check-seconds {options.mps_check_seconds} is out of range; "
             f"write seconds from {MIN_MPS_SECONDS:g} to {MAX_TERM_WAIT:g}, such as 30"
         )
     if not MIN_PROOF <= options.limit_verification_seconds <= MAX_PROOF:
         message = (
-            f"--limit-verification-seconds {options.limit_verification_seconds} is not an interval; "
+            f"--limit-verification-seconds {options.limit_verification_seconds} is out of range; "
             f"write seconds from {MIN_PROOF:g} to {MAX_PROOF:g}, such as 30"
         )
         raise ConfigError(message)
     if options.max_kills_per_minute < 1:
         raise ConfigError(
-            f"--max-kills-per-minute {options.max_kills_per_minute} ends nobody; use --no-enforce for that"
+            f"--max-kills-per-minute {options.max_kills_per_minute} allows no kill; write 1 or more, "
+            "or use --no-enforce to warn only"
         )
     for name in ("credit", "refill"):
         if not 1 <= (value := getattr(options, f"debt_{name}")) <= MAX_DEBT:
-            raise ConfigError(f"--debt-{name} {value} is not allowed; write seconds from 1 to {MAX_DEBT:g}")
+            raise ConfigError(f"--debt-{name} {value} is out of range; write seconds from 1 to {MAX_DEBT:g}")
     options.compute = _compute(options.compute_overcommit)
     options.reserve = _reserve(options.memory_reserve)
     options.address = _address(options.metrics)
@@ -97,45 +98,47 @@ def setup_of(options: argparse.Namespace) -> dict[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpu-share enforcer",
-        description="Watch this node's GPUs and hold containers to their quota.",
+        description="Watch the GPUs of this node and enforce the GPU memory quota of each container.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("--node", default=os.environ.get("NODE_NAME", ""), help="name of this node ($NODE_NAME)")
-    add("--state", type=Path, help="checkpoint, status and audit log (%(default)s)")
-    add("--run", type=Path, help="MPS pipes and logs (%(default)s)")
+    add("--state", type=Path, help="directory of checkpoint, status files and audit log (%(default)s)")
+    add("--run", type=Path, help="directory of MPS pipes and logs (%(default)s)")
     add("--poll-seconds", type=float, metavar="S", help="seconds between samples (%(default)s)")
-    add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
-    add("--no-cluster", action="store_true", help="no API server: quotas come from the checkpoint alone")
-    add("--no-enforce", action="store_true", help="warn only, end nobody")
+    add("--kubeconfig", metavar="FILE", help="kubeconfig of the cluster (default in a pod: its service account)")
+    add("--no-cluster", action="store_true", help="use no API server; read quotas from the checkpoint alone")
+    add("--no-enforce", action="store_true", help="only warn; kill no container")
     add(
         "--mode", type=Mode, choices=list(Mode),
-        help=f"how GPUs are shared where the node has no label {NODE_MODE} (%(default)s)",
+        help=f"sharing mode of the GPUs if the node has no label {NODE_MODE} (%(default)s)",
     )  # fmt: skip
-    add("--no-mps", action="store_true", help="run no MPS daemons: time-slicing, whatever mode and label say")
-    add("--no-dra", action="store_true", help="serve no kubelet: quotas come from allocated claims as they are")
+    add("--no-mps", action="store_true", help="run no MPS daemons; use time-slicing, whatever --mode and the label say")
+    add(
+        "--no-dra", action="store_true", help="prepare no claims for the kubelet; read quotas from the allocated claims"
+    )
     add("--kubelet-root", type=Path, help="the kubelet's directory (%(default)s)")
-    add("--cdi-root", type=Path, help="where CDI specs go (%(default)s)")
+    add("--cdi-root", type=Path, help="directory for CDI specs (%(default)s)")
     add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")
     add(
         "--health-taint", type=Effect, choices=list(Effect),
-        help="taint of an unhealthy GPU (%(default)s)",
+        help="effect of the taint on an unhealthy GPU (%(default)s)",
     )  # fmt: skip
     add("--mps-check-seconds", type=float, metavar="S", help="seconds between checks of MPS daemons (%(default)s)")
-    add("--mps-host", action="store_true", help="have MPS daemons started by `gpu-share mps`, so that they outlive us")
-    add("--mps-shared-memory", action="store_true", help="clients of MPS get the /dev/shm of `gpu-share mps`")
+    add("--mps-host", action="store_true", help="let `gpu-share mps` run the MPS daemons, so they outlive the enforcer")
+    add("--mps-shared-memory", action="store_true", help="mount the /dev/shm of `gpu-share mps` into MPS clients")
     add(
         "--limit-verification-seconds", type=float, metavar="S",
         help="seconds between two verifications of all limits (%(default)s)",
     )  # fmt: skip
     add(
         "--limit-backend", type=RequestedBackend, choices=list(RequestedBackend),
-        help="who keeps memory limits, where that can work (%(default)s)",
+        help="limit backend, if driver and sharing mode support it (%(default)s)",
     )  # fmt: skip
-    add("--no-publish", action="store_true", help="publish no GPUs")
-    add("--drop-capabilities", action="store_true", help="give up all rights but those needed from then on")
+    add("--no-publish", action="store_true", help="publish no ResourceSlices")
+    add("--drop-capabilities", action="store_true", help="drop the Linux capabilities that the enforcer needs no more")
     add("--tenant-host-network", action="store_true", help="prepare claims of pods that use hostNetwork")
-    add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
+    add("--allow-any-pid-namespace", action="store_true", help="for tests: take NVML's pids as pids of this namespace")
     _add_kill_rules(parser)
     _add_offers(parser)
     _add_outlets(parser)
@@ -146,30 +149,45 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_kill_rules(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--max-kills-per-minute", type=int, metavar="N", help="containers of a namespace killed a minute (%(default)s)")
-    add("--debt-credit", type=float, metavar="S", help="debt without consequence (%(default)s)")
-    add("--debt-refill", type=float, metavar="S", help="seconds in which the whole debt is forgiven (%(default)s)")
+    add("--max-kills-per-minute", type=int, metavar="N", help="most kills in one namespace per minute (%(default)s)")
+    add(
+        "--debt-credit", type=float, metavar="S", help="seconds of earlier violations without consequence (%(default)s)"
+    )
+    add(
+        "--debt-refill",
+        type=float,
+        metavar="S",
+        help="seconds within quota until the whole credit is available again (%(default)s)",
+    )
     add("--termination-timeout", type=float, metavar="S", help="seconds from SIGTERM to SIGKILL (%(default)s)")
 
 
 def _add_offers(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--within-node", type=Order, choices=list(Order), help="which GPU first (%(default)s)")
-    add("--compute-overcommit", metavar="N", help="how many times over compute is offered (%(default)s)")
+    add("--within-node", type=Order, choices=list(Order), help="which GPU of a node gets the next share (%(default)s)")
+    add(
+        "--compute-overcommit",
+        metavar="N",
+        help="factor by which shares may overcommit the compute of a GPU (%(default)s)",
+    )
     add(
         "--memory-reserve", default="", metavar="X",
-        help="what programs leave unused of a limit, such as 1Gi or 6%% (512Mi, or 4%% where that is more)",
+        help="part of a limit that frameworks leave unused, such as 1Gi or 6%% (default: 512Mi or 4%%, the larger)",
     )  # fmt: skip
-    add("--no-framework-variables", action="store_true", help="set no variables of frameworks in containers")
+    add(
+        "--no-framework-variables",
+        action="store_true",
+        help="set no environment variables for frameworks in containers",
+    )
 
 
 def _add_outlets(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--metrics", default="", metavar="HOST:PORT", help="serve metrics there (default: nowhere)")
-    add("--log-level", choices=LEVELS, help="(%(default)s)")
+    add("--metrics", default="", metavar="HOST:PORT", help="address of the metrics endpoint (default: no endpoint)")
+    add("--log-level", choices=LEVELS, help="lowest level of log lines (%(default)s)")
     add(
         "--audit-to", choices=["stdout", "none"], default="stdout",
-        help="where a copy of each record of the audit log goes, for whoever collects logs (%(default)s)",
+        help="where the enforcer copies each audit record, for a log collector (%(default)s)",
     )  # fmt: skip
 
 
@@ -177,7 +195,7 @@ def _add_keeping(parser: argparse.ArgumentParser) -> None:
     for unit, what in (("mib", "MiB"), ("segments", "segments of 4 MiB"), ("days", "days")):
         parser.add_argument(
             f"--audit-keep-{unit}", type=int, metavar="N",
-            help=f"{what} of the audit log that are kept before the present segment; 0: no limit (%(default)s)",
+            help=f"{what} of the audit log to keep besides the current segment; 0: no limit (%(default)s)",
         )  # fmt: skip
 
 
@@ -185,7 +203,7 @@ def _retention(options: argparse.Namespace) -> Retention:
     for unit, most in MOST_KEPT.items():
         value = getattr(options, f"audit_keep_{unit}")
         if not 0 <= value <= most:
-            raise ConfigError(f"--audit-keep-{unit} {value} cannot be kept; write 0 for no limit, or up to {most}")
+            raise ConfigError(f"--audit-keep-{unit} {value} is out of range; write 0 for no limit, or 1 to {most}")
     return Retention(mib=options.audit_keep_mib, segments=options.audit_keep_segments, days=options.audit_keep_days)
 
 

@@ -33,6 +33,7 @@ from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.runtime import files
 from enforcer.runtime.background import BackgroundExecutor
 from enforcer.runtime.manager import Manager
+from enforcer.runtime.problem import Problem
 from enforcer.status import messages, node_status
 from enforcer.status.dedup import EventDeduplicator, Repetition
 from enforcer.status.events import NodeEvent, NodeEventRecorder
@@ -42,6 +43,7 @@ from enforcer.status.node_status import Snapshot
 from enforcer.status.node_status_file import StatusCache, StatusFile
 from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import UnattributedMonitor
+from enforcer.status.utilization import UtilizationMonitor
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
 
@@ -49,6 +51,8 @@ log = structlog.get_logger()
 
 WORKERS: Final = 4
 """Kills at once: an unkillable process must not keep others waiting."""
+STALLED_SECONDS: Final = 10.0
+"""Beyond the interval, after which a loop without an iteration watches nothing: the process is not ready."""
 DISK_SECONDS: Final = 10.0
 """For what a restart must know to be written; what takes longer is not acted upon, as with the audit log."""
 _ACTIONS: Final = {
@@ -98,6 +102,8 @@ class LoopDependencies:
     """Knows of the GPUs what they do not hold."""
     unattributed: UnattributedMonitor
     """Knows the memory that no process accounts for: to be shown, and no more."""
+    utilization: UtilizationMonitor
+    """Knows how much of the time each container runs kernels."""
     verifier: LimitVerifier
     """Knows whether each limit is in force."""
     backoff: ClaimBackoff
@@ -133,7 +139,7 @@ class EnforcementLoop:
         self._boot = boot_id()
         self._disk = BackgroundExecutor(f"the disk of {state}")
         self._quotas: tuple[Quota, ...] = ()
-        self._other_problems: tuple[str, ...] = ()
+        self._other_problems: tuple[Problem, ...] = ()
         self._knows = False
         """Whether quotas and problems were read. Before, nothing is evaluated: what a restart has to take over of grace
         periods would be compared with no quota, and forgotten."""
@@ -147,13 +153,21 @@ class EnforcementLoop:
         self._armed: dict[kill_history.ContainerKey, float] = {}
         self._deduplicator = EventDeduplicator()
         self._breaker = CircuitBreaker(state, self._disk)
+        self._polled, self._interval = self._clock(), 0.0
+        parts.manager.add_ready_check(self.stalled)
+
+    def stalled(self) -> str | None:
+        """Return since how many seconds no iteration has come to its end; ``None`` while they do. Takes no lock."""
+        age = self._clock() - self._polled
+        late = age > STALLED_SECONDS + 1.5 * self._interval
+        return f"no iteration for {age:.0f} s: nothing is watched" if late else None
 
     def run(self, stopped: threading.Event, interval: float) -> None:
         """Look every ``interval`` seconds until stopped; then wait for what is being acted upon.
 
         Each interval is 0.5 to 1.5 times as long: nobody can free memory just before each sample.
         """
-        due = self._clock()
+        due, self._interval = self._clock(), interval
         while not stopped.is_set():
             self.poll()
             due = max(due + interval * random.uniform(0.5, 1.5), self._clock())  # noqa: S311 - no secret depends on it
@@ -175,6 +189,7 @@ class EnforcementLoop:
             self._parts.executor.reap_pending()
             self._parts.audit_log.catch_up()
             self._report(views, self._quotas, now)
+        self._polled = self._clock()
 
     def exceeding(self) -> frozenset[str]:
         """Name the namespaces whose new claims wait; none while the breaker is open."""
@@ -191,7 +206,7 @@ class EnforcementLoop:
         self._remember()  # first: should we die over a kill, the next enforcer counts it
         return decisions
 
-    def _ask(self) -> tuple[tuple[Quota, ...], tuple[str, ...]]:
+    def _ask(self) -> tuple[tuple[Quota, ...], tuple[Problem, ...]]:
         """Ask for all that may wait for a disk, at once: each time that another thread is waited for costs."""
         return self._parts.checkpoint.read(), tuple(self._parts.manager.problems())
 
@@ -210,13 +225,13 @@ class EnforcementLoop:
             return DetectorState()
         except OSError as error:
             log.warning(
-                "grace periods start anew", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=str(error)
+                "grace periods restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=str(error)
             )
             return DetectorState()
         found = state_file.decode(data, self._boot, self._clock()) if self._boot else None
         if found is None:
-            why = "it cannot be read, or is of another boot or version"
-            log.warning("grace periods start anew", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
+            why = "the file is damaged, or from another boot or another version"
+            log.warning("grace periods restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
         return found or DetectorState()
 
     def _remember(self) -> None:
@@ -235,7 +250,7 @@ class EnforcementLoop:
             files.replace(self._folder / state_file.NAME, data)
         except OSError as error:
             if str(error) != self._unkept:
-                log.warning("grace periods not kept", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
+                log.warning("grace periods not saved", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
             self._unkept = str(error)
             self._remembered = b""  # the next look tries again
         else:
@@ -274,7 +289,7 @@ class EnforcementLoop:
         if back:
             log.info("NVML readable again", reason=str(reason), gpu=change.gpu)
         elif change.turn is nvml_outage.Transition.LOST:
-            log.warning("blind", reason=str(reason), gpu=change.gpu, error=change.blind.why)
+            log.warning("NVML unavailable", reason=str(reason), gpu=change.gpu, error=change.blind.why)
         if (note := nvml_outage.operator_message(change, self._clock())) is not None:
             self._parts.events.report(NodeEvent(reason, note, warning=not back))
 
@@ -354,7 +369,8 @@ class EnforcementLoop:
             quotas=node_status.shown(self._state, quotas), state=self._state, rules=self._rules,
             head=self._parts.audit_log.head, problems=self._problems(), standing=self._parts.availability.cached(),
             failures=self._parts.oom.findings(), proven=self._parts.verifier.proven, sight=self._sight,
-            growth=self._parts.unattributed.growth(), setup=self._parts.setup,
+            growth=self._parts.unattributed.growth(), peaks=self._parts.pods.peaks,
+            utilization=self._parts.utilization.latest, setup=self._parts.setup,
         )  # fmt: skip
         snapshot, found = self._editions.of(snapshot)
         self._parts.metrics.latest.show(found)
@@ -364,6 +380,11 @@ class EnforcementLoop:
         if self._file.wants(found, now):
             self._disk.soon("status", partial(self._file.put, found, now), None)
 
-    def _problems(self) -> list[str]:
-        own = [each for each in (self._breaker.problem, self._file.problem, self._disk.problem) if each is not None]
-        return [*own, *(f"blind on {gpu}: {blind.why}" for gpu, blind in self._sight.items()), *self._other_problems]
+    def _problems(self) -> list[Problem]:
+        own = (
+            (self._breaker.problem, Reason.BREAKER_OPEN),
+            (self._file.problem, Reason.AUDIT_UNWRITABLE),
+            (self._disk.problem, Reason.AUDIT_UNWRITABLE),
+            *((f"NVML unavailable for {gpu}: {blind.why}", blind.reason) for gpu, blind in self._sight.items()),
+        )
+        return [*(Problem(each, reason) for each, reason in own if each is not None), *self._other_problems]

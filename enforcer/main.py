@@ -68,13 +68,13 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
 def _serve(loop: EnforcementLoop, options: argparse.Namespace, manager: Manager) -> None:
     stopped_by_signal(manager.stopped)
     log.info(
-        "watching", reason=str(Reason.ENFORCER_STARTED), node=options.node, state=str(options.state),
+        "enforcer started", reason=str(Reason.ENFORCER_STARTED), node=options.node, state=str(options.state),
         enforcing=not options.no_enforce, poll=options.poll_seconds,
     )  # fmt: skip
     gc.collect()
     gc.freeze()  # what is there now stays: looking through all of it again and again takes longer than a look
     loop.run(manager.stopped, options.poll_seconds)
-    log.info("stopped", reason=str(Reason.ENFORCER_STOPPED), node=options.node)
+    log.info("enforcer stopped", reason=str(Reason.ENFORCER_STOPPED), node=options.node)
 
 
 def _check_namespace(options: argparse.Namespace) -> None:
@@ -84,7 +84,7 @@ def _check_namespace(options: argparse.Namespace) -> None:
         ConfigError: we are in one.
     """
     if not (options.allow_any_pid_namespace or in_initial_pid_namespace()):
-        message = "this is not the host's pid namespace, so NVML's pids would mean other processes; set hostPID: true"
+        message = "the enforcer is not in the host's pid namespace, which NVML's pids belong to; set hostPID: true"
         raise ConfigError(message, Reason.NOT_INITIAL_PID_NAMESPACE)
 
 

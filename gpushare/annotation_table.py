@@ -115,8 +115,8 @@ _GPU_LIST: Final = ValueType(name="list of UUIDs or indices", examples=("0,1",))
 _TRUE: Final = ValueType(name="true", examples=("true",))
 _MODE: Final = ValueType(name="mps or time-slicing or mig", examples=("mps", "time-slicing", "mig"))
 _REASONS: Final = ValueType(name="JSON object, UUID to reason")
-_HEAD: Final = ValueType(name="number and hash of an audit record")
-_REPORT: Final = ValueType(name="JSON object: version, enforcing, breaker, auditLog, problems")
+_HEAD: Final = ValueType(name="sequence number and hash of an audit record")
+_REPORT: Final = ValueType(name="JSON object: version, enforcing, breaker, breakerReason, auditLog, problems")
 
 
 def _one_of(**options: str) -> ValueType:
@@ -133,44 +133,44 @@ _POLICY: Final = (Reader.WEBHOOK, Reader.POLICY)
 TABLE: Final = (
     Annotation(
         key=contract.MEMORY, container_prefix=contract.MEMORY_OF, on=Object.POD, type=_MEMORY, read_by=_MAXIMUM,
-        default="default-memory of the namespace", meaning="GPU memory of a container's share",
+        default="default-memory of the namespace", meaning="GPU memory that each container with a share reserves",
     ),
     Annotation(
         key=contract.COMPUTE, container_prefix=contract.COMPUTE_OF, on=Object.POD, type=_PERCENT, read_by=_MAXIMUM,
         default="default-compute, else max-compute of the namespace, else no limit",
-        meaning="percent of one GPU's SMs, a limit",
+        meaning="most SMs of one GPU that a container may use, in percent",
     ),
     Annotation(
         key=contract.MIG_PROFILE, container_prefix=contract.MIG_PROFILE_OF, on=Object.POD, type=_PROFILE,
-        read_by=_POLICY, meaning="a MIG instance of that profile instead of a share",
+        read_by=_POLICY, meaning="profile of the MIG instance that a container gets instead of a share",
     ),
     Annotation(
         key=contract.GPUS, container_prefix=contract.GPUS_OF, on=Object.POD, type=_GPU_COUNT, read_by=_POLICY,
-        default="1", meaning="the number of GPUs of which a container has a share each",
+        default="1", meaning="number of GPUs on each of which a container gets a share",
     ),
     Annotation(
         key=contract.PRIORITY, on=Object.POD, read_by=_SHARE, default="normal", meaning="MPS priority",
-        type=_one_of(low="gives way to others on its GPU", normal="the default"),
+        type=_one_of(low="MPS priority below normal", normal="the default"),
     ),
     Annotation(
         key=contract.GPU_MODEL, on=Object.POD, type=_MODELS, read_by=_WEBHOOK, default="any model",
-        meaning="models of GPUs that the pod may have; each is a whole word of the GPU's name",
+        meaning="GPU models that the scheduler may choose; each must be a whole word of the GPU's product name",
     ),
     Annotation(
         key=contract.SAME_GPU, on=Object.POD, read_by=_WEBHOOK, default="true",
         type=_one_of(
-            true="the default: one GPU for all its containers", false="each may have another GPU"
+            true="the default: all containers of the pod use one GPU", false="each container may get another GPU"
         ),
-        meaning="whether all containers of the pod have one GPU",
+        meaning="whether all containers of the pod get their shares on one GPU",
     ),
     Annotation(
         key=contract.RESIZE_OF + CONTAINER, on=Object.RUNNING_POD, type=_RESIZE,
         read_by=(Reader.ENFORCER, Reader.POLICY),
-        meaning="another quota for that container (gpu-share resize); needs the right to update podresizes",
+        meaning="new quota of that container (gpu-share resize); the user needs the RBAC verb update on podresizes",
     ),
     Annotation(
         key=contract.MANAGED_LABEL, on=Object.POD, label=True, type=_TRUE, read_by=_POLICY,
-        meaning="set by the webhook: the pod was rewritten into a share",
+        meaning="set by the webhook: it gave the pod a share",
     ),
     Annotation(
         key=contract.NAMESPACE_LABEL, on=Object.NAMESPACE, label=True, type=_TRUE, read_by=_MAXIMUM,
@@ -178,11 +178,11 @@ TABLE: Final = (
     ),
     Annotation(
         key=contract.DEFAULT_MEMORY, on=Object.NAMESPACE, type=_MEMORY, read_by=_POLICY,
-        meaning="memory of a container with a share that asks for no amount",
+        meaning="GPU memory of a container whose pod requests a share without an amount of memory",
     ),
     Annotation(
         key=contract.DEFAULT_COMPUTE, on=Object.NAMESPACE, type=_PERCENT, read_by=_POLICY,
-        meaning="compute of a container with a share that asks for no percentage",
+        meaning="compute of a container whose pod requests a share without a percentage",
     ),
     Annotation(
         key=contract.MAX_MEMORY, on=Object.NAMESPACE, type=_MEMORY, read_by=_MAXIMUM,
@@ -191,13 +191,13 @@ TABLE: Final = (
     ),
     Annotation(
         key=contract.MAX_COMPUTE, on=Object.NAMESPACE, type=_PERCENT, read_by=_MAXIMUM,
-        meaning="maximum of each container, and the limit of one that asks for no compute",
+        meaning="maximum of each container; also the limit of a container without requested or default compute",
     ),
     Annotation(
         key=contract.ON_EXCEED, on=Object.NAMESPACE, read_by=_SHARE, default=defaults.ON_EXCEED,
         type=_one_of(
-            kill="ends processes until the container is within its quota",
-            kill_container="ends the whole container", warn="only warns",
+            kill="the enforcer kills processes until the container is within its quota",
+            kill_container="the enforcer kills the whole container", warn="the enforcer only warns",
         ),
         meaning="what the enforcer does with a container over its quota",
     ),
@@ -208,51 +208,53 @@ TABLE: Final = (
     Annotation(
         key=contract.TOLERANCE, on=Object.NAMESPACE, type=_TOLERANCE, read_by=_SHARE,
         default=f"{defaults.TOLERANCE_MIB}Mi or {defaults.TOLERANCE_PERCENT}%, whichever is more",
-        meaning="usage above the quota that has no consequence",
+        meaning="GPU memory above the quota that the enforcer ignores",
     ),
     Annotation(
         key=contract.DEBT_CREDIT, on=Object.NAMESPACE, type=_DEBT, read_by=_SHARE,
         default=f"{defaults.ENFORCER['debt_credit']:g}s (chart: enforcer.debt.creditSeconds)",
-        meaning="how much of short violations adds up without consequence",
+        meaning="seconds of debt (violations add up) before the enforcer kills without a grace period",
     ),
     Annotation(
         key=contract.DEBT_REFILL, on=Object.NAMESPACE, type=_DEBT, read_by=_SHARE,
         default=f"{defaults.ENFORCER['debt_refill']:g}s (chart: enforcer.debt.refillSeconds)",
-        meaning="the time in which the whole credit comes back",
+        meaning="time within the quota that restores the whole credit",
     ),
     Annotation(
         key=contract.OWN_CLAIMS, on=Object.NAMESPACE, type=_ANY, read_by=_MAXIMUM,
-        meaning="claims written by hand and extended resources may ask for any amount of GPUs, also for no amount",
+        meaning="claims written by hand and extended resources may exceed the maximums, and get a whole GPU if they "
+        "name no amount",
     ),
     Annotation(
         key=contract.HOST_PATHS, on=Object.NAMESPACE, type=_PATHS, read_by=_SHARE,
-        default="any but those of the node's own programs", meaning="the only host paths that sharing pods may mount",
+        default="all paths except those of the kubelet, the container runtime and other node services",
+        meaning="the only host paths that pods with a share may mount",
     ),
     Annotation(
         key=contract.ALLOWED_CAPABILITIES, on=Object.NAMESPACE, type=_CAPABILITIES, read_by=_SHARE,
         default=contract.DRIVER_CAPABILITIES,
-        meaning="what containers may ask for in NVIDIA_DRIVER_CAPABILITIES",
+        meaning="driver capabilities that containers may list in NVIDIA_DRIVER_CAPABILITIES",
     ),
     Annotation(
         key=contract.FRAMEWORKS, on=Object.NAMESPACE, type=_FRAMEWORKS, read_by=_SHARE,
-        meaning="frameworks that get variables on request; none: no "
-        "framework gets variables",
+        meaning="frameworks for which the webhook sets optional environment variables; none: "
+        "the webhook sets no framework variables at all",
     ),
     Annotation(
         key=contract.NODE_LABEL, on=Object.NODE, label=True, type=_TRUE, read_by=_ENFORCER,
-        meaning="the node's GPUs may be shared",
+        meaning="gpu-share may share the GPUs of this node",
     ),
     Annotation(
         key=contract.NODE_MODE, on=Object.NODE, label=True, type=_MODE, read_by=_ENFORCER,
-        default=f"{defaults.ENFORCER['mode']} (chart: enforcer.mode)", meaning="how the node's GPUs are shared",
+        default=f"{defaults.ENFORCER['mode']} (chart: enforcer.mode)", meaning="sharing mode of the node's GPUs",
     ),
     Annotation(
         key=contract.NODE_GPUS, on=Object.NODE, type=_GPU_LIST, read_by=_ENFORCER, default="all",
-        meaning="which of the node's GPUs are shared",
+        meaning="the GPUs of the node that gpu-share shares",
     ),
     Annotation(
         key=contract.EXCLUDED_GPUS, on=Object.RESOURCE_SLICE, type=_REASONS, read_by=(Reader.COMMAND_LINE,),
-        meaning="set by the enforcer: GPUs that are not published, and why",
+        meaning="set by the enforcer: the excluded GPUs, each with its reason",
     ),
     Annotation(
         key=contract.AUDIT_HEAD, on=Object.RESOURCE_SLICE, type=_HEAD,
@@ -261,11 +263,11 @@ TABLE: Final = (
     ),
     Annotation(
         key=contract.ENFORCER, on=Object.RESOURCE_SLICE, type=_REPORT, read_by=(Reader.COMMAND_LINE,),
-        meaning="set by the enforcer: its version, circuit breaker, audit log and problems",
+        meaning="set by the enforcer: its version and problems, and the state of its circuit breaker and audit log",
     ),
     Annotation(
         key=contract.TENANT_RESIZE, on=Object.POLICY, type=_TRUE, read_by=(Reader.COMMAND_LINE,),
-        meaning="set by the chart value tenantResize: which content the policy has as shipped",
+        meaning="set by the chart from tenantResize: whether the shipped policy lets tenants resize",
     ),
 )  # fmt: skip
 

@@ -79,7 +79,7 @@ def parse_paths(value: object) -> tuple[str, ...]:
         if not path.startswith("/") or len(paths) > MAX_PATHS:
             raise QuantityError(f"{quoted(path)}: write at most {MAX_PATHS} absolute paths, such as /data,/scratch")
         if overlaps(normal(path), OF_EVERY_NODE):
-            raise QuantityError(f"{quoted(path)} reaches what the node's own programs keep; remove it from the list")
+            raise QuantityError(f"{quoted(path)} contains files of node services; remove it from the list")
     return tuple(normal(path) for path in paths)
 
 
@@ -88,7 +88,7 @@ def parse_capabilities(value: object) -> tuple[str, ...]:
     found = _words(value)
     for each in found:
         if each not in CAPABILITIES:
-            raise QuantityError(f"{quoted(each)} is not one of {', '.join(CAPABILITIES)}")
+            raise QuantityError(f"{quoted(each)} is not a driver capability; write any of {', '.join(CAPABILITIES)}")
     return tuple(dict.fromkeys(found))
 
 
@@ -97,7 +97,7 @@ def parse_frameworks(value: object) -> tuple[str, ...] | None:
     found = _words(value)
     for each in found:
         if each not in ON_REQUEST and found != [NONE]:
-            raise QuantityError(f"{quoted(each)} is not one of {', '.join(ON_REQUEST)}; or write {NONE!r} alone")
+            raise QuantityError(f"{quoted(each)} is unknown; write any of {', '.join(ON_REQUEST)}, or {NONE!r} alone")
     return None if found == [NONE] else tuple(dict.fromkeys(found))
 
 
@@ -106,5 +106,5 @@ def _words(value: object) -> list[str]:
     text = value if isinstance(value, str) else ""
     words = [word.strip(" ") for word in text.split(",")] if len(text) <= MAX_LIST else []
     if not words or not all(words):
-        raise QuantityError(f"{quoted(str(value)[:MAX_LIST])} is not a list of words with commas between them")
+        raise QuantityError(f"{quoted(str(value)[:MAX_LIST])} is not a comma-separated list; write for example a,b")
     return words

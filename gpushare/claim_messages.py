@@ -21,10 +21,12 @@ def claim_in_use_message(claim: str, first: str, who: str, *, gone: bool) -> str
     """
     if gone:
         return (
-            f"ResourceClaim {claim} was prepared for pod {first}, which has ended, and stays so until no pod uses it: "
-            f"{who}; delete this pod, wait until it is gone, and create it anew: the claim is prepared for it then"
+            f"ResourceClaim {claim} was prepared for pod {first}, which has ended; the kubelet keeps it prepared until "
+            f"no pod uses it: {who}; delete this pod, wait until it is gone, and create it again: the kubelet then "
+            "prepares the claim for the new pod"
         )
     return (
-        f"ResourceClaim {claim} is in use by pod {first}, and its memory is promised once: {who}, also when {first} "
-        "has ended; delete this pod and create it anew with a ResourceClaim of its own or a resourceClaimTemplateName"
+        f"ResourceClaim {claim} is in use by pod {first}, and only that pod may use its GPU memory: {who}, also "
+        f"after {first} has ended; delete this pod and create it again with a ResourceClaim of its own or a "
+        "resourceClaimTemplateName"
     )

@@ -113,7 +113,7 @@ def listing(problems: Sequence[Problem], room: int, *, complete: bool = True) ->
         lines.append(line)
     rest = len(problems) + 1 - len(lines)
     if rest or not complete:
-        lines.append(f"* and {rest} more" if complete else "* and more; solve these first")
+        lines.append(f"* and {rest} more" if complete else "* and more problems; correct the listed fields first")
     return "\n".join(lines)
 
 

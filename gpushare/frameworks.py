@@ -164,7 +164,7 @@ TABLE: Final = (
     Framework(
         name="vLLM",
         default="Asks for 92 % of the total memory (older releases 90 %) and refuses to start if less is free.",
-        advice="Pass the fraction. Under a tight share also `--enforce-eager`: older budgets leave CUDA graphs out.",
+        advice="Pass the fraction. In a small share also `--enforce-eager`: older releases do not count CUDA graphs.",
         line=f'--gpu-memory-utilization="${contract.MEMORY_FRACTION}"',
         rules=(Rule(when="with the fraction", size=_vllm, by_total=True),),
         source="`request_memory` in vllm/v1/worker/utils.py; `gpu_memory_utilization` in vllm/config/cache.py",
@@ -173,7 +173,7 @@ TABLE: Final = (
     ),
     Framework(
         name="SGLang",
-        default="Keeps a fraction of what is free at its start for weights and cache, by the size of the card.",
+        default="Reserves a fraction of the memory free at its start; the GPU's size determines the fraction.",
         advice="Pass the fraction of the free memory.",
         line=f'--mem-fraction-static="${contract.FREE_FRACTION}"',
         rules=(Rule(when="with the fraction", size=_sglang),),
@@ -183,15 +183,15 @@ TABLE: Final = (
     ),
     Framework(
         name="PyTorch",
-        default="Grows as needed. When CUDA refuses, it gives its cache back and tries again.",
-        advice="Nothing where a limit prevents. In `watch-only`: the fraction, or `frameworks: torch`.",
+        default="Allocates as needed. When CUDA returns out of memory, it frees its cache and tries again.",
+        advice="Nothing under `mps-v2` or `driver-cgroup`. Under `watch-only`: the fraction, or `frameworks: torch`.",
         line=f'set_per_process_memory_fraction(float(os.environ["{contract.MEMORY_FRACTION}"]))',
         rules=(
             Rule(when="by default", size=_as_needed, capped=False),
             Rule(when="with the fraction", size=_fraction),
         ),
         settings=(TORCH_FRACTION,),
-        backends="the variable in `watch-only` alone",
+        backends="the variable is set under `watch-only` only",
         source="docs.pytorch.org torch.cuda.set_per_process_memory_fraction; pytorch PR 161035",
         evidence=Evidence.DOCUMENTED,
         example="pytorch.yaml",
@@ -199,7 +199,7 @@ TABLE: Final = (
     Framework(
         name="JAX",
         default="Allocates 75 % of the total memory at its start.",
-        advice="Nothing: it grows as needed. `frameworks: jax` also caps it. Do not set both fractions.",
+        advice="Nothing: JAX allocates as needed. `frameworks: jax` also limits it. Do not set both fractions.",
         line="jax.jit(step)",
         rules=(
             Rule(when="with `XLA_PYTHON_CLIENT_PREALLOCATE=false`", size=_jax_growth, capped=False),
@@ -213,7 +213,7 @@ TABLE: Final = (
     Framework(
         name="TensorFlow",
         default="Allocates nearly all free memory at its start.",
-        advice="Nothing: it grows as needed. `LogicalDeviceConfiguration` with the usable memory caps it.",
+        advice="Nothing: it allocates as needed. `LogicalDeviceConfiguration` can cap it at the usable memory.",
         line=f'LogicalDeviceConfiguration(memory_limit=int(os.environ["{contract.USABLE_MIB}"]))',
         rules=(
             Rule(when="with `TF_FORCE_GPU_ALLOW_GROWTH=true`", size=_tensorflow_growth, capped=False),
@@ -226,8 +226,8 @@ TABLE: Final = (
     ),
     Framework(
         name="Triton Inference Server",
-        default="Allocates 64 MiB on each GPU that it sees. Backends size themselves; Python ones are processes.",
-        advice="Tell each backend. TensorFlow's `gpu-memory-fraction` is a fraction of the total.",
+        default="Allocates 64 MiB on each visible GPU. Each backend sizes itself. Python backends are processes.",
+        advice="Configure each backend. TensorFlow's `gpu-memory-fraction` is a fraction of the total memory.",
         line=f'--backend-config=tensorflow,gpu-memory-fraction="${contract.MEMORY_FRACTION}"',
         rules=(
             Rule(when="by default", size=_triton, capped=False),
@@ -250,10 +250,10 @@ TABLE: Final = (
     Framework(
         name="llama.cpp",
         default="Fits weights and cache to the free memory less 1 GiB.",
-        advice="In `watch-only` `--fit-target` with what is not usable. No `GGML_CUDA_ENABLE_UNIFIED_MEMORY`.",
+        advice="Under `watch-only`: `--fit-target` with the unusable memory. Unset `GGML_CUDA_ENABLE_UNIFIED_MEMORY`.",
         line="--fit on",
         rules=(Rule(when="with `--fit on`", size=_llama),),
-        backends="in `watch-only` the free memory is that of the card",
+        backends="under `watch-only` llama.cpp sees the free memory of the whole GPU",
         source="llama.cpp tools/fit-params/README.md, PR 16653",
         evidence=Evidence.DOCUMENTED,
         example="llama-cpp.yaml",
@@ -261,10 +261,10 @@ TABLE: Final = (
     Framework(
         name="Ollama",
         default="Places as many layers as fit into the free memory that it finds; the rest runs on the CPU.",
-        advice="Keep what is not usable from it. One model at a time.",
+        advice="Set the overhead to the memory that the share cannot use. Load one model at a time.",
         line=f"OLLAMA_GPU_OVERHEAD={_RESERVE}",
         rules=(Rule(when="with `OLLAMA_GPU_OVERHEAD`", size=_ollama),),
-        backends="in `watch-only` the free memory is that of the card: the overhead then is what is not usable of it",
+        backends="under `watch-only` Ollama sees the whole GPU; the overhead is then its total less the usable memory",
         source="ollama envconfig/config.go; ollama issue 5754",
         evidence=Evidence.BELIEVED,
         example="ollama.yaml",
@@ -272,7 +272,7 @@ TABLE: Final = (
     Framework(
         name="RAPIDS (cudf.pandas)",
         default="Takes a pool of managed memory, which neither MPS nor NVML counts for a process.",
-        advice="Nothing. RMM pools of your own: percentages are of the free memory.",
+        advice="Nothing. In your own RMM pools, percentages are of the free memory.",
         line="python -m cudf.pandas",
         rules=(Rule(when="with `CUDF_PANDAS_RMM_MODE`", size=_cudf, capped=False),),
         settings=(CUDF_MODE,),
@@ -284,7 +284,7 @@ TABLE: Final = (
     Framework(
         name="NCCL",
         default="Refuses two ranks on one GPU since 2.5, with MPS as well. Buffers count against the share.",
-        advice="One rank for each GPU of a share. `/dev/shm` of 1 GiB or more.",
+        advice="Start one rank for each GPU of a share. Mount a `/dev/shm` of 1 GiB or more.",
         line=f'--nproc-per-node="${contract.GPUS_VARIABLE}"',
         rules=(Rule(when="by default", size=_as_needed, capped=False),),
         backends="several GPUs in `time-slicing`",
@@ -294,8 +294,8 @@ TABLE: Final = (
     ),
     Framework(
         name="Ray",
-        default="A fractional `num_gpus` places work and limits nothing.",
-        advice="Annotate the workers' pods, and tell the framework inside. KubeRay mounts its own `/dev/shm`.",
+        default="A fractional `num_gpus` only schedules work. It limits no GPU memory.",
+        advice="Annotate the worker pods, and configure the framework in them. KubeRay mounts its own `/dev/shm`.",
         line="--num-gpus=1",
         rules=(Rule(when="by default", size=_as_needed, capped=False),),
         source="docs.ray.io accelerator support; ray-project/kuberay issue 3634",
@@ -304,8 +304,8 @@ TABLE: Final = (
     ),
     Framework(
         name="Jupyter",
-        default="Each kernel is a process that keeps its memory until it ends; several kernels have a context each.",
-        advice="Cull idle kernels. The enforcer ends the largest process first, which is a kernel and not the server.",
+        default="Each kernel is a process with its own CUDA context. It keeps its GPU memory until it exits.",
+        advice="Cull idle kernels. The enforcer kills the largest process first: a kernel, not the server.",
         line="--MappingKernelManager.cull_idle_timeout=3600",
         rules=(Rule(when="by default", size=_as_needed, capped=False),),
         source="jupyter-server.readthedocs.io, `MappingKernelManager.cull_idle_timeout`",

@@ -18,9 +18,9 @@ from gpushare.quantity import quoted
 
 Object = Mapping[str, Any]
 _POD_FLAGS: Final = {
-    "hostPID": "lets the tenant see and end the processes that enforce the limit; remove it",
-    "hostIPC": "shares memory with other tenants of the GPU; remove it",
-    "shareProcessNamespace": "lets containers that share a GPU act in each other's name; remove it",
+    "hostPID": "lets containers see and kill the node's processes, the enforcer and MPS included; remove it",
+    "hostIPC": "lets containers use the shared memory of other tenants' GPU processes; remove it",
+    "shareProcessNamespace": "lets a process see and control processes of the pod's other containers; remove it",
 }
 SECTIONS: Final = ("initContainers", "containers", "ephemeralContainers")
 CAPABILITIES: Final = frozenset({
@@ -102,7 +102,7 @@ def _flag(spec: Object, flag: str, why: str) -> Check[None]:
 
 def _network(spec: Object, allowed: HostAccess) -> Check[None]:
     if boolean(spec.get("hostNetwork"), "spec.hostNetwork") and not allowed.network:
-        message = "true reaches the ports of the node's own programs; remove it, or ask a cluster operator to allow it"
+        message = "true gives access to ports of node services; remove it, or ask a cluster operator to allow it"
         yield Problem("spec.hostNetwork", message)
 
 
@@ -110,7 +110,7 @@ def _annotations(pod: Object) -> Check[None]:
     annotations = mapping(mapping(pod.get("metadata"), "metadata").get("annotations"), "metadata.annotations")
     found = (key for key in map(str, annotations) if key.startswith(_DEVICE_ANNOTATIONS))
     for key in nsmallest(MAX_PROBLEMS, found):
-        message = "hands the container a device beside its share; remove the annotation"
+        message = "makes the container runtime add a device that bypasses the share; remove the annotation"
         yield Problem(f"metadata.annotations[{ascii(key[:120])[1:-1]:.120}]", message)
 
 
@@ -147,8 +147,8 @@ def _capabilities(security: Object, field: str) -> Check[None]:
     added = strings(mapping(security.get("capabilities"), field).get("add"), f"{field}.add")
     for index, name in enumerate(added):
         if name[:MAX_PATH].upper().removeprefix("CAP_") in CAPABILITIES:
-            message = f"{quoted(name)} lets the container act on the node around its share; remove it"
-            yield Problem(f"{field}.add[{index}]", message)
+            why = "lets the container bypass its GPU limit or reach other processes of the node"
+            yield Problem(f"{field}.add[{index}]", f"{quoted(name)} {why}; remove it")
 
 
 def _volumes(spec: Object, allowed: HostAccess) -> Check[None]:
@@ -169,13 +169,13 @@ def _host_path(volume: Object, field: str, allowed: HostAccess) -> Check[str | N
         return None
     path, written = normal(host.get("path")), quoted(str(host.get("path"))[:MAX_PATH])
     if path in {"", _DEVICES} or path.startswith(_GPU_DEVICES):
-        return f"{written} reaches the node's GPUs and bypasses the limit"
+        return f"{written} contains GPU devices, so the container could bypass its limit"
     if overlaps(path, (*OF_EVERY_NODE, *allowed.protected)):
-        return f"{written} reaches what the node's own programs keep"
+        return f"{written} contains files of the kubelet, container runtime or enforcer"
     if allowed.paths is None:
-        yield f"hostPath {written:.40} can bypass the limit; operators list paths in {contract.HOST_PATHS}"
+        yield f"hostPath {written:.40} may bypass the limit; operators list allowed paths in {contract.HOST_PATHS}"
     elif not any(within(path, one) for one in allowed.paths):
-        return f"{written} is not below a path that this namespace's {contract.HOST_PATHS} lists"
+        return f"{written} is not in or below a path of this namespace's annotation {contract.HOST_PATHS}"
     return None
 
 
@@ -218,5 +218,5 @@ def _mounts(container: Object, field: str) -> Check[None]:
     for index, mount in enumerate(objects(container.get("volumeMounts"), field)):
         if within(normal(mount.get("mountPath")), _TOOLKIT_MOUNTS):
             written = quoted(str(mount["mountPath"]))
-            message = f"{written} asks NVIDIA's toolkit for a GPU and bypasses the limit; remove the mount"
+            message = f"{written} makes NVIDIA's container toolkit add a GPU without a limit; remove the mount"
             yield Problem(f"{field}[{index}].mountPath", message)

@@ -173,7 +173,7 @@ class Server:
             return self._page(path)
         except Exception as bug:  # noqa: BLE001 - one page's bug must not take the others away
             self._failed(bug)
-            return text("this page failed; the log says why", HTTPStatus.INTERNAL_SERVER_ERROR)
+            return text("the server failed to make this page; read its log", HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _abort(self, connection: Connection) -> None:
         with contextlib.suppress(OSError):

@@ -49,7 +49,7 @@ class Informer:
             except ClusterError as error:
                 self._failed(error)
             except GARBAGE as error:
-                self._failed(ClusterError(f"following {self._where}: what came cannot be used: {error!r:.200}"))
+                self._failed(ClusterError(f"LIST or WATCH {self._where}: malformed answer: {error!r:.200}"))
 
     def _failed(self, error: ClusterError) -> None:
         self._on_error(error)

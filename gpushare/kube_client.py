@@ -131,9 +131,9 @@ class KubeClient:
         try:
             yield from _events(response)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise WatchBroken(f"watching {where} broke off: {error}") from error
+            raise WatchBroken(f"WATCH {where}: the connection broke: {error}") from error
         except GARBAGE as error:
-            raise ClusterError(f"watching {where} broke off: {error}") from error
+            raise ClusterError(f"WATCH {where}: the watch event cannot be parsed: {error}") from error
         finally:
             with suppress(OSError):
                 response.close()
@@ -155,6 +155,24 @@ class KubeClient:
         except urllib3.exceptions.ReadTimeoutError:
             return
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise ClusterError(f"{where} broke off: {error}") from error
+        finally:
+            with suppress(OSError):
+                response.close()
+
+    def log(self, pod: str, namespace: str, container: str, *, lines: int, limit: int, previous: bool = False) -> bytes:
+        """Return the last lines of a container's log, at most ``limit`` bytes; ``previous``: before its last restart.
+
+        Raises:
+            ClusterError: the API server refused, or the connection failed.
+        """
+        where = f"{path(CORE_V1, 'pods', pod, namespace)}/log"
+        query = {"container": container, "tailLines": str(lines), "limitBytes": str(limit)}
+        query |= {"previous": "true"} if previous else {}
+        response = self._send("GET", where, None, query, urllib3.Timeout(total=DEFAULT_TIMEOUT))
+        try:
+            return _body(response)[:limit]
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ClusterError(f"{where} broke off: {error}") from error
         finally:
             with suppress(OSError):
@@ -191,7 +209,8 @@ class KubeClient:
         try:
             answer: Object = json.loads(_body(response))
         except (ValueError, RecursionError, OSError, urllib3.exceptions.HTTPError) as error:
-            raise ClusterError(f"{method} {where}: the answer cannot be read: {error}", response.status) from error
+            message = f"{method} {where}: the API server's answer cannot be read: {error}"
+            raise ClusterError(message, response.status) from error
         return answer
 
     def _send(
@@ -268,7 +287,7 @@ class Listing(Iterator[Object]):
             else:
                 yield item
             del item  # free it before the next one is parsed
-        raise WatchBroken(f"GET {self._where}: the list broke off")
+        raise WatchBroken(f"GET {self._where}: the connection ended before the list was complete")
 
     def _opened(self) -> Iterator[tuple[str, Object]]:
         events = self._stream()
@@ -336,7 +355,7 @@ def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
         pieces.append(rest)
         size += len(rest)
         if size > MAX_LINE:
-            raise ValueError(f"an event of more than {MAX_LINE} bytes")
+            raise ValueError(f"a watch event has more than {MAX_LINE} bytes")
 
 
 def _body(response: urllib3.BaseHTTPResponse) -> bytes:
@@ -349,7 +368,7 @@ def _body(response: urllib3.BaseHTTPResponse) -> bytes:
     while chunk := response.read1(CHUNK):
         found.append(chunk)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"it goes on for more than {BODY_SECONDS:.0f} s")
+            raise TimeoutError(f"the body takes longer than {BODY_SECONDS:.0f} s")
     return b"".join(found)
 
 

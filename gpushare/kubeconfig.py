@@ -44,7 +44,7 @@ class Kubeconfig:
         except _UNUSABLE as error:
             where = f" in {file}" if file else ""
             why = " ".join(str(error).split()).rstrip(".")
-            raise ClusterError(f"no usable cluster configuration{where}: {why}; give --kubeconfig") from error
+            raise ClusterError(f"no usable kubeconfig{where}: {why}; give --kubeconfig") from error
         return cls(configuration)
 
     def authorization(self) -> dict[str, str]:
@@ -109,7 +109,7 @@ def _output(conversation: Any, where: str, silence: float) -> Iterator[bytes]:
         if out:  # what a command complains of for ever is no answer
             heard = time.monotonic()
         elif conversation.is_open() and time.monotonic() >= heard + silence:
-            raise ClusterError(f"{where}: nothing was heard for {silence:g} seconds")
+            raise ClusterError(f"{where}: the command printed nothing for {silence:g} seconds")
         if out:
             yield out
     _check_end(where, conversation.read_channel(ERROR_CHANNEL), complaint.decode("utf-8", "replace").strip())
@@ -120,7 +120,7 @@ def _check_end(where: str, status: bytes, complaint: str) -> None:
         ended = json.loads(status)
         good, message = ended["status"] == "Success", str(ended.get("message"))
     except (ValueError, KeyError, TypeError, AttributeError):
-        good, message = False, "it broke off before the command ended"
+        good, message = False, "the connection ended before the command finished"
     if not good:
         raise ClusterError(f"{where}: {message}" + (f": {complaint}" if complaint else ""))
 

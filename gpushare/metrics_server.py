@@ -4,6 +4,7 @@ The enforcer and the webhook call it. Plain HTTP, because a probe should not dep
 about.
 """
 
+import platform
 import threading
 import time
 from collections.abc import Callable
@@ -11,12 +12,13 @@ from http import HTTPStatus
 from typing import Final
 
 import structlog
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from gpushare.errors import ConfigError
 from gpushare.http_server import Answer, Page, Server, text
 from gpushare.reasons import Reason
+from gpushare.version import installed
 
 ROUND_SECONDS: Final = 0.5
 """How long the thread waits for a client at most: deadlines of connections, and its own end, are this late."""
@@ -41,7 +43,7 @@ def serve(
     try:
         server = Server(address, pages(registry, not_ready), _report)
     except OSError as error:
-        raise ConfigError(f"{flag} {address[0]}:{address[1]} cannot be listened on: {error}") from error
+        raise ConfigError(f"{flag}: cannot listen on {address[0]}:{address[1]}: {error}") from error
     stopped = threading.Event()
     thread = threading.Thread(target=_run, args=(server, stopped), name="metrics-server", daemon=True)
     thread.start()
@@ -54,13 +56,21 @@ def serve(
 
 
 def pages(registry: CollectorRegistry, not_ready: Callable[[], str | None]) -> Page:
-    """Return the pages: metrics in Prometheus' text format, and 503 with the reason while not ready."""
+    """Return the pages: metrics in Prometheus' text format, and 503 with the reason while not ready.
+
+    Adds ``gpu_share_build_info`` to the metrics. The time at which each counter began would double its series.
+    """
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no annotation for it
+    build = Gauge(
+        "gpu_share_build_info", "Version of gpu-share and Python; always 1.", ("version", "python"), registry=registry
+    )
+    build.labels(installed(), platform.python_version()).set(1)
 
     def page(path: str) -> Answer:
         if path == "/metrics":
             return Answer(generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4)
         if path != "/readyz":
-            return text("there are /metrics and /readyz", HTTPStatus.NOT_FOUND)
+            return text("page not found; the pages are /metrics and /readyz", HTTPStatus.NOT_FOUND)
         why = not_ready()
         return text(why, HTTPStatus.SERVICE_UNAVAILABLE) if why else text("ok")
 
@@ -78,4 +88,4 @@ def _run(server: Server, stopped: threading.Event) -> None:
 
 
 def _report(bug: Exception) -> None:
-    log.error("a page could not be served", reason=str(Reason.INTERNAL), exc_info=bug)
+    log.error("the metrics server failed", reason=str(Reason.INTERNAL), exc_info=bug)

@@ -90,24 +90,24 @@ def _read(key: str, value: object) -> dict[str, Any]:
 
 def _unknown_key(key: str) -> str:
     if key == contract.NAMESPACE_LABEL:
-        return "is a label of namespaces and no annotation; move it to metadata.labels"
+        return "is a namespace label, not an annotation; move it to metadata.labels"
     if key == contract.MANAGED_LABEL:
-        return "is a label of pods, which gpu-share itself sets; remove it"
+        return "is a pod label that the webhook sets; remove it"
     near = get_close_matches(key[:KEY_COMPARED], OF_NAMESPACES, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(OF_NAMESPACES)}"
-    return f"no such annotation of a namespace; {hint}"
+    hint = f"did you mean {near[0]}?" if near else f"write one of {', '.join(OF_NAMESPACES)}"
+    return f"is not a namespace annotation of gpu-share; {hint}"
 
 
 def _check_defaults(policy: NamespacePolicy) -> Iterator[Problem]:
     memory, most_memory = policy.default_memory_mib, policy.max_memory_mib
     if memory and most_memory and memory > most_memory:
         ceiling = f"{contract.MAX_MEMORY} of {format_mib(most_memory)}"
-        message = f"{format_mib(memory)} is above {ceiling}; lower one or raise the other"
+        message = f"{format_mib(memory)} is above {ceiling}; write at most that, or raise the maximum"
         yield Problem(field_of(contract.DEFAULT_MEMORY), message, Reason.INVALID_NAMESPACE)
     compute, most_compute = policy.default_compute, policy.max_compute
     if compute and most_compute and compute > most_compute:
         ceiling = f"{contract.MAX_COMPUTE} of {most_compute}%"
-        message = f"{compute}% is above {ceiling}; lower one or raise the other"
+        message = f"{compute}% is above {ceiling}; write at most that, or raise the maximum"
         yield Problem(field_of(contract.DEFAULT_COMPUTE), message, Reason.INVALID_NAMESPACE)
 
 

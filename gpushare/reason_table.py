@@ -49,7 +49,7 @@ _ADMISSION: Final = (
     ReasonRow(
         reason=Reason.NOT_A_POD, places=_UNCHANGED,
         meaning="The API server sent the webhook an object that is not a pod, or an operation that cannot concern a "
-        "share. It is admitted unchanged.",
+        "share. The webhook admits it unchanged.",
         action="Compare the rules of the MutatingWebhookConfiguration with those of the chart, which name pods only.",
     ),
     ReasonRow(
@@ -72,7 +72,8 @@ _ADMISSION: Final = (
     ReasonRow(
         reason=Reason.INVALID_VALUE, places=_ADMISSION_OR_CLAIM,
         meaning="An annotation, a label, a flag or a file has a value that gpu-share does not accept.",
-        action="Write one of the values that the message names. gpu-share annotations lists those of annotations.",
+        action="Write one of the values that the message names. gpu-share annotations lists the values of each "
+        "annotation.",
     ),
     ReasonRow(
         reason=Reason.MEMORY_MISSING, places=_ADMISSION_LOG,
@@ -87,30 +88,33 @@ _ADMISSION: Final = (
     ),
     ReasonRow(
         reason=Reason.UNKNOWN_CONTAINER, places=(Place.ADMISSION, Place.RESIZE, Place.METRIC, Place.LOG),
-        meaning="An annotation names a container that the pod does not have, or a resize one that has no share.",
+        meaning="An annotation names a container that the pod does not have, or a resize request names a container "
+        "without a share.",
         action="Write the name of a container that the message lists.",
     ),
     ReasonRow(
         reason=Reason.CONFLICTS_WITH_SHARE, places=_ADMISSION_OR_CLAIM,
-        meaning="A field of the pod cannot be combined with a share because it bypasses the limit or reaches the host, "
-        "for example privileged: true, hostPID, a host path of the node's programs, or a second kind of GPU.",
+        meaning="A field of the pod cannot be combined with a share because it bypasses the limit or reaches the "
+        "host, for example privileged: true, hostPID, a host path with files of node services, or a GPU of another "
+        "device plugin.",
         action="Change the field that the message names.",
     ),
     ReasonRow(
         reason=Reason.RESERVED_NAME, places=_ADMISSION_LOG,
         meaning="The pod uses a name that is reserved for gpu-share (a container, a volume, a claim or a variable), or "
         "another webhook changed the sidecar in a way that is not allowed.",
-        action="Rename or remove what the message names. If another webhook changed the sidecar, exclude the container "
-        f"{contract.SIDECAR} there.",
+        action="Rename or remove the object that the message names. If another webhook changed the sidecar, exclude "
+        f"the container {contract.SIDECAR} from that webhook.",
     ),
     ReasonRow(
         reason=Reason.TOO_MANY_CONTAINERS, places=_ADMISSION_LOG,
-        meaning="The pod has more containers, or more containers with a share, than one claim serves.",
+        meaning="The pod has more containers, or more containers with a share, than one ResourceClaim can serve.",
         action="Split the pod. The message has the maximum.",
     ),
     ReasonRow(
         reason=Reason.INVALID_POD, places=_ADMISSION_OR_CLAIM,
-        meaning="A field of the pod has a type or shape that the API does not have, or two containers have one name.",
+        meaning="A field of the pod has a type or shape that the Kubernetes API does not accept, or two containers "
+        "have one name.",
         action="Correct the field that the message names.",
     ),
     ReasonRow(
@@ -128,12 +132,13 @@ _ADMISSION: Final = (
         reason=Reason.TOO_LARGE, places=_ADMISSION_OR_CLAIM,
         meaning="A request, or a list in the pod, has more entries or bytes than gpu-share reads. In the enforcer's "
         "log: more claims wait for their status to be written than the queue holds.",
-        action="Shorten the list that the message names. The queue needs nothing: only that status is missing.",
+        action="Shorten the list that the message names. For the queue, do nothing: only the status of those claims "
+        "is missing.",
     ),
     ReasonRow(
         reason=Reason.NAMESPACE_UNKNOWN, places=_ADMISSION_OR_CLAIM,
-        meaning="The webhook does not have the namespace's policy: the namespace has not opted in, or it cannot be "
-        "read now.",
+        meaning="The webhook does not have the namespace's policy: the namespace has not opted in, or the webhook "
+        "cannot read it now.",
         action=f"Label the namespace {contract.NAMESPACE_LABEL}=true. If it has the label, check that the webhook "
         "reaches the API server, and try again.",
     ),
@@ -155,8 +160,8 @@ _TEMPLATES: Final = (
     ),
     ReasonRow(
         reason=Reason.TEMPLATE_MISMATCH, places=_LOG,
-        meaning="A pod names a ResourceClaimTemplate of gpu-share that does not follow from the pod's own content, so "
-        "the webhook does not create it. The pod stays Pending.",
+        meaning="A pod names a ResourceClaimTemplate of gpu-share that does not match the pod's own annotations. "
+        "The webhook does not create it, and the pod stays Pending.",
         action="Delete the pod and create it without spec.resourceClaims: the webhook adds the right entry.",
     ),
     ReasonRow(
@@ -169,34 +174,36 @@ _TEMPLATES: Final = (
 _CERTIFICATES: Final = (
     ReasonRow(
         reason=Reason.CERTIFICATE_RENEWED, places=_LOG,
-        meaning="A new serving certificate was issued, or the webhook loaded one.",
+        meaning="Rotation issued a new serving certificate, or the webhook loaded one.",
     ),
     ReasonRow(
         reason=Reason.CERTIFICATE_REJECTED, places=_LOG,
-        meaning="A certificate or key is not used: it is damaged, expired, not valid yet, or the two do not belong "
-        "together. The webhook keeps the last valid pair. After its expiry the API server refuses the webhook.",
-        action="Where gpu-share issues the certificates, its next rotation replaces the pair. Otherwise correct the "
+        meaning="gpu-share does not use a certificate or key: it is damaged, expired, not valid yet, or the two do "
+        "not match. The webhook keeps the last valid pair. After the expiry of that pair the API server rejects the "
+        "webhook's certificate.",
+        action="If gpu-share issues the certificates, its next rotation replaces the pair. Otherwise correct the "
         "Secret or folder that the log line names.",
     ),
     ReasonRow(
         reason=Reason.CERTIFICATE_CURRENT, places=_LOG,
-        meaning="The certificates need no change now. The log line says when the next one is due.",
+        meaning="The certificates need no change now. The log line has the time of the next change.",
     ),
     ReasonRow(
         reason=Reason.BUNDLE_PUBLISHED, places=_LOG,
-        meaning="The CA bundle was written to the webhook configuration or beside the serving certificate.",
+        meaning="Rotation wrote the CA bundle to the webhook configuration or beside the serving certificate.",
     ),
     ReasonRow(
         reason=Reason.AUTHORITY_ADDED, places=_LOG,
-        meaning="Rotation made the next CA. It is published in the bundle before it signs anything.",
+        meaning="Rotation created the next CA. Rotation publishes it in the CA bundle before it signs a certificate.",
     ),
     ReasonRow(
         reason=Reason.AUTHORITY_SWITCHED, places=_LOG,
-        meaning="Rotation made the next CA the one that signs serving certificates.",
+        meaning="Rotation switched to the next CA, which now signs the serving certificates.",
     ),
     ReasonRow(
         reason=Reason.AUTHORITY_DROPPED, places=_LOG,
-        meaning="Rotation removed an old CA from the bundle: it, or the last certificate it signed, has expired.",
+        meaning="Rotation removed an old CA from the bundle: the CA, or the last certificate that it signed, has "
+        "expired.",
     ),
 )  # fmt: skip
 
@@ -211,19 +218,21 @@ _CLAIMS: Final = (
     ),
     ReasonRow(
         reason=Reason.CLAIM_UNKNOWN, places=(Place.POD_EVENT, Place.RESIZE, Place.METRIC, Place.LOG),
-        meaning="The claim is gone, not allocated or not prepared, or its pod, node or device is another one.",
+        meaning="The claim does not exist, is not allocated or not prepared, or has another pod, node or device "
+        "than expected.",
         action="The kubelet tries again. If it lasts, delete the pod so that it is scheduled again.",
     ),
     ReasonRow(
         reason=Reason.CLAIM_MISMATCH, places=(Place.POD_EVENT, Place.RESIZE, Place.METRIC, Place.LOG),
-        meaning="The limits of the containers do not fit the claim: together they are above what it reserved, or "
-        "containers with different limits share one of its requests.",
+        meaning="The limits of the containers do not fit the claim: their sum is above what the claim reserved, or "
+        "containers with different limits share one request of the claim.",
         action="Delete the pod and create it again with the amounts in its annotations. In a claim written by hand, "
-        "ask for more or give each container a request of its own.",
+        "request more, or give each container its own request.",
     ),
     ReasonRow(
-        reason=Reason.CLAIM_IN_USE, places=(Place.POD_EVENT,),
-        meaning="The claim is prepared for another pod. This pod may use 0 MiB of it and is killed if it uses more.",
+        reason=Reason.CLAIM_IN_USE, places=(Place.POD_EVENT, Place.METRIC),
+        meaning="The claim is prepared for another pod. This pod has a quota of 0 MiB, and the enforcer kills its "
+        "containers that use GPU memory.",
         action="Give each pod a claim of its own, by annotations or a ResourceClaimTemplate.",
     ),
     ReasonRow(
@@ -239,8 +248,8 @@ _CLAIMS: Final = (
     ),
     ReasonRow(
         reason=Reason.CLAIM_CLEANED_UP, places=_LOG,
-        meaning="The enforcer removed a claim, or files of a claim, whose pod is gone. The kubelet had not asked for "
-        "it.",
+        meaning="The enforcer removed a claim, or files of a claim, whose pod is gone. The kubelet did not ask to "
+        "unprepare the claim.",
     ),
     ReasonRow(
         reason=Reason.GPU_MEMORY_IN_USE, places=_PREPARE,
@@ -249,22 +258,24 @@ _CLAIMS: Final = (
     ),
     ReasonRow(
         reason=Reason.TOO_MANY_KILLS, places=_PREPARE,
-        meaning="Several pods of the namespace were killed on this node, or ended over their quota, within ten "
-        "minutes. New claims of the namespace wait.",
-        action="Let the namespace's pods use less GPU memory, or ask for more. The kubelet tries again by itself.",
+        meaning="Several pods of the namespace were killed on this node, or exited while over quota, within ten "
+        "minutes. The enforcer delays new claims of the namespace.",
+        action="Let the namespace's pods use less GPU memory, or ask for more. The kubelet tries again.",
     ),
     ReasonRow(
         reason=Reason.RESIZED, places=(Place.POD_EVENT, Place.RESIZE, Place.LOG),
-        meaning="The quota of a running container was changed. The message says for which processes the limit holds.",
+        meaning="The enforcer changed the quota of a running container. The message names the processes to which "
+        "the new limit applies.",
     ),
     ReasonRow(
         reason=Reason.RESIZE_REFUSED, places=(Place.POD_EVENT,),
-        meaning="The quota of a running container was not changed.",
-        action="Read the message, which says what is possible; gpu-share resize shows the Reason of the answer.",
+        meaning="The enforcer did not change the quota of a running container.",
+        action="Read the message for the possible quotas. gpu-share resize shows the Reason of the enforcer's "
+        "answer.",
     ),
     ReasonRow(
         reason=Reason.API_UNREACHABLE, places=_PREPARE,
-        meaning="A request to the API server failed: it did not answer, or refused the request.",
+        meaning="A request to the API server failed: the API server did not answer or refused it.",
         action="Read the API server's answer in the message. Check the network and the RBAC rules of the component.",
     ),
     ReasonRow(
@@ -272,17 +283,17 @@ _CLAIMS: Final = (
         meaning="The kubelet registered the DRA driver.",
     ),
     ReasonRow(
-        reason=Reason.DRIVER_NOT_REGISTERED, places=_LOG,
+        reason=Reason.DRIVER_NOT_REGISTERED, places=(Place.METRIC, Place.LOG),
         meaning="The kubelet did not register the DRA driver, does not answer the enforcer, or lost the driver's "
-        "socket (which the enforcer makes again).",
+        "socket, which the enforcer creates again.",
         action="If it lasts, read the kubelet's log and check that the chart's value kubeletRoot is the kubelet's "
         "folder.",
     ),
     ReasonRow(
         reason=Reason.CONFLICT, places=_LOG,
-        meaning="Two processes want what only one may use: the state directory of an enforcer, or the Secret of the "
-        "certificates.",
-        action="During an update this passes. If it lasts, stop the second process, which the message names.",
+        meaning="Two processes use something that only one process may use: the state directory of an enforcer, or "
+        "the certificate store.",
+        action="During an update, wait. If it lasts, stop the second process, which the message names.",
     ),
 )  # fmt: skip
 

@@ -67,6 +67,8 @@ class Reason(StrEnum):
     MPS_HUNG = "MpsHung"
     MPS_LOG = "MpsLog"
     MPS_CONTROL_BLOCKED = "MpsControlBlocked"
+    DRIVER_UPGRADE = "DriverUpgrade"
+    EVICTION_REFUSED = "EvictionRefused"
     MODE_SELECTED = "ModeSelected"
     MODE_UNKNOWN = "ModeUnknown"
     # Limits: who keeps them, and whether they are in force.
@@ -112,6 +114,7 @@ class Reason(StrEnum):
     KILL_RATE_LIMITED = "KillRateLimited"
     AUDIT_UNWRITABLE = "AuditUnwritable"
     AUDIT_RECORD_LOST = "AuditRecordLost"
+    AUDIT_BROKEN = "AuditBroken"
     RECOVERED = "Recovered"
     INTERRUPTED = "Interrupted"
     PROTECTED = "Protected"

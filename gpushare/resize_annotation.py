@@ -34,11 +34,11 @@ def parse_request(value: object) -> ResizeRequest:
         QuantityError: it is not a quantity of memory, or another word than ``force`` and ``id=...`` follows.
     """
     if not isinstance(value, str) or len(value) > MAX_LENGTH:
-        raise QuantityError("it is not a short text; write for example 3Gi")
+        raise QuantityError("the value is not a string of at most {MAX_LENGTH} characters; write for example 3Gi")
     amount, *words = value.split(";")
     wrong = [word for word in words if word != FORCE and not _MARK.fullmatch(word)]
     if wrong:
-        raise QuantityError(f"{quoted(wrong[0])} means nothing here; write for example 3Gi or 3Gi;{FORCE}")
+        raise QuantityError(f"{quoted(wrong[0])} is an unknown option; write for example 3Gi or 3Gi;{FORCE}")
     return ResizeRequest(parse_memory(amount), FORCE in words)
 
 

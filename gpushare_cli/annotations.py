@@ -15,8 +15,9 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "annotations",
-        help="print every annotation and label: its values, its default, and what reads it",
-        description="Print every annotation and label of gpu-share. JSON has meanings, examples and messages as well.",
+        help="print every annotation and label: its values, its default, and the components that read it",
+        description="Print every annotation and label of gpu-share. The JSON output also has meanings, examples and "
+        "error messages.",
     )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(%(default)s)")
 

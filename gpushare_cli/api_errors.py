@@ -13,7 +13,7 @@ _RIGHT: Final = Search(
 HIDDEN: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 """What is answered to a user who may not read an object."""
 READING: Final = frozenset({"get", "list", "watch"})
-AGAIN: Final = "somebody changed it meanwhile; run it again"
+AGAIN: Final = "another client changed the object at the same time; run the command again"
 EXISTS: Final = "already exists"
 OPERATOR: Final = "gpu-share-operator"
 
@@ -25,7 +25,7 @@ def sentence(error: GpuShareError) -> str:
     if error.status == HTTPStatus.CONFLICT and EXISTS not in error.message:
         return f"{AGAIN} ({error.message})"
     if error.status == HTTPStatus.UNAUTHORIZED:
-        return f"the API server does not accept who you are; log in again ({error.message})"
+        return f"the API server does not accept your credentials; log in again ({error.message})"
     missing = lacking(error)
     return error.message if missing is None else f"you may not {missing[0]}; {missing[1]}"
 
@@ -43,7 +43,10 @@ def lacking(error: ClusterError) -> tuple[str, str] | None:
 def _ask_for(verb: str, resource: str, namespace: str | None) -> str:
     """Which of the chart's roles, or of Kubernetes' own, has that right."""
     if resource == "pods/exec":
-        return "it is as good as root on the nodes of those pods, so no role of gpu-share has it: ask an administrator"
+        return (
+            "this permission equals root access to the nodes of those pods, so no role of gpu-share includes it; "
+            "ask an administrator"
+        )
     role = _role(verb, resource, namespace)
     if role is None:
         return f"ask an administrator for a role with verb {verb} on {resource}"

@@ -1,38 +1,94 @@
-"""``gpu-share breaker``: whether this node's enforcer ends anybody, and how it is told to do so again."""
+"""``gpu-share breaker``: whether the circuit breaker of a node, or of all nodes, is open, and how it is closed.
+
+On a node it reads and removes the breaker's file. Elsewhere it reads the enforcers' reports in the ResourceSlices,
+and closes a breaker by running ``gpu-share breaker --reset`` in that node's enforcer.
+"""
 
 import argparse
+import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from enforcer.audit.log import FOLDER
 from enforcer.kill.circuit_breaker import NAME, opened_at, reset
-from gpushare.errors import ConfigError, GpuShareError
+from gpushare.errors import ClusterError, ConfigError, GpuShareError
+from gpushare.kube_client import KubeClient
+from gpushare_cli import enforcer_pods
+from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit.filters import printable
+from gpushare_cli.check.workloads import EnforcerReport, reports
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.options import add_state
+from gpushare_cli.options import STATE_DIRECTORY, add_cluster, add_enforcers
+from gpushare_cli.terminal import clean, table
+
+HEADERS: Final = ("NODE", "STATE", "SINCE", "REASON")
+CLOSED: Final = "closed"
+OPEN: Final = "open"
+UNKNOWN: Final = "unknown"
+NO_REPORT: Final = "its enforcer reports nothing"
+BY_HAND: Final = "an operator put its file there"
+"""A file that the enforcer wrote says since when it is there."""
+RESET: Final = ("breaker", "--reset")
+MAX_ANSWER: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBreaker:
+    """The circuit breaker of one node; ``since`` and ``reason`` are empty where they are not known."""
+
+    node: str
+    state: str
+    since: str = ""
+    reason: str = ""
+
+    def json(self) -> dict[str, str]:
+        """Return it for programs."""
+        return {"node": self.node, "state": self.state, "since": self.since, "reason": self.reason}
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "breaker",
-        help="say whether a storm of kills stopped enforcement on this node, and start it again",
-        description="Say whether this node's breaker is open: it opens where most of a node would be killed, "
-        "and nobody is until an operator has found out why and resets it.",
+        help="show whether a storm of kills stopped enforcement on a node, and start it again",
+        description="Show whether the circuit breaker is open: it opens where most of a node would be killed, and "
+        "nobody is until an operator has found out why and resets it. On a node with an enforcer: of this node; "
+        "elsewhere: of all nodes.",
     )
-    add_state(parser)
-    parser.add_argument("--reset", action="store_true", help="close it; everybody gets a full grace period first")
+    whose = parser.add_mutually_exclusive_group()
+    what = f"of this node: the enforcer's state directory ({STATE_DIRECTORY})"
+    whose.add_argument("--state", type=Path, metavar="DIR", help=what)
+    whose.add_argument("--node", metavar="NODE", help="of that node of the cluster")
+    what = "close it; everybody gets a full grace period first. Of the cluster with --node only, by pods/exec"
+    parser.add_argument("--reset", action="store_true", help=what)
+    add_enforcers(parser, "; with --node and --reset")
+    add_cluster(parser)
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="json: of the cluster only")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say it, or reset it. Returns 1 while the breaker is open."""
+    """Show it, or reset it. Returns 1 while a breaker is open, or where nobody knows."""
+    folder = args.state or STATE_DIRECTORY
+    elsewhere = any(each is not None for each in (args.node, args.kubeconfig, args.context)) or args.output == "json"
     try:
-        if not any((args.state / each).exists() for each in (FOLDER, NAME)):
-            advice = "run this on a node with the enforcer, or give --state"
-            raise ConfigError(f"{args.state} is not a state directory; {advice}")
-        return _reset(args.state) if args.reset else _say(args.state)
+        if args.state is None and (elsewhere or not _has_state(folder)):
+            return _in_cluster(args)
+        return _on_node(folder, args)
     except OSError as error:
-        raise GpuShareError(f"{args.state / NAME}: {error.strerror}; root may read and remove it") from None
+        raise GpuShareError(f"{folder / NAME}: {error.strerror}; root may read and remove it") from None
+
+
+def _on_node(folder: Path, args: argparse.Namespace) -> int:
+    if args.output == "json":
+        raise ConfigError("-o json is for nodes of the cluster; leave out --state")
+    if not _has_state(folder):
+        raise ConfigError(f"{folder} is not a state directory; run this on a node with the enforcer, or give --state")
+    return _reset(folder) if args.reset else _show(folder)
+
+
+def _has_state(folder: Path) -> bool:
+    return any((folder / each).exists() for each in (FOLDER, NAME))
 
 
 def _reset(folder: Path) -> int:
@@ -41,10 +97,58 @@ def _reset(folder: Path) -> int:
     return FINE
 
 
-def _say(folder: Path) -> int:
+def _show(folder: Path) -> int:
     since = opened_at(folder)
     if since is None:
         print("the breaker is closed")
         return FINE
     print(f"the breaker is open{since and f' since {printable(since)}'}: nobody is killed on this node until --reset")
     return NOT_FINE
+
+
+def _in_cluster(args: argparse.Namespace) -> int:
+    try:
+        api = KubeClient.connect(args.kubeconfig, args.context)
+    except ClusterError as error:
+        raise ClusterError(f"{error.message}, or on a GPU node --state DIR to ask its enforcer") from None
+    if args.reset:
+        return _reset_remote(api, args)
+    found = [each for each in breakers(api) if args.node in {None, each.node}]
+    if not found:
+        where = "there is no node" if args.node is None else f"node {args.node!r:.200} is not one"
+        raise GpuShareError(f"{where} with a ResourceSlice of gpu-share; name one of: kubectl get resourceslices")
+    rows = [(each.node, each.state, each.since, each.reason) for each in found]
+    as_json = args.output == "json"
+    print(json.dumps([each.json() for each in found], indent=2) if as_json else "\n".join(table(HEADERS, rows)))
+    return FINE if all(each.state == CLOSED for each in found) else NOT_FINE
+
+
+def breakers(api: KubeClient) -> list[NodeBreaker]:
+    """Read the circuit breakers of all nodes from the enforcers' reports, by the nodes' names.
+
+    Raises:
+        ClusterError: the user may not read ResourceSlices, or the API server cannot be asked.
+    """
+    return [_breaker(node, report) for node, report in sorted(reports(api).items())]
+
+
+def _breaker(node: str, report: EnforcerReport | None) -> NodeBreaker:
+    if report is None:
+        return NodeBreaker(node=clean(node), state=UNKNOWN, reason=NO_REPORT)
+    if report.breaker is None:
+        return NodeBreaker(node=clean(node), state=CLOSED)
+    reason = report.breaker_reason or ("" if report.breaker else BY_HAND)
+    return NodeBreaker(node=clean(node), state=OPEN, since=report.breaker, reason=reason)
+
+
+def _reset_remote(api: KubeClient, args: argparse.Namespace) -> int:
+    if args.node is None:
+        raise ConfigError("--reset closes one breaker: name its node with --node NODE")
+    pods = [each for each in enforcer_pods.find_enforcers(api, args.enforcer_namespace) if each.node == args.node]
+    if not pods:
+        raise GpuShareError(f"no enforcer runs on node {args.node!r:.200}; gpu-share breaker shows the nodes")
+    answer = enforcer_pods.run(api, pods[0], RESET)
+    if answer.error is not None:
+        raise GpuShareError(f"node {args.node}: {sentence(answer.error)}")
+    print(f"{args.node}: {clean(answer.output[:MAX_ANSWER].decode('utf-8', 'replace').strip())}")
+    return FINE

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Final, NoReturn
 
 from gpushare.errors import ConfigError, GpuShareError
@@ -18,26 +17,27 @@ from gpushare_cli import api_errors
 from gpushare_cli.exit_codes import FINE, INTERRUPTED, NOT_FINE, WRONG_USE
 
 PARTS: Final = {
-    "webhook": "answer admission reviews and keep the claim templates",
-    "enforcer": "watch this node's GPUs and hold containers to their quota",
-    "mps": "start this node's MPS daemons when the enforcer asks, and outlive it",
-    "sidecar": "report a sharing pod's state from inside the pod",
-    "certs": "make and renew the certificate authority and the serving certificate",
+    "webhook": "run the webhook: answer admission reviews and create claim templates",
+    "enforcer": "run the enforcer: watch this node's GPUs and kill containers over quota",
+    "mps": "run the MPS pod: start MPS daemons for the enforcer; they survive its restart",
+    "sidecar": "run the sidecar: report the share of its pod in logs and metrics",
+    "certs": "create and rotate the CA and the webhook's serving certificate",
 }
 _MODULES: Final = {"mps": "enforcer.mps.host"}
 """Where a process is not the ``main`` of a part of its name."""
 VERBS: Final = {
-    "inject": "rewrite manifests as the webhook would, without a cluster",
-    "check": "find out whether this machine and this cluster are ready",
+    "inject": "rewrite pods in manifests as the webhook does, without a cluster",
+    "check": "check whether this node and the cluster are ready for gpu-share",
     "top": "show GPUs, the containers on them, and their use against quota",
-    "status": "inside a sidecar: show what the pod's containers use of their quota",
-    "explain": "say what was or would be done to a pod, and why",
-    "resize": "change what a running container may hold, within what its pod reserved",
-    "audit": "show the audit log and verify its chain",
-    "breaker": "say whether a storm of kills stopped enforcement on this node, and start it again",
-    "annotations": "print every annotation and label: its values, its default, and what reads it",
-    "reasons": "print what the Reasons in refusals, Events, records and logs mean, and what to do",
-    "uninstall": "wait for the last share, and remove what the product made (run by the chart's hooks)",
+    "status": "inside a sidecar: show GPU memory use and quota of the pod's containers",
+    "explain": "explain what gpu-share did or would do with a pod, and why",
+    "resize": "change the GPU memory quota of a running container, up to the memory that its pod reserved",
+    "audit": "show the audit log and verify its hash chain",
+    "breaker": "show the circuit breakers of all nodes, and close the one of a node",
+    "bundle": "write one archive for support, without Secrets and environment values",
+    "annotations": "print every annotation and label: its values, its default, and the components that read it",
+    "reasons": "print the meaning and the remedy of each Reason in refusals, Events, records and logs",
+    "uninstall": "wait for the last share, and remove the objects and files of gpu-share (run by the chart's hooks)",
     "completion": "print a completion script for bash, zsh or fish",
     "version": "print the version",
 }
@@ -69,12 +69,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def program() -> str:
     """Return the name the program was called by, as usage lines show it."""
-    return "kubectl gpu-share" if Path(sys.argv[0]).name == _PLUGIN else "gpu-share"
+    return "kubectl gpu-share" if sys.argv[0].rpartition("/")[2] == _PLUGIN else "gpu-share"
 
 
 def build_parser(*full: str) -> Parser:
     """Build the parser with the options of these verbs; the others are there for the list only."""
-    parser = Parser(prog=program(), description="Several pods share one GPU; limits hold and kills are on the record.")
+    parser = Parser(
+        prog=program(),
+        description="Share one GPU between several pods, with enforced memory limits and an audit log of kills.",
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "processes:\n" + "\n".join(f"  {name:<18}  {what}" for name, what in PARTS.items())
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
@@ -123,7 +126,7 @@ def _guarded(call: Callable[[], int]) -> int:
         return FINE
     except OSError as error:
         _write_no_more()
-        what = "the output cannot be written" if error.filename is None else error.filename
+        what = "cannot write to standard output" if error.filename is None else error.filename
         print(f"{program()}: {what}: {error.strerror}", file=sys.stderr)
         return NOT_FINE
     except GpuShareError as error:

@@ -19,7 +19,7 @@ from enforcer.audit.record import Kind
 from enforcer.detection.types import Phase
 from enforcer.status.node_status import BLIND, NAME
 from gpushare.errors import ConfigError, GpuShareError
-from gpushare.raw_objects import objects, text
+from gpushare.raw_objects import mapping, objects, text
 from gpushare.reasons import Reason
 from gpushare_cli.terminal import clean
 
@@ -74,6 +74,10 @@ class Use:
     """When and how it was ended, by the audit log; empty where it was not."""
     failed: tuple[str, ...] = ()
     """Why it likely failed lately for want of memory, and who held how much then, one line each."""
+    kill_in: float | None = None
+    """Seconds until it is killed, when the status was written; ``None`` where no kill is due."""
+    utilization: int | None = None
+    """Percent of the last seconds in which it ran kernels there; ``None`` where nobody reports it."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -110,6 +114,21 @@ class GpuUse:
     """How it is shared; empty where it is not, or that is not known."""
     growth: str = ""
     """What is said of memory that no process accounts for, where it grew."""
+    unhealthy: str = ""
+    """Why it has a taint, where it has one."""
+    contended: str = ""
+    """Who else offers it, where somebody does."""
+
+    @property
+    def reserved_mib(self) -> int:
+        """MiB that the containers on it reserved."""
+        return sum((use.quota_mib if use.reserved_mib is None else use.reserved_mib) or 0 for use in self.uses)
+
+    @property
+    def utilization(self) -> int | None:
+        """Percent of the containers on it together, at most 100; ``None`` where none is known."""
+        known = [use.utilization for use in self.uses if use.utilization is not None]
+        return min(100, sum(known)) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +141,7 @@ class NodeStatus:
     problems: tuple[str, ...]
     gpus: tuple[GpuUse, ...]
     raw: Mapping[str, Any]
+    breaker_open: bool = False
 
     def age(self, now: datetime) -> float | None:
         """Return the seconds since it was written; ``None`` where it does not say when."""
@@ -142,12 +162,12 @@ def load(folder: Path) -> NodeStatus:
     try:
         raw = json.loads(_end_of(file, MAX_BYTES).decode("utf-8"))
     except OSError as error:
-        hint = "run this on a node with the enforcer, or give --state"
+        hint = "run this command on a node with the enforcer, or give --state"
         raise ConfigError(f"{file}: {error.strerror}; {hint}") from None
     except (ValueError, RecursionError):
         raw = None
     if not isinstance(raw, dict):
-        raise GpuShareError(f"{file} is not an enforcer's status")
+        raise GpuShareError(f"{file} is not a status file of the enforcer")
     return read(raw, endings(folder / FOLDER))
 
 
@@ -198,6 +218,7 @@ def read(raw: Mapping[str, Any], ended: Mapping[str, str]) -> NodeStatus:
         problems=tuple(clean(one) for one in problems if isinstance(one, str)) if isinstance(problems, list) else (),
         gpus=tuple(_gpu(raw, gpu, uses) for gpu in objects(raw, "gpus")),
         raw=raw,
+        breaker_open=mapping(raw, "kills").get("breakerOpen") is True,
     )
 
 
@@ -223,6 +244,8 @@ def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) 
         blind=_text(gpu, "blind"),
         uses=mine,
         growth=_growth(gpu.get("unattributedGrowth")),
+        unhealthy=_text(gpu, "unhealthy"),
+        contended=_text(gpu, "contended"),
     )
 
 
@@ -243,6 +266,8 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
             low_priority=_text(one, "priority") == "low",
             killed=ended.get(_text(one, "containerId") or "-", ""),
             failed=tuple(_failed(raw, one)),
+            kill_in=_seconds(one, "killIn"),
+            utilization=_number(one, "utilizationPercent"),
         )
 
 
@@ -278,3 +303,8 @@ def _text(value: Mapping[str, Any], key: str) -> str:
 def _number(value: Mapping[str, Any], key: str) -> int | None:
     found = value.get(key)
     return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def _seconds(value: Mapping[str, Any], key: str) -> float | None:
+    found = value.get(key)
+    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None

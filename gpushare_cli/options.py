@@ -22,6 +22,12 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
 
 
+def add_enforcers(parser: argparse.ArgumentParser, when: str = "") -> None:
+    """Add the namespace of the enforcers; ``when`` names the options that use it."""
+    text = f"namespace of the enforcer DaemonSet{when} (default: search all namespaces)"
+    parser.add_argument("--enforcer-namespace", metavar="NAMESPACE", help=text)
+
+
 def pod_name(pod: str, namespace: str | None) -> tuple[str, str]:
     """Read ``POD`` or ``NAMESPACE/POD``; the namespace is empty where none is given.
 
@@ -32,5 +38,5 @@ def pod_name(pod: str, namespace: str | None) -> tuple[str, str]:
     if not name or "/" in before or (slash and not before):
         raise ConfigError(f"{pod!r:.200} is not a pod; write POD or NAMESPACE/POD")
     if before and namespace and before != namespace:
-        raise ConfigError(f"{pod} names namespace {before}, and -n {namespace}; leave one out")
+        raise ConfigError(f"{pod} names namespace {before}, but -n names {namespace}; give only one of the two")
     return before or namespace or "", name

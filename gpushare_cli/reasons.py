@@ -22,8 +22,8 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "reasons",
-        help="print what the Reasons in refusals, Events, records and logs mean, and what to do",
-        description="Print every Reason with its meaning; for one Reason, also what to do and where it appears.",
+        help="print the meaning and the remedy of each Reason in refusals, Events, records and logs",
+        description="Print every Reason with its meaning. For one Reason, also print the remedy and where it appears.",
     )
     parser.add_argument("reason", nargs="?", metavar="REASON", help="a Reason in any case, for example OverQuota")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(%(default)s)")

@@ -68,19 +68,34 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "resize",
-        help="change what a running container may hold, within what its pod reserved",
-        description="Change how much GPU memory a running container may hold, within what its pod reserved when it was "
-        "placed. The node's enforcer answers: it judges by the new amount at once, and MPS limits follow when the "
-        f"container starts again. Needs the ClusterRole {ROLE} in the pod's namespace.",
+        help="change the GPU memory quota of a running container, up to the memory that its pod reserved",
+        description="Change the GPU memory quota of a running container, up to the memory that its pod reserved. "
+        "The node's enforcer answers and enforces the new quota at once. The MPS limit changes when the container "
+        f"restarts. Needs the ClusterRole {ROLE} in the pod's namespace.",
     )
     parser.add_argument("pod", metavar="[NAMESPACE/]POD")
     parser.add_argument("container", metavar="CONTAINER")
     parser.add_argument("memory", metavar="MEMORY", help="such as 3Gi")
-    parser.add_argument("-n", "--namespace", metavar="NS", help="of the pod (default: the kubeconfig's)")
-    parser.add_argument("--force", action="store_true", help="also below what it holds now: then it is ended")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        metavar="NS",
+        help="namespace of the pod (default: the namespace of the kubeconfig context)",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="allow a quota below the container's current use; the enforcer then kills the container",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the change, but do not request it")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="wait for the answer (%(default)s)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="time to wait for the enforcer's answer (default: %(default)s)",
+    )
     add_cluster(parser)
 
 
@@ -112,7 +127,9 @@ def found(api: KubeClient, namespace: str, name: str, container: str) -> Target:
         claims = claims_of(api, namespace, claim_names(pod))
     except ClusterError as error:
         if error.status in HIDDEN:
-            raise GpuShareError(f"you may not read claims in namespace {namespace}; {_ask_for_role()}") from None
+            raise GpuShareError(
+                f"you may not read ResourceClaims in namespace {namespace}; {_ask_for_role()}"
+            ) from None
         raise
     prepared = [kept for claim in claims.values() if (kept := prepared_of(claim, pod)) is not None]
     for each in prepared:
@@ -120,7 +137,7 @@ def found(api: KubeClient, namespace: str, name: str, container: str) -> Target:
             return Target(namespace=namespace, pod=pod, container=container, claim=each)
     for each in prepared:
         check_known(each, pod, container)
-    message = f"{namespace}/{name} has no share of a GPU that a node has prepared; see gpu-share explain"
+    message = f"pod {namespace}/{name} has no prepared share; run gpu-share explain for the cause"
     raise ResizeRefused(f"{message} {namespace}/{name}", Reason.CLAIM_UNKNOWN)
 
 
@@ -136,8 +153,8 @@ def _check_running(pod: Object, name: str) -> None:
     if "deletionTimestamp" in pod["metadata"]:
         raise GpuShareError(f"pod {name} is being deleted")
     if phase != "Running":
-        hint = "change its annotations and create it anew" if phase != "Pending" else "wait until it runs"
-        raise GpuShareError(f"pod {name} does not run (it is {phase}); {hint}")
+        hint = "change the pod's annotations and create the pod again" if phase != "Pending" else "wait until it runs"
+        raise GpuShareError(f"pod {name} is not running (phase {phase}); {hint}")
 
 
 def _asked(api: KubeClient, target: Target, request: ResizeRequest, args: argparse.Namespace) -> Object:
@@ -180,7 +197,7 @@ def _awaited(api: KubeClient, target: Target, asked: str, seconds: float) -> Obj
         if time.monotonic() >= ends:
             node = (target.pod.get("spec") or {}).get("nodeName")
             message = f"the enforcer of node {node} has not answered within {seconds:g} s"
-            raise GpuShareError(f"{message}; what was asked stays on the pod, and may still be done")
+            raise GpuShareError(f"{message}; the resize request stays on the pod, so the enforcer may still apply it")
         time.sleep(LOOK_SECONDS)
 
 
@@ -189,7 +206,7 @@ def _read(api: KubeClient, where: str, target: Target) -> Object:
         return api.get(where)
     except ClusterError as error:
         if error.status == HTTPStatus.NOT_FOUND:
-            raise GpuShareError(f"{target.name}: the pod is gone, and its share with it") from None
+            raise GpuShareError(f"{target.name}: the pod was deleted, and its share with it") from None
         raise
 
 
@@ -219,4 +236,4 @@ def _print(target: Target, answer: Object, request: ResizeRequest, args: argpars
     if answer["note"]:
         print(f"  {answer['note']}")
     if args.dry_run:
-        print("  nothing was changed; the node's enforcer has the last word, also on what the container holds now")
+        print("  no change was requested; the node's enforcer decides, also by the container's current GPU memory use")

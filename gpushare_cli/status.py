@@ -17,15 +17,16 @@ from sidecar.pod_status import Status, Use
 STALE_SECONDS: Final = 60.0
 """The enforcer writes every few seconds; a restart of it takes less than this."""
 HEADERS: Final = ("CONTAINER", "GPU", "MEM/QUOTA", "PEAK", "STATE")
-ELSEWHERE: Final = f"in a sharing pod: kubectl exec POD -c {SIDECAR} -- gpu-share status"
+ELSEWHERE: Final = f"in a pod with a share: kubectl exec POD -c {SIDECAR} -- gpu-share status"
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "status",
-        help="inside a sidecar: show what the pod's containers use of their quota",
-        description=f"Show what the containers of this pod use of their quota, in MiB. Run it in container {SIDECAR}.",
+        help="inside a sidecar: show GPU memory use and quota of the pod's containers",
+        description="Show GPU memory use and quota of this pod's containers, in MiB. Run this command in container "
+        f"{SIDECAR}.",
     )
     what = f"where {pod_status.FILE} is (%(default)s)"
     parser.add_argument("--status", type=Path, default=Path(STATUS_PATH), metavar="DIR", help=what)
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     age = None if status.written is None else now().timestamp() - status.written
     if age is None or age > STALE_SECONDS:
         when = "at an unknown time" if age is None else f"{age:.0f} s ago"
-        print(f"gpu-share: this was written {when}: the enforcer of this node does not run", file=sys.stderr)
+        print(f"gpu-share: the enforcer wrote this status {when} and is not running now", file=sys.stderr)
         return 1
     return 0 if status.ready else 1
 
@@ -57,7 +58,7 @@ def _read(file: Path) -> tuple[bytes, Status]:
     data = files.read(str(file), pod_status.MAX_BYTES)
     status = None if data is None else pod_status.parse(data)
     if data is None or status is None:
-        raise GpuShareError(f"{file} is not there or cannot be read; run it {ELSEWHERE}")
+        raise GpuShareError(f"cannot read {file}; run this command {ELSEWHERE}")
     return data, status
 
 

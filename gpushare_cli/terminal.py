@@ -6,6 +6,7 @@ output that is no terminal.
 
 import difflib
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,13 +37,16 @@ class Terminal:
     stream: TextIO
     colour: bool
     unicode: bool
+    width: int | None = None
+    """Columns; ``None`` where the stream is not a terminal."""
 
     @classmethod
     def of(cls, stream: TextIO | None = None, colour: str = "auto") -> "Terminal":
         """Look at the stream (standard output by default). ``colour`` is ``auto``, ``always`` or ``never``."""
         target = sys.stdout if stream is None else stream
         wanted = colour == "always" or (colour == "auto" and _likes_colour(target))
-        return cls(target, wanted, _can_encode(target, SYMBOLS))
+        width = shutil.get_terminal_size().columns if target.isatty() else None
+        return cls(target, wanted, _can_encode(target, SYMBOLS), width)
 
     def paint(self, text: str, colour: Colour) -> str:
         """Return the text in that colour, or as it is where colours are not wanted."""

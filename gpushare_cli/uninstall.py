@@ -76,26 +76,46 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "uninstall",
-        help="wait for the last share, and remove what the product made in a cluster (run by the chart's hooks)",
-        description="Run before and after the release itself is removed: helm uninstall does both by itself.",
+        help="wait for the last share, and remove the objects and files of gpu-share (run by the chart's hooks)",
+        description="The chart's hooks run this command before and after helm uninstall removes the release.",
     )
     parser.add_argument(
-        "when", choices=("before", "after", "node"), help="the release is there, or gone; a node's files"
+        "when",
+        choices=("before", "after", "node"),
+        help="before or after the release is removed; node: remove the files of a node",
     )
     parser.add_argument(
-        "--namespace", default=defaults.SYSTEM_NAMESPACE, metavar="NS", help="our namespace (%(default)s)"
+        "--namespace",
+        default=defaults.SYSTEM_NAMESPACE,
+        metavar="NS",
+        help="namespace of gpu-share (default: %(default)s)",
     )
     parser.add_argument(
-        "--timeout", type=float, default=defaults.UNINSTALL_SECONDS, metavar="S", help="how long to wait (%(default)s)"
+        "--timeout",
+        type=float,
+        default=defaults.UNINSTALL_SECONDS,
+        metavar="S",
+        help="longest wait (default: %(default)s)",
     )
-    parser.add_argument("--release", default="", metavar="NAME/REVISION", help="before: how Helm knows what it removes")
-    parser.add_argument("--ignore-claims", action="store_true", help="go on while claims of our classes exist")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
+    parser.add_argument("--release", default="", metavar="NAME/REVISION", help="before: name of the Helm release")
+    parser.add_argument(
+        "--ignore-claims", action="store_true", help="continue although claims of gpu-share device classes exist"
+    )
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="kubeconfig of the cluster (default in a pod: the service account)"
+    )
     for option, (name, default) in PLACES.items():
         parser.add_argument(
-            option, dest=name, type=Path, default=Path(default), metavar="DIR", help="as the enforcer's"
+            option,
+            dest=name,
+            type=Path,
+            default=Path(default),
+            metavar="DIR",
+            help="node: the folder of the enforcer's flag of the same name",
         )
-    parser.add_argument("--remove-state", action="store_true", help="node: the audit log and the checkpoint go too")
+    parser.add_argument(
+        "--remove-state", action="store_true", help="node: also remove the audit log and the checkpoint"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -117,10 +137,13 @@ def before(api: KubeClient, clock: Clock, *, ignore_claims: bool) -> int:
     """Take the webhook configuration away. While claims stay, nothing is changed."""
     left = claims(api) if ignore_claims else _wait(lambda: claims(api), "ask for a share of a GPU", clock)
     if left and not ignore_claims:
-        print("\n".join(["refused, and nothing was changed", *_in_the_way(left)]))
+        print("\n".join(["uninstall refused; nothing was changed", *_in_the_way(left)]))
         return NOT_FINE
     if held := [each for each in left if each.held]:
-        print(f"going on although {_named(held)} hold shares: their pods will stay Terminating until force-deleted")
+        print(
+            f"continuing although these claims still hold shares: {_named(held)}; their pods will stay Terminating "
+            "until you force-delete them"
+        )
     gone = _delete(api, path(ADMISSION_V1, "mutatingwebhookconfigurations", CONFIGURATION))
     print(f"webhook configuration {CONFIGURATION} {'deleted' if gone else 'was gone already'}")
     return FINE
@@ -130,12 +153,13 @@ def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
     """Say of each kind of claim what it is and how to get rid of it."""
     held, waiting = ([each for each in left if each.held is which] for which in (True, False))
     if held:
-        yield f"  these hold shares, and without the enforcer their pods could not end: {_named(held)}"
-        yield "    delete those pods and repeat; or set uninstall.waitForClaims to false and force-delete them later"
+        yield f"  these claims hold shares, and their pods cannot terminate without the enforcer: {_named(held)}"
+        yield "    delete those pods and run the command again; or set uninstall.waitForClaims to false and "
+        "force-delete the pods later"
     if waiting:
-        yield f"  these were never allocated and wait for a GPU, which they may get at any moment: {_named(waiting)}"
-        yield "    delete the pods they are of, and whatever makes those anew (a Deployment, a Job), and repeat; delete"
-        yield "    one of no pod itself: kubectl --namespace NAMESPACE delete resourceclaim NAME"
+        yield f"  these claims are not allocated yet and may get a GPU at any moment: {_named(waiting)}"
+        yield "    delete their pods and the Deployment or Job that creates them, and run the command again; delete"
+        yield "    a claim without a pod with: kubectl --namespace NAMESPACE delete resourceclaim NAME"
 
 
 def after(api: KubeClient, namespace: str, clock: Clock) -> int:
@@ -149,7 +173,7 @@ def after(api: KubeClient, namespace: str, clock: Clock) -> int:
     for what, places in counts.items():
         print(f"{what} removed: {sum(_delete(api, each) for each in places)}")
     if left:
-        print(f"{_named(left)} did not end; what they leave, slices and files, has to be removed by hand")
+        print(f"{_named(left)} did not terminate; remove their ResourceSlices and files by hand")
     return NOT_FINE if left else FINE
 
 

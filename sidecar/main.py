@@ -15,7 +15,7 @@ from gpushare.contract import STATUS_PATH
 from gpushare.http_server import Answer, Server, text
 from sidecar import files, metrics, pod_status
 
-ABOUT: Final = "Watch the pod's status file, print what is new in it, serve /metrics; ends on SIGTERM."
+ABOUT: Final = "Watch the pod's status file, print changes, and serve /metrics until SIGTERM."
 FINE: Final = 0
 WRONG_USE: Final = 2
 LISTEN: Final = "0.0.0.0:9403"
@@ -70,7 +70,7 @@ class Watcher:
             shares = ", ".join(f"{use.container} {use.quota_mib} MiB on {use.gpu}" for use in found.uses)
             self._say("the share of the GPU is ready" + (f": {shares}" if shares else ""))
         if before and not found.ready:
-            self._say(f"the share of the GPU is not ready any more: {found.waiting or 'the enforcer says so'}")
+            self._say(f"the share of the GPU is no longer ready: {found.waiting or 'the enforcer gives no reason'}")
         for message in found.messages:
             if message not in self._seen:
                 self._say(str(message))
@@ -82,7 +82,10 @@ class Watcher:
         written = self.status.written if self.status else None
         silent = written is not None and self._clock() - written > SILENT_SECONDS
         if silent and not self._silent:
-            self._say(f"the enforcer has written nothing for {SILENT_SECONDS:.0f} s: this pod runs on, unwatched")
+            self._say(
+                f"the enforcer has not updated the status for {SILENT_SECONDS:.0f} s: the pod runs on without "
+                "quota enforcement"
+            )
         if self._silent and not silent:
             self._say("the enforcer is back")
         self._silent = silent
@@ -144,9 +147,9 @@ def _last_words(watcher: Watcher) -> None:
 def _serve(watcher: Watcher, address: tuple[str, int]) -> Server | None:
     """Listen; a port that is taken (a pod on the host's network) costs the metrics, not the sidecar."""
     try:
-        server = Server(address, watcher.page, lambda bug: _say(f"/metrics could not be served: {bug!r}"))
+        server = Server(address, watcher.page, lambda bug: _say(f"cannot serve /metrics: {bug!r}"))
     except OSError as error:
-        _say(f"no metrics: cannot listen on {address[0]}:{address[1]}: {error.strerror}")
+        _say(f"/metrics is not available: cannot listen on {address[0]}:{address[1]}: {error.strerror}")
         return None
     _say(f"watching this pod's share; metrics on port {server.port}, {files.rss_bytes() // 1024} KiB resident")
     return server
@@ -162,7 +165,7 @@ def _say(line: str) -> None:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:  # noqa: PLR2004 - the last port
-        raise ValueError("is not an address and port")
+        raise ValueError("is not an address with a port")
     return host.strip("[]"), int(port)
 
 
@@ -171,5 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--status", default=STATUS_PATH, metavar="DIR", help=f"where {pod_status.FILE} is ({STATUS_PATH})"
     )
-    parser.add_argument("--listen", default=LISTEN, metavar="HOST:PORT", help=f"where to serve /metrics ({LISTEN})")
+    parser.add_argument(
+        "--listen", default=LISTEN, metavar="HOST:PORT", help=f"address of /metrics (default: {LISTEN})"
+    )
     return parser

@@ -166,7 +166,7 @@ def static_namespaces(file: Path) -> NamespacePolicyCache:
         raise ConfigError(f"--namespaces {file} cannot be read: {error}") from error
     found = [item for document in documents for item in _flatten(document)]
     if not all(map(_is_namespace, found)):
-        raise ConfigError(f"--namespaces {file} holds something that is not a Namespace with a name")
+        raise ConfigError(f"--namespaces {file} contains an object that is not a Namespace with a name; remove it")
     namespaces = NamespacePolicyCache()
     namespaces.reset(filter(live_policies.opted_in, found))
     return namespaces

@@ -76,7 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "gpu-share webhook",
         description="Serve admission reviews over TLS, and readiness and metrics on a second port.",
-        epilog="Each flag is also a variable, GPU_SHARE_BIND for --bind, and a key of the file, bind.",
+        epilog="Each flag can also be set by an environment variable (GPU_SHARE_BIND for --bind) or a key of the "
+        "--config file (bind).",
         allow_abbrev=False,
     )
     for flag, help_text in _FLAGS.items():
@@ -85,15 +86,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _FLAGS: Final = {
-    "config": "YAML or JSON file of settings: keys are the flags', and those of the chart's other values",
-    "bind": "where to serve /mutate over TLS (default 0.0.0.0:10250)",
-    "admin": "where to serve /readyz and /metrics over plain HTTP (default 0.0.0.0:9402)",
-    "certs": "folder with tls.crt and tls.key, taken up anew when they change (default /etc/gpu-share/certs)",
-    "client-ca": "file of CA certificates; clients need a certificate of one (default: none needed)",
-    "client-name": "common name that a client's certificate needs as well (default: any)",
-    "kubeconfig": "how to reach the API server (default: the pod's service account, else the user's own)",
-    "namespaces": "file of Namespace objects to use instead of an API server; no claim templates are written then",
-    "retention": f"seconds an unused claim template stays (default {defaults.RETENTION_SECONDS})",
+    "config": "YAML or JSON file of settings; its keys are the names of the flags and of further chart values",
+    "bind": "address of /mutate over TLS (default 0.0.0.0:10250)",
+    "admin": "address of /readyz and /metrics over plain HTTP (default 0.0.0.0:9402)",
+    "certs": "folder with tls.crt and tls.key; the webhook reloads changed files (default /etc/gpu-share/certs)",
+    "client-ca": (
+        "file of CA certificates that must have signed the client's certificate (default: no client certificate needed)"
+    ),
+    "client-name": "common name that the client's certificate must have (default: any)",
+    "kubeconfig": "kubeconfig of the API server (default: the pod's service account, else the user's kubeconfig)",
+    "namespaces": (
+        "file of Namespace objects to use instead of an API server; the webhook then creates no claim templates"
+    ),
+    "retention": f"seconds until the webhook deletes an unused claim template (default {defaults.RETENTION_SECONDS})",
     "image": "image of the sidecar",
     "log-level": f"debug, info, warning or error (default {defaults.LOG_LEVEL})",
 }
@@ -113,11 +118,11 @@ def _file(path: Path) -> Values:
     except (OSError, UnicodeError, yaml.YAMLError) as error:
         raise ConfigError(f"--config {path} cannot be read: {error}") from error
     if not isinstance(content, dict | None):
-        raise ConfigError(f"--config {path} has to be a mapping of settings")
+        raise ConfigError(f"--config {path} must contain a mapping of settings")
     values = {_variable(str(key)): value for key, value in (content or {}).items() if value is not None}
     if unknown := sorted(set(values) - _KNOWN):
         keys = ", ".join(sorted(_key(name) for name in _KNOWN))
-        raise ConfigError(f"--config {path}: no such setting {_key(unknown[0])!r}; known are {keys}")
+        raise ConfigError(f"--config {path}: unknown setting {_key(unknown[0])!r}; write one of {keys}")
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
 
 
@@ -128,17 +133,17 @@ def _key(variable: str) -> str:
 def _address(flag: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
-        raise ConfigError(f"{flag} {text!r} is not an address; write it as 0.0.0.0:10250")
+        raise ConfigError(f"{flag} {text!r} is not an address; write for example 0.0.0.0:10250")
     return host.strip("[]"), int(port)
 
 
 def _clients(ca: str, name: str) -> Clients | None:
     if name and not ca:
-        raise ConfigError("--client-name needs --client-ca, which says whose certificates count")
+        raise ConfigError("--client-name has no effect without --client-ca; add --client-ca FILE")
     return Clients(ca=Path(ca), name=name) if ca else None
 
 
 def _seconds(flag: str, text: str) -> float:
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{flag} {text!r} has to be whole seconds, such as 300")
+        raise ConfigError(f"{flag} {text!r} is not a number of seconds; write a whole number such as 300")
     return float(text)

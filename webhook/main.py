@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -35,14 +35,6 @@ log = structlog.get_logger()
 WRONG_USE: Final = 2
 GC_THRESHOLD: Final = 20_000
 """New containers before a collection: some 20 requests' worth, which are freed by counting anyway."""
-
-
-class Synced(Protocol):
-    """Something that has to be read once before it says anything."""
-
-    @property
-    def synced(self) -> bool:
-        """Whether it has been read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +114,12 @@ class Process:
         for follower in informers.followers(api, namespaces, claims, controller, self.metrics):
             _daemon(follower.run)
         _daemon(controller.run)
-        state: dict[str, Synced] = {"namespaces": namespaces, "claims": claims, "pods and templates": controller}
         return Sources(
             namespaces=namespaces,
             claims=claims,
             standing=controller.standing,
             admitted=controller.admitted,
-            missing=lambda: [name for name, part in state.items() if not part.synced],
+            missing=partial(unread, namespaces, claims),
         )
 
     def _not_ready(self, sources: Sources) -> str:
@@ -139,6 +130,12 @@ class Process:
                 f"no valid certificate in {self._options.certs}" + (f", or CA in {clients.ca}" if clients else "")
             )
         return "; ".join(faults)
+
+
+def unread(namespaces: NamespacePolicyCache, claims: KnownClaims) -> list[str]:
+    """Name what answers to reviews depend on and has not been listed yet. They do not depend on the list of pods."""
+    parts = {"namespaces": namespaces.synced, "claims and templates": claims.synced}
+    return [name for name, read in parts.items() if not read]
 
 
 def refusal(

@@ -1,8 +1,6 @@
 """The webhook's metrics. Names are forever: one prefix, base units, no value a tenant writes ever becomes a label."""
 
-import platform
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -41,7 +39,7 @@ class Metrics:
         )
         self.seconds: Final = Histogram(
             "gpu_share_admission_duration_seconds",
-            "Time from the whole body being here to the answer being ready.",
+            "Seconds from the receipt of a whole request body until its answer is ready.",
             buckets=BUCKETS,
             registry=self.registry,
         )
@@ -51,14 +49,13 @@ class Metrics:
         self._connections()
         self._certificates()
         self._templates()
-        self._build()
         for labels in FIRST_LABELS:
             self.requests.labels(*labels)
 
     def _connections(self) -> None:
         self.connections_closed = Counter(
             "gpu_share_connections_closed",
-            "Connections closed because a request did not arrive whole.",
+            "Connections that the webhook closed before it had read a whole request, by reason.",
             ("reason",),
             registry=self.registry,
         )
@@ -67,12 +64,12 @@ class Metrics:
     def _certificates(self) -> None:
         self.certificate_expiry = Gauge(
             "gpu_share_serving_cert_expiry_timestamp_seconds",
-            "When the certificate being served ends (Unix time); 0 while there is none.",
+            "Expiry of the serving certificate (Unix time); 0 if the webhook has no certificate.",
             registry=self.registry,
         )
         self.certificate_reloads = Counter(
             "gpu_share_cert_reloads",
-            "New certificate pairs seen, by what became of them.",
+            "New certificate pairs that the webhook found, by result of loading them.",
             ("result",),
             registry=self.registry,
         )
@@ -80,36 +77,29 @@ class Metrics:
 
     def _templates(self) -> None:
         self.templates = Gauge(
-            "gpu_share_templates", "ResourceClaimTemplates of ours that exist.", registry=self.registry
+            "gpu_share_templates", "ResourceClaimTemplates of gpu-share in the cluster.", registry=self.registry
         )
         self.templates_missing = Gauge(
-            "gpu_share_templates_missing", "ResourceClaimTemplates that pods wait for.", registry=self.registry
+            "gpu_share_templates_missing",
+            "ResourceClaimTemplates that pods wait for and that do not exist yet.",
+            registry=self.registry,
         )
         self.templates_taken = Gauge(
             "gpu_share_templates_conflicting",
-            "Names of ResourceClaimTemplates that pods wait for and under which another one stands.",
+            "ResourceClaimTemplates that pods wait for but the webhook cannot create, because another template has "
+            "that name.",
             registry=self.registry,
         )
         self.template_operations = Counter(
             "gpu_share_template_operations",
-            "Template writes, by action and result.",
+            "Writes of ResourceClaimTemplates, by action and result.",
             ("action", "result"),
             registry=self.registry,
         )
         _zero(self.template_operations, ((a, r) for a in TEMPLATE_ACTIONS for r in TEMPLATE_RESULTS))
-        self.cluster_errors = Counter("gpu_share_api_errors", "Failed calls to the API server.", registry=self.registry)
-
-    def _build(self) -> None:
-        build = Gauge("gpu_share_build_info", "Always 1.", ("version", "python"), registry=self.registry)
-        build.labels(product_version(), platform.python_version()).set(1)
-
-
-def product_version() -> str:
-    """The installed version, or ``unknown`` in a bare checkout."""
-    try:
-        return version("gpu-share")
-    except PackageNotFoundError:
-        return "unknown"
+        self.cluster_errors = Counter(
+            "gpu_share_api_errors", "Calls to the API server that failed.", registry=self.registry
+        )
 
 
 def _zero(counter: Counter, labels: Iterable[tuple[str, ...]]) -> None:

@@ -101,9 +101,9 @@ class UsageSampler:
             self.problem = None
         except NvmlError as error:
             if not before:
-                self.problem = f"the node's GPUs cannot be counted: {error.message}"
+                self.problem = f"the enforcer cannot list the GPUs of this node: {error.message}"
                 raise
-            log.warning("GPUs not counted again", reason=str(error.reason), error=error.message)
+            log.warning("GPU list not refreshed", reason=str(error.reason), error=error.message)
         if [gpu.uuid for gpu in before] != [gpu.uuid for gpu in self._gpus]:
             for event in self._changed:
                 event.set()
@@ -141,8 +141,9 @@ class UsageSampler:
 
 def _hidden(pid: int) -> NvmlError:
     return NvmlError(
-        f"process {pid} holds GPU memory and /proc does not show it: is it mounted with hidepid, or are there too many "
-        "open files?",
+        f"process {pid} holds GPU memory, but /proc does not show the process; mount /proc without hidepid, and "
+        "check the "
+        "enforcer's limit of open files",
         Reason.PROCESS_HIDDEN,
     )
 

@@ -35,21 +35,25 @@ def acted_on(steps: Sequence[str]) -> bool:
 
 
 ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
-NO_FIRST: Final = "the container has no first process that can be ended: those that hold GPU memory are, one by one"
+NO_FIRST: Final = (
+    "the enforcer cannot kill the container through its init process, so it kills each process with GPU memory"
+)
 """Of ``kill-container`` where pods share a pid namespace, or the first process hangs."""
-ESCALATED: Final = "new processes come in the place of those that are ended: the whole container is"
+ESCALATED: Final = "new processes replaced the killed ones, so the enforcer kills the whole container"
 KEPT: Final[tuple[str, ...]] = ("gpu", "pod", "container", "containerId")
 """What the answer to an INTENT that was left takes over from it."""
 
 
 def interrupted_record(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """Write the answer to an INTENT that an enforcer died over."""
-    return _answer(node, record, Reason.INTERRUPTED, "the enforcer ended before it could say what became of this")
+    return _answer(node, record, Reason.INTERRUPTED, "the enforcer exited before it recorded the result of this kill")
 
 
 def cancelled_record(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """Write the answer to an INTENT that became durable when nobody waited for it any longer."""
-    return _answer(node, record, Reason.AUDIT_UNWRITABLE, "the disk took too long: nothing was done")
+    return _answer(
+        node, record, Reason.AUDIT_UNWRITABLE, "the disk wrote the INTENT too late, so the enforcer cancelled the kill"
+    )
 
 
 def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> dict[str, Any]:

@@ -184,7 +184,13 @@ class AuditLog:
             return
         if self._size or self._doubtful:
             self._begin_segment(self._head.seq + 1)
-        self._say(Kind.PRUNED, {"note": "removed as the settings for keeping the log say", REMOVED: removed})
+        self._say(
+            Kind.PRUNED,
+            {
+                "note": "the enforcer removed these segments: they exceeded the retention settings (--audit-keep-*)",
+                REMOVED: removed,
+            },
+        )
         self._doomed.extend(names)
 
     def _say(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:
@@ -322,7 +328,7 @@ class AuditLog:
         try:
             yield
         except OSError as error:
-            self.problem = f"the audit log in {self._folder.path} cannot be written: {error}"
+            self.problem = f"the enforcer cannot write the audit log in {self._folder.path}: {error}"
             raise RecordError(self.problem) from error
         except RecordError as error:
             self.problem = error.message
@@ -332,7 +338,7 @@ class AuditLog:
 
 def _check_empty(file: int, name: str) -> None:
     if os.fstat(file).st_size:
-        raise RecordError(f"{name} is there before its first record; move it away")
+        raise RecordError(f"segment {name} already exists and is not empty; move the file away")
 
 
 def _write_whole(file: int, data: bytes) -> None:

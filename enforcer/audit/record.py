@@ -89,18 +89,21 @@ def append_hash(previous: ChainHead, kind: Kind, time: str, fields: Mapping[str,
         RecordError: the fields cannot be made to fit.
     """
     if taken := sorted(_GRAMMAR & fields.keys()):
-        raise RecordError(f"a record's own {taken[0]!r} cannot be given as a field; name it otherwise")
+        raise RecordError(f"field {taken[0]!r} is reserved for the record itself; choose another field name")
     seq = previous.seq + 1
     for text_limit, list_limit in zip(TEXT_LIMITS, LIST_LIMITS, strict=True):
         short = {name: _fitting(value, text_limit, list_limit) for name, value in fields.items()}
         record = {"seq": seq, "time": time, "kind": str(kind), **short, "prev": previous.hash}
         if _deeper(record, DEEPEST):
-            raise RecordError(f"a {kind} record has more than {DEEPEST} levels of lists and objects; record fewer")
+            raise RecordError(
+                f"the fields of the {kind} record have more than {DEEPEST} levels of lists and objects; record fewer "
+                "levels"
+            )
         digest = digest_of(record)
         line = _dump({**record, HASH: digest}) + b"\n"
         if len(line) <= MAX_BYTES:
             return line, ChainHead(seq, digest)
-    raise RecordError(f"a {kind} record has too many fields for {MAX_BYTES} bytes; record fewer")
+    raise RecordError(f"the {kind} record has too many fields for {MAX_BYTES} bytes; record fewer fields")
 
 
 def read(line: bytes) -> dict[str, Any]:
@@ -110,26 +113,28 @@ def read(line: bytes) -> dict[str, Any]:
         RecordError: it is not, in every byte, what ``seal`` writes; the message says what is wrong with it.
     """
     if len(line) > MAX_BYTES:
-        raise RecordError(f"the line has more than {MAX_BYTES} bytes; no record has")
+        raise RecordError(f"the line has more than {MAX_BYTES} bytes, the maximum of a record")
     if not line.endswith(b"\n"):
-        raise RecordError("the line ends in the middle")
+        raise RecordError("the line has no newline at its end: it is incomplete")
     try:
         record = json.loads(line.decode("ascii"))  # of bytes it would guess the encoding
         if _deeper(record, DEEPEST):
-            raise RecordError(f"the line has more than {DEEPEST} levels of lists and objects; no record has")
+            raise RecordError(f"the line has more than {DEEPEST} levels of lists and objects, the maximum of a record")
         canonical = _dump(record) + b"\n"
     except json.JSONDecodeError as error:
-        raise RecordError(f"the line is no JSON: {error.msg} at byte {error.pos + 1}") from error
+        raise RecordError(f"the line is not valid JSON: {error.msg} at byte {error.pos + 1}") from error
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"the line is no JSON: {str(error)[:100]}") from error
+        raise RecordError(f"the line is not valid JSON: {str(error)[:100]}") from error
     if not isinstance(record, dict) or canonical != line:
-        raise RecordError("the line is not written the way records are: it was edited")
+        raise RecordError(
+            "the line is not in the exact JSON form of the enforcer: another program wrote or edited the line"
+        )
     if type(record.get("seq")) is not int or not isinstance(record.get("prev"), str):
-        raise RecordError("the line has no number or no predecessor: it is not a record")
+        raise RecordError("the line has no `seq` or no `prev`, so it is not an audit record")
     if not isinstance(record.get("kind"), str) or not isinstance(record.get("time"), str):
-        raise RecordError(f"record {record['seq']} has no kind or no time: it is not a record")
+        raise RecordError(f"line {record['seq']} has no `kind` or no `time`, so it is not an audit record")
     if record.get(HASH) != digest_of({name: value for name, value in record.items() if name != HASH}):
-        raise RecordError(f"record {record['seq']} does not match its own hash: it was edited")
+        raise RecordError(f"`hash` of record {record['seq']} is not the hash of its fields: the record was edited")
     return record
 
 
@@ -225,9 +230,9 @@ class _Reader:
     def unanchored(self, anchor: ChainHead) -> tuple[int, str]:
         """The line where the anchor ought to stand, and why it does not."""
         if anchor.seq > self.head.seq:
-            cut = f"the log ends at record {self.head.seq}, the anchor is record {anchor.seq}: its tail was cut off"
+            cut = f"the log ends at record {self.head.seq}, but the anchor is record {anchor.seq}: its tail was cut off"
             return self.records + 1, cut
-        pruned = f"record {anchor.seq}, which the anchor names, was pruned with those up to {self.base.seq}"
+        pruned = f"the enforcer pruned record {anchor.seq} of the anchor, with all records up to {self.base.seq}"
         return 1, f"{pruned}; compare with a later anchor"
 
     def _begin(self, base: ChainHead) -> None:
@@ -251,7 +256,7 @@ def _accounts(record: Mapping[str, Any], base: ChainHead) -> bool:
 
 def _gap(expected: int, seq: int) -> str:
     gap = f"record {expected} is" if seq == expected + 1 else f"records {expected} to {seq - 1} are"
-    return f"{gap} missing here: deleted or moved; this is record {seq}"
+    return f"{gap} missing before record {seq}: deleted or moved"
 
 
 def _follows(record: Mapping[str, Any], head: ChainHead) -> None:
@@ -259,14 +264,14 @@ def _follows(record: Mapping[str, Any], head: ChainHead) -> None:
     if seq > expected:
         raise RecordError(_gap(expected, seq))
     if seq < expected:
-        raise RecordError(f"record {seq} stands where record {expected} belongs: moved or repeated")
+        raise RecordError(f"record {seq} is in the place of record {expected}: a record was moved or repeated")
     if record["prev"] != head.hash:
-        raise RecordError(f"record {seq} does not follow the record before it: one of them was replaced")
+        raise RecordError(f"`prev` of record {seq} is not the hash of record {head.seq}: one of the two was changed")
 
 
 def _anchored(digest: str, anchor: ChainHead) -> None:
     if digest != anchor.hash:
-        raise RecordError(f"record {anchor.seq} is not the one the anchor names: the log was replaced")
+        raise RecordError(f"the hash of record {anchor.seq} differs from the anchor: the log was replaced")
 
 
 def _deeper(value: object, levels: int) -> bool:
@@ -286,7 +291,7 @@ def _fitting(value: Any, text_limit: int, list_limit: int) -> Any:
         return [_fitting(each, text_limit, list_limit) for each in value[:list_limit]]
     if value is None or isinstance(value, int):
         return value
-    raise RecordError(f"a record holds no {type(value).__name__}; write it as a text")
+    raise RecordError(f"an audit record cannot hold a {type(value).__name__}; write the value as text")
 
 
 def _fitting_text(text: str, limit: int) -> str:

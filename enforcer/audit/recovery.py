@@ -13,7 +13,7 @@ from enforcer.audit.segments import LogFolder
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 
-_WAY_OUT: Final = "move the folder away to begin a new log"
+_WAY_OUT: Final = "move the folder of the audit log away, and the enforcer begins a new log"
 _HOLE: Final = b"\0"
 """What a block that never reached the disk reads as; no record holds it."""
 
@@ -35,7 +35,9 @@ def repair_torn_tail(folder: LogFolder, name: str, unwanted: int | None = None) 
         size = os.fstat(file).st_size
         last, rest = _tail(file, size, unwanted)
         if len(rest) > MAX_BYTES:
-            raise RecordError(f"{name} ends in {len(rest)} bytes that are not a line; {_WAY_OUT}")
+            raise RecordError(
+                f"segment {name} ends in {len(rest)} bytes without a newline, too many for a torn record; {_WAY_OUT}"
+            )
         head = head_of(_trusted(name, last)) if last else None
         if rest:
             os.ftruncate(file, size - len(rest))
@@ -55,7 +57,7 @@ def _write_again(file: int, line: bytes, offset: int) -> None:
 
 def lost_fields(rest: bytes) -> dict[str, Any]:
     """What a RECOVERED record says of what was cut off."""
-    note = "an unfinished line was cut off: a crash, or a disk that was full"
+    note = "the enforcer cut off an incomplete last line, which a crash or a full disk had left"
     digest = "sha256:" + hashlib.sha256(rest).hexdigest()
     return {"reason": str(Reason.RECOVERED), "note": note, "lostBytes": len(rest), "lost": digest}
 
@@ -83,4 +85,4 @@ def _trusted(name: str, line: bytes) -> dict[str, Any]:
     try:
         return read(line)
     except RecordError as error:
-        raise RecordError(f"the last record of {name} does not hold: {error.message}; {_WAY_OUT}") from error
+        raise RecordError(f"the last record of segment {name} is invalid: {error.message}; {_WAY_OUT}") from error

@@ -46,7 +46,7 @@ class ReservedSpace:
         try:
             self._fill()
         except (OSError, RecordError) as error:
-            self.problem = f"no space is reserved for the audit log in {self._folder.path}: {error}"
+            self.problem = f"the enforcer cannot reserve disk space for the audit log in {self._folder.path}: {error}"
         else:
             self._there, self.problem = True, None
 
@@ -56,7 +56,9 @@ class ReservedSpace:
             return False
         self._there = False
         self._folder.rename(NAME, name)
-        self.problem = f"the disk of {self._folder.path} is full; the audit log goes on in the space reserved for it"
+        self.problem = (
+            f"the disk of {self._folder.path} is full, and the audit log uses its last reserved space; free disk space"
+        )
         return True
 
     def _fill(self) -> None:
@@ -65,7 +67,7 @@ class ReservedSpace:
         try:
             found = os.fstat(file)
             if found.st_size:
-                raise FileExistsError(f"{NAME} is there and not empty; move it away")
+                raise FileExistsError(f"file {NAME} exists and is not empty; move the file away")
             if found.st_blocks * _BLOCK < self._size:
                 preallocate(file, self._size)
             os.fsync(file)

@@ -55,7 +55,7 @@ def lines_of(path: Path, again: Callable[[], bool] = lambda: False) -> Iterator[
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(file, "rb") as lines:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+            raise OSError(errno.EINVAL, "the segment is not a regular file", str(path))
         while line := lines.readline(MAX_BYTES + 1):
             at = lines.tell() - len(line)
             while 0 < len(line) <= MAX_BYTES and not line.endswith(b"\n") and again():
@@ -162,7 +162,10 @@ class LogFolder:
 
     def _check_file(self, name: str, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
-            raise RecordError(f"{name} in {self.path} is not a regular file of ours; move it away")
+            raise RecordError(
+                f"{name} in {self.path} is not a regular file with one link and the enforcer's owner; move the file "
+                "away"
+            )
 
     def _check(self, found: os.stat_result, remedy: str, forbidden: int) -> None:
         mode, ours = stat.S_IMODE(found.st_mode), os.geteuid()
@@ -170,8 +173,8 @@ class LogFolder:
         if trusted and (not mode & forbidden or (forbidden == _OTHERS_WRITE and mode & stat.S_ISVTX)):
             return
         raise RecordError(
-            f"{self.path} or the folder it is in has owner {found.st_uid} and mode {mode:04o}; "
-            f"it must be ours alone: {remedy.format(ours)}"
+            f"{self.path} or its parent has owner {found.st_uid} and mode {mode:04o}, so another user could "
+            f"change the audit log; run {remedy.format(ours)}"
         )
 
 

@@ -76,7 +76,10 @@ class AuditWriter:
         """Why nobody is ended now; ``None`` while records can be written."""
         begun = self._begun
         if begun is not None and time.monotonic() - begun > self._wait:
-            return f"the audit log's disk has not answered for {self._wait:g} s: nobody is ended until it does"
+            return (
+                f"the audit log's disk has not answered for {self._wait:g} s; the enforcer kills no container "
+                "until then"
+            )
         return self._lost() or self._log.problem
 
     def open(self) -> None:
@@ -110,7 +113,11 @@ class AuditWriter:
     def post(self, kind: Kind, fields: Fields, failed: Callable[[RecordError], object]) -> None:
         """Write a record that nobody waits for; ``failed`` is called, from any thread, where it cannot be written."""
         if len(self._tasks) >= MAX_WAITING:
-            failed(RecordError(f"{MAX_WAITING} records wait for the audit log's disk already"))
+            failed(
+                RecordError(
+                    f"{MAX_WAITING} records already wait for the audit log's disk, so the enforcer dropped this record"
+                )
+            )
             return
         done = self._do(partial(self._append, kind, fields))
         done.add_done_callback(lambda _: failed(error) if isinstance(error := done.exception(), RecordError) else None)
@@ -125,7 +132,7 @@ class AuditWriter:
         try:
             self._in_time(self._do(self._closed))
         except RecordError as error:
-            log.critical("audit log left open", reason=str(Reason.AUDIT_UNWRITABLE), error=error.message)
+            log.critical("audit log not closed", reason=str(Reason.AUDIT_UNWRITABLE), error=error.message)
 
     def _answer(self, kind: Kind, fields: Fields) -> Future[ChainHead]:
         done = self._do(partial(self._append, kind, fields))
@@ -208,3 +215,11 @@ class AuditWriter:
             self._settle()
         self._log.close()
         return self._log.head
+
+
+def open_or_warn(audit_log: AuditWriter) -> None:
+    """Open the audit log. While it cannot be written nobody is killed, but everything is still watched."""
+    try:
+        audit_log.open()
+    except RecordError as error:
+        log.critical("nobody will be killed until it can", reason=str(error.reason), error=error.message)

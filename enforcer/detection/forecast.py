@@ -13,7 +13,7 @@ RESET: Final = "gpu-share breaker --reset"
 _PHRASES: Final = {
     Phase.NOT_STARTED: "has not started",
     Phase.WITHIN: "is within its quota",
-    Phase.KILLING: "is over its quota and is being stopped",
+    Phase.KILLING: "is over its quota, and the enforcer is killing it",
 }
 
 
@@ -38,17 +38,20 @@ def _debt(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig)
     if debt is not None and debts.killed_lately(debt, now, rules.debt):
         return f"; it was killed {now - (debt.killed or now):.0f}s ago and has no second grace period"
     if has_no_grace(state, quota, now):
-        return f"; it has no grace period: {fresh.PODS} pods of {quota.namespace} were killed or ended over quota here"
+        return (
+            f"; it has no grace period: {fresh.PODS} pods of {quota.namespace} were killed or exited over quota "
+            "on this node"
+        )
     if seconds < credit / 2:
         return ""
-    return f"; {seconds:.1f}s of the {credit:.1f}s that it may be over quota again and again are used up"
+    return f"; earlier violations used up {seconds:.1f}s of its credit of {credit:.1f}s"
 
 
 def _over(where: Phase, case: ViolationState, rules: DetectorConfig) -> str:
     if where is Phase.OVER:
-        return f"was seen over its quota and is being watched: {case.samples} of {rules.samples} samples in a row"
-    acted = " and was acted upon lately" if where is Phase.COOLING_DOWN else ""
-    return f"is over its quota for {case.over_for:.1f}s{acted}"
+        return f"is over its quota: {case.samples} of {rules.samples} consecutive samples before the enforcer acts"
+    acted = "; the enforcer acted on it recently" if where is Phase.COOLING_DOWN else ""
+    return f"has been over its quota for {case.over_for:.1f}s{acted}"
 
 
 def seconds_until_kill(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig) -> float | None:
@@ -75,14 +78,18 @@ def _room_in(state: DetectorState, quota: Quota, now: float, rules: DetectorConf
 def _end(state: DetectorState, quota: Quota, case: ViolationState, now: float, rules: DetectorConfig) -> str:
     """What comes of it, and in how many seconds."""
     if grace_remaining(quota, case) is None:
-        return "; only a warning is wanted"
+        return "; the enforcer only warns (policy warn, or --no-enforce)"
     left = seconds_until_kill(state, quota, now, rules)
     if left is None and state.opening is not None:
-        return f"; nobody is stopped here: the breaker is open until what opened it is over, or `{RESET}` on this node"
+        return (
+            "; the circuit breaker of this node is open, so the enforcer kills nothing; it closes with its cause, or "
+            "run "
+            f"`{RESET}`"
+        )
     if left is None:
-        return f"; nobody is stopped here: the breaker is open until an operator says `{RESET}` on this node"
+        return f"; the circuit breaker of this node is open, so the enforcer kills nothing; to close it, run `{RESET}`"
     if 0 < left == _room_in(state, quota, now, rules):
         kills = len(recent_kills(state, now, rules, quota.namespace))
-        made = f"this node made {kills} kills of {quota.namespace} in {rules.window:.0f}s"
-        return f", not to be stopped for {left:.1f}s: {made}"
-    return f", to be stopped in {left:.1f}s unless it frees {case.used_mib - quota.ceiling_mib} MiB"
+        made = f"it made {kills} kills in namespace {quota.namespace} in the last {rules.window:.0f}s"
+        return f"; the enforcer kills it in {left:.1f}s at the earliest: {made}"
+    return f"; the enforcer kills it in {left:.1f}s unless it frees {case.used_mib - quota.ceiling_mib} MiB"

@@ -76,17 +76,16 @@ def _knew(before: Sight, gpu: str) -> bool:
 
 def operator_message(change: OutageChange, now: float) -> str | None:
     """Say what operators are to read; ``None`` where it is nothing to them."""
-    who = "no GPU of this node" if change.gpu == EVERYWHERE else f"GPU {change.gpu}"
-    where = "anywhere" if change.gpu == EVERYWHERE else "on it"
+    who = "the GPUs of this node" if change.gpu == EVERYWHERE else f"GPU {change.gpu}"
+    where = "on this node" if change.gpu == EVERYWHERE else "on it"
     if change.turn is Transition.STAYS_LOST:
-        cannot = "can be read" if change.gpu == EVERYWHERE else "cannot be read"
-        return f"{who} {cannot}, and no quota {where} is enforced: {change.blind.why}"
+        return f"the enforcer cannot read {who} and enforces no quota {where}: {change.blind.why}"
     if change.turn is Transition.BACK and change.blind.reported:
-        return f"GPUs can be read again, after {now - change.blind.since:.0f} s: {change.gpu}"
+        return f"the enforcer can read {who} again, after {now - change.blind.since:.0f} s"
     return None
 
 
 def sentence(container: str, blind: NvmlOutage | None, now: float) -> str:
     """Say of a container what an outage means to it."""
     why = "" if blind is None else f" for {max(0.0, now - blind.since):.0f} s ({blind.reason}: {blind.why})"
-    return f"the quota of {container} is not enforced and nothing of it is stopped: its GPU could not be read{why}"
+    return f"the enforcer does not enforce the quota of {container}: its GPU has been unreadable{why}"

@@ -130,8 +130,8 @@ def reserved_pod(claim: Object) -> Mapping[str, Any]:
     users = (claim.get("status") or {}).get("reservedFor") or []
     if len(users) == 1 and users[0].get("resource") == "pods":
         return dict(users[0])
-    said = f"{len(users)} users" if users else "nobody"
-    hint = "give each pod a claim of its own, by a ResourceClaimTemplate: limits hold for one pod"
+    said = f"{len(users)} users" if users else "no pod"
+    hint = "a share belongs to one pod: give each pod its own claim with a ResourceClaimTemplate"
     raise PrepareError(f"claim {_named(claim)} is reserved for {said}; {hint}")
 
 
@@ -143,7 +143,7 @@ def check_user(node: str, claim: Object, pod: Object) -> None:
     """
     user = reserved_pod(claim)
     if pod["metadata"]["uid"] != user["uid"]:
-        message = f"claim {_named(claim)} is reserved for pod {user['name']} of UID {user['uid']}, which is gone"
+        message = f"claim {_named(claim)} is reserved for pod {user['name']} with UID {user['uid']}, which is gone"
         raise PrepareError(message, Reason.CLAIM_UNKNOWN)
     if (pod.get("spec") or {}).get("nodeName") != node:
         message = f"pod {user['name']} runs on {(pod.get('spec') or {}).get('nodeName')}, not on this node {node}"
@@ -159,7 +159,10 @@ def granted_of(node: str, claim: Object, devices: Mapping[str, Gpu]) -> tuple[Al
     allocation = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
     results = [each for each in allocation.get("results") or [] if each.get("driver") == contract.DRIVER]
     if not results:
-        message = f"claim {_named(claim)} holds no device of {contract.DRIVER}; wait until it is allocated"
+        message = (
+            f"the scheduler has allocated no device of {contract.DRIVER} to claim {_named(claim)}; wait for "
+            "the allocation"
+        )
         raise PrepareError(message, Reason.CLAIM_UNKNOWN)
     granted = tuple(_granted(node, each, devices) for each in results)
     for several in of_requests(granted).values():
@@ -180,28 +183,28 @@ def _check_different(claim: Object, several: Sequence[AllocatedDevice], devices:
     what = f"request {several[0].request} of claim {_named(claim)}"
     if len({each.gpu for each in several}) < len(several):
         hint = f"add the constraint distinctAttribute: {contract.ATTRIBUTE_UUID}"
-        raise PrepareError(f"{what} holds one device {len(several)} times; {hint}")
+        raise PrepareError(f"{what} got the same device {len(several)} times; {hint}")
     if len(several) > 1 and any(each.gpu is None or devices[each.device].parent for each in several):
-        raise PrepareError(f"{what} holds several devices that are not whole GPUs; ask for one device in each request")
+        raise PrepareError(f"{what} got several devices that are not whole GPUs; ask for one device in each request")
 
 
 def _granted(node: str, result: Object, devices: Mapping[str, Gpu]) -> AllocatedDevice:
     request, pool, device = result["request"].partition("/")[0], result["pool"], result["device"]
     if result.get("adminAccess"):
-        raise PrepareError(f"request {request} asks for adminAccess, which is not served; remove it")
+        raise PrepareError(f"request {request} sets adminAccess, which the driver does not support; remove adminAccess")
     if pool == node and device == STATUS_DEVICE:
         return AllocatedDevice(request=request, pool=pool, device=device, share_id=result.get("shareID"))
     if pool != node or device not in devices:
         known = ", ".join(sorted(devices)) or "none"
-        message = f"request {request} holds device {device} of pool {pool}, which node {node} does not have ({known})"
-        raise PrepareError(f"{message}; delete the pod, so that it is placed anew", Reason.CLAIM_UNKNOWN)
+        message = f"request {request} got device {device} of pool {pool}, but node {node} has only the devices: {known}"
+        raise PrepareError(f"{message}; delete the pod so that it is rescheduled", Reason.CLAIM_UNKNOWN)
     gpu, consumed = devices[device], result.get("consumedCapacity") or {}
     memory = parse_mib(consumed.get(contract.CAPACITY_MEMORY))
     if gpu.parent is not None:
         memory = gpu.memory_mib - gpu.reserved_mib  # a MIG instance has one user, who has all of it
     if not memory:
         raise PrepareError(
-            f"request {request} consumed no {contract.CAPACITY_MEMORY} of {device}; it cannot be limited"
+            f"request {request} reserves no {contract.CAPACITY_MEMORY} of {device}; write an amount in its capacity"
         )
     return AllocatedDevice(
         request=request, pool=pool, device=device, share_id=result.get("shareID"), gpu=gpu.uuid, memory_mib=memory,
@@ -230,7 +233,7 @@ def _uses(ask: PrepareRequest, granted: Sequence[AllocatedDevice]) -> Iterator[C
         if len(used) > 1:
             asks = ", ".join(request for request, _ in used)
             message = f"container {raw['name']} uses {len(used)} requests ({asks}) of claim {_named(ask.claim)}"
-            raise PrepareError(f"{message}; name one of them, for a container uses one request")
+            raise PrepareError(f"{message}; a container can use one request: name one request in its resources.claims")
         yield from (ContainerUse(raw, kind, gpus[request], own) for request, own in used)
 
 
@@ -312,20 +315,20 @@ def _check_sums(
         if memory > consumed:
             shares = ", ".join(f"{limit.container} {format_mib(limit.memory_mib)}" for _, limit in here)
             said = (
-                f"hold {format_mib(memory)} of one GPU at once ({shares}), but {claim} consumed {format_mib(consumed)}"
+                f"hold {format_mib(memory)} of one GPU at once ({shares}), but {claim} reserves {format_mib(consumed)}"
             )
             raise _mismatch(ask.pod, said, annotated=any(use.own for use, _ in here))
         if compute > percent and any(limit.compute for _, limit in here):
             shares = ", ".join(f"{limit.container} {limit.compute or 0}%" for _, limit in here)
-            said = f"use {compute}% of one GPU at once ({shares}), but {claim} consumed {percent}%"
+            said = f"use {compute}% of one GPU at once ({shares}), but {claim} reserves {percent}%"
             raise _mismatch(ask.pod, said, annotated=any(use.own for use, _ in here))
 
 
 def _mismatch(pod: Object, said: str, *, annotated: bool) -> PrepareError:
     hint = (
-        "delete the pod and create it anew, so that its claim is made from its annotations"
+        "delete the pod and create it again, so that gpu-share makes its claim from the annotations"
         if annotated
-        else "ask for more in the claim, or give each container a request of its own"
+        else "reserve more in the claim, or give each container its own request"
     )
     message = f"the containers of pod {pod['metadata']['name']} may {said}; {hint}"
     return PrepareError(message, Reason.CLAIM_MISMATCH)
@@ -366,8 +369,8 @@ def check_variables(uses: Sequence[ContainerUse], limits: Sequence[ContainerLimi
             wanted[contract.MPS_THREAD_PERCENTAGE] = str(limit.compute)
         for name, value in wanted.items():
             if variable(use.raw, name) != value:
-                message = f"container {use.name} shares request {limit.request} with containers of other limits"
-                hint = f"it has to set {name}={value} itself, or have a request of its own"
+                message = f"container {use.name} shares request {limit.request} with containers that have other limits"
+                hint = f"set {name}={value} in its env, or give it its own request"
                 raise PrepareError(f"{message}; {hint}", Reason.CLAIM_MISMATCH)
 
 

@@ -70,7 +70,7 @@ class CdiFileStore:
         pipes = {gpu: pipe for gpu in claim.gpus if (pipe := self._pipe(gpu)) is not None}
         lacking = [gpu for gpu, mode in claim.modes.items() if mode is Mode.MPS and gpu not in pipes]
         if lacking:
-            message = f"no MPS daemon runs for {lacking[0]} on this node, so its shares cannot be used"
+            message = f"no MPS daemon runs for {lacking[0]} on this node, and a share of this GPU needs the daemon"
             raise PrepareError(message, Reason.MPS_UNREACHABLE)
         if claim.has_status:
             self._make_status(claim.pod_uid)

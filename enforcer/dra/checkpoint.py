@@ -123,7 +123,7 @@ class ClaimStore:
         """Say which files cannot be read."""
         with self._lock:
             found = dict(self.unreadable)
-        yield from (f"{FOLDER}/{name} cannot be read: {why}" for name, why in sorted(found.items()))
+        yield from (f"the enforcer cannot read {FOLDER}/{name}: {why}" for name, why in sorted(found.items()))
 
     def _load(self, file: Path) -> None:
         try:
@@ -152,5 +152,5 @@ class ClaimStore:
 def _read(file: Path) -> PreparedClaim:
     claim = decode(files.read_regular_file(file, MAX_BYTES))
     if claim.uid != file.stem:
-        raise ConfigError(f"it holds claim {claim.uid}", Reason.CHECKPOINT_UNREADABLE)
+        raise ConfigError(f"the file holds another claim: {claim.uid}", Reason.CHECKPOINT_UNREADABLE)
     return claim

@@ -135,7 +135,7 @@ def _sentence(claim: PreparedClaim, granted: AllocatedDevice) -> str:
     said = f"{granted.memory_mib} MiB of {granted.gpu} for {names}"
     if granted.mode is Mode.TIME_SLICING and any(each.compute for each in limits):
         # The scheduler counts the percentage all the same; nothing on the node holds anybody to it.
-        said += "; its GPU is shared by turns, so compute is not limited"
+        said += "; the GPU is time-sliced, so nothing limits its compute"
     return said
 
 
@@ -156,7 +156,11 @@ class Conditions:
         except ClusterError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 log.warning(
-                    "limit not told", reason=str(error.reason), final=error.final, claim=claim.name, error=error.message
+                    "limit condition not written",
+                    reason=str(error.reason),
+                    final=error.final,
+                    claim=claim.name,
+                    error=error.message,
                 )
             return error.final
         return True

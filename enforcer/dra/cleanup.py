@@ -63,7 +63,7 @@ class StaleClaimCleaner:
         for claim in gone:
             if claim.uid in self._suspects:
                 log.warning(
-                    "claim undone without the kubelet", reason=str(Reason.CLAIM_CLEANED_UP), namespace=claim.namespace,
+                    "claim of a deleted pod unprepared", reason=str(Reason.CLAIM_CLEANED_UP), namespace=claim.namespace,
                     claim=claim.name, pod=claim.pod,
                 )  # fmt: skip
                 self._driver.unprepare(ClaimRef(claim.namespace, claim.name, claim.uid))
@@ -115,7 +115,7 @@ class OrphanCleaner:
         pods = self._books.pods()
         empty = frozenset() if pods is None else folders - {each.pod_uid for each in prepared} - frozenset(pods)
         for uid in lost & self._suspects:
-            log.info("stray file removed", reason=str(Reason.CLAIM_CLEANED_UP), claim_uid=uid)
+            log.info("file of an unknown claim removed", reason=str(Reason.CLAIM_CLEANED_UP), claim_uid=uid)
             self._driver.unprepare(ClaimRef("", "", uid))
         for pod in empty & self._suspects:
             self._files.remove_status(pod)

@@ -12,6 +12,7 @@ from enforcer.dra.checkpoint import ClaimStore
 from enforcer.limits.applier import LimitApplier
 from enforcer.mps.supervisor import MpsSupervisor
 from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.informer import PodListener
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.resourceslices.availability import GpuAvailability
@@ -55,6 +56,8 @@ class DraPluginConfig:
     backoff: ClaimBackoff
     listeners: Sequence[PodListener]
     """Told of the node's pods."""
+    upgrade: DriverUpgrade
+    """Of the node's GPU driver; while it lasts claims are refused."""
     registered: threading.Event
     """Set whenever the kubelet has (again) taken the driver in: slices have to be checked then."""
     quotas_changed: Wake

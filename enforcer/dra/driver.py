@@ -137,6 +137,7 @@ class Driver:
         call = PrepareCall(time.monotonic(), wanted)
         with self._claims.held(ref.uid), _explained():
             known = self._parts.store.get(ref.uid)
+            self._parts.upgrade.check(prepared=known is not None)
             if known is None:
                 self._check_backoff(ref.namespace)
             kept = known is not None and self._fits(known, ref)
@@ -145,6 +146,7 @@ class Driver:
                 claim = _shared_by(asked, modes)
                 if self._ready is not None:
                     self._ready.wait(claim.gpus, lambda: call.goes_on(CALL_PATIENCE))
+                self._wait_until_watched(claim.gpus, call)
                 if not kept:
                     self._freeze_when_there_is_room(claim, known, call)
                 devices = self._files.write(claim)
@@ -163,9 +165,11 @@ class Driver:
 
     def _check_backoff(self, namespace: str) -> None:
         if (seconds := self._parts.backoff.admit(namespace)) > 0:
-            why = f"several pods of namespace {namespace} were killed on this node or ended over their GPU memory quota"
-            how = f"within ten minutes, so new ones wait, this one for {seconds:.0f}s still; it is tried again"
-            hint = "let the namespace's pods use less GPU memory, or ask for more"
+            why = (
+                f"on this node, several pods of namespace {namespace} were killed or exited over their GPU memory quota"
+            )
+            how = f"within ten minutes, so the driver delays this pod by {seconds:.0f}s; the kubelet retries"
+            hint = "reduce the GPU memory use of these pods, or request more"
             raise PrepareError(f"{why} {how}; {hint}", Reason.TOO_MANY_KILLS)
 
     def unprepare(self, ref: ClaimRef) -> None:
@@ -273,11 +277,21 @@ class Driver:
         where = path(RESOURCE_V1, "resourceclaims", ref.name, ref.namespace)
         claim = self._parts.cluster.get(where, timeout=READ_SECONDS)
         if claim["metadata"]["uid"] != ref.uid:
-            raise PrepareError(f"claim {ref.name} of UID {ref.uid} is gone; another has its name", Reason.CLAIM_UNKNOWN)
+            raise PrepareError(
+                f"claim {ref.name} with UID {ref.uid} is gone; a new claim has the name", Reason.CLAIM_UNKNOWN
+            )
         return claim
 
     def _devices(self) -> Mapping[str, Gpu]:
         return {device_name(view.gpu): view.gpu for view in self._parts.watch.look()}
+
+    def _wait_until_watched(self, gpus: Sequence[str], call: PrepareCall) -> None:
+        """Wait until NVML reads these GPUs: quotas of containers that start before that would not be enforced."""
+        while unread := set(gpus) - {view.gpu.uuid for view in self._parts.watch.look() if view.sample is not None}:
+            if not call.goes_on(CALL_PATIENCE):
+                message = f"NVML cannot read {min(unread)} at the moment; it is tried again"
+                raise PrepareError(message, Reason.NVML_UNAVAILABLE)
+            time.sleep(PAUSE)
 
     def _freeze_when_there_is_room(self, claim: PreparedClaim, before: PreparedClaim | None, call: PrepareCall) -> None:
         while True:
@@ -291,6 +305,7 @@ class Driver:
 
     def _freeze(self, claim: PreparedClaim, before: PreparedClaim | None) -> None:
         with self._room:
+            self._parts.upgrade.check(prepared=before is not None)  # it may have begun since the call came
             others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
             _check_alone(claim, others)
             views = {view.gpu.uuid: view for view in self._parts.watch.look()}
@@ -309,14 +324,14 @@ def _shared_by(claim: PreparedClaim, modes: Mapping[str, Mode | None]) -> Prepar
     """Prepare a claim for its GPUs as they are shared now."""
     unknown = next((gpu for gpu, mode in modes.items() if mode is None), None)
     if unknown is not None:
-        message = f"it is not known how {unknown} is shared (its node's label {NODE_MODE} says it)"
-        raise PrepareError(f"{message}; it is tried again", Reason.MODE_UNKNOWN)
+        message = f"the driver does not know the sharing mode of {unknown} yet (node label {NODE_MODE})"
+        raise PrepareError(f"{message}; the kubelet retries", Reason.MODE_UNKNOWN)
     shared = claim.shared_by(modes)
     for each in shared.granted:
         if each.mode is Mode.MPS and len(shared.of(each.request)) > 1:
-            message = f"request {each.request} holds several GPUs, and {each.gpu} is shared through MPS"
-            hint = f"ask for one GPU, or for nodes of mode {Mode.TIME_SLICING} (their label {NODE_MODE})"
-            raise PrepareError(f"{message}: a process has one MPS daemon, and each GPU its own; {hint}")
+            message = f"request {each.request} has several GPUs, and {each.gpu} is shared through MPS"
+            hint = f"request one GPU, or use a node with the label {NODE_MODE}={Mode.TIME_SLICING}"
+            raise PrepareError(f"{message}: a process can use one MPS daemon, but each GPU has its own; {hint}")
     return shared
 
 
@@ -326,7 +341,7 @@ def _check_alone(claim: PreparedClaim, others: Sequence[PreparedClaim]) -> None:
     for limit in claim.limits:
         if limit.container in taken:
             message = f"container {limit.container} uses claim {taken[limit.container]} and claim {claim.name}"
-            raise PrepareError(f"{message}; let it use one of them, for a container uses one GPU")
+            raise PrepareError(f"{message}; a container can use one GPU: remove one of the two claims from it")
 
 
 @contextmanager
@@ -336,13 +351,13 @@ def _explained() -> Iterator[None]:
         yield
     except ClusterError as error:
         reason = Reason.CLAIM_UNKNOWN if error.status == HTTPStatus.NOT_FOUND else Reason.API_UNREACHABLE
-        raise PrepareError(f"the claim cannot be read: {error.message}; it is tried again", reason) from error
+        raise PrepareError(f"the driver cannot read the claim: {error.message}; the kubelet retries", reason) from error
     except NvmlError as error:
         # What NVML says may name another tenant's process: that is for the enforcer's log.
         log.warning("GPUs cannot be read", reason=str(error.reason), error=error.message)
-        raise PrepareError("the node's GPUs cannot be read; it is tried again", error.reason) from error
+        raise PrepareError("the driver cannot read the node's GPUs; the kubelet retries", error.reason) from error
     except OSError as error:
-        message = f"the node cannot write what the claim needs: {error}; it is tried again"
+        message = f"the driver cannot write the files of the claim: {error}; the kubelet retries"
         raise PrepareError(message, Reason.AUDIT_UNWRITABLE) from error
 
 

@@ -33,7 +33,7 @@ NOWHERE: Final = 0
 """No file has this inode."""
 MAX_SOCKET_PATH: Final = 107
 """The kernel's limit for the path of a Unix socket."""
-BUG: Final = "an internal error of the node's enforcer; its log says more"
+BUG: Final = "internal error of the enforcer on this node; read the enforcer's log"
 
 Handlers = Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
 
@@ -81,13 +81,18 @@ class PluginService:
         except PrepareError as error:
             self._metrics.claim_failures.labels(operation, str(error.reason)).inc()
             log.warning(
-                "claim not served", operation=operation, reason=str(error.reason), namespace=claim.namespace,
+                "claim operation failed", operation=operation, reason=str(error.reason), namespace=claim.namespace,
                 claim=claim.name, error=error.message,
             )  # fmt: skip
             return f"{error.reason}: {error.message}"
         except Exception:  # a bug in one claim must not take the others' answers with it
             self._metrics.claim_failures.labels(operation, str(Reason.INTERNAL)).inc()
-            log.exception("a claim failed", operation=operation, reason=str(Reason.INTERNAL), claim=claim.name)
+            log.exception(
+                "claim operation raised an exception",
+                operation=operation,
+                reason=str(Reason.INTERNAL),
+                claim=claim.name,
+            )
             return f"{Reason.INTERNAL}: {BUG}"
         return ""
 
@@ -127,8 +132,12 @@ class RegistrationService:
             log.info("the kubelet has registered the driver", reason=str(Reason.DRIVER_REGISTERED))
             self._registered()
         else:
-            self.problem = f"the kubelet does not register the driver: {status.error}"
-            log.error("the kubelet refuses the driver", reason=str(Reason.DRIVER_NOT_REGISTERED), error=status.error)
+            self.problem = f"the kubelet refused to register the driver: {status.error}"
+            log.error(
+                "the kubelet refused to register the driver",
+                reason=str(Reason.DRIVER_NOT_REGISTERED),
+                error=status.error,
+            )
         return registration.RegistrationStatusResponse()
 
     def handlers(self) -> Handlers:
@@ -171,7 +180,11 @@ class Sockets:
         with self._lock:
             for socket in self._wanted:
                 if not self._reachable(socket):
-                    log.warning("socket made again", reason=str(Reason.DRIVER_NOT_REGISTERED), socket=str(socket))
+                    log.warning(
+                        "kubelet plugin socket created again",
+                        reason=str(Reason.DRIVER_NOT_REGISTERED),
+                        socket=str(socket),
+                    )
                     self._end(socket)
                     self._serve(socket)
 
@@ -209,7 +222,7 @@ class Sockets:
 def _listen(socket: Path, services: Mapping[str, Handlers], workers: int) -> tuple[grpc.Server, int]:
     if len(str(socket)) > MAX_SOCKET_PATH:
         raise ConfigError(
-            f"--kubelet-root: {socket} is longer than a socket's path can be, {MAX_SOCKET_PATH} characters"
+            f"--kubelet-root: the socket path {socket} has more than {MAX_SOCKET_PATH} characters; write a shorter path"
         )
     server = grpc.server(ThreadPoolExecutor(workers, thread_name_prefix=socket.stem))
     server.add_generic_rpc_handlers(
@@ -223,7 +236,7 @@ def _listen(socket: Path, services: Mapping[str, Handlers], workers: int) -> tup
         socket.chmod(0o600)
     except (OSError, RuntimeError) as error:
         server.stop(None)
-        raise ConfigError(f"--kubelet-root: {socket} cannot be listened on: {error}") from error
+        raise ConfigError(f"--kubelet-root: the driver cannot listen on {socket}: {error}") from error
     return server, _inode(socket)
 
 

@@ -15,7 +15,7 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 PAUSE: Final = 0.25
-NO_ANSWER: Final = "nobody knows: what asks it is held up"
+NO_ANSWER: Final = "the health check of the MPS daemon has not returned"
 
 
 class MpsReady:
@@ -38,8 +38,8 @@ class MpsReady:
             while (said := self._asked(gpu, wanted)) is not None:
                 if not wanted():
                     # What the daemon said may name other tenants' processes: that is for the enforcer's log.
-                    log.warning("MPS daemon does not serve", reason=str(Reason.MPS_UNREACHABLE), gpu=gpu, said=said)
-                    message = f"the MPS daemon of {gpu} does not serve; it is tried again"
+                    log.warning("MPS daemon not ready", reason=str(Reason.MPS_UNREACHABLE), gpu=gpu, said=said)
+                    message = f"the MPS daemon of {gpu} does not accept clients yet; the kubelet retries"
                     raise PrepareError(message, Reason.MPS_UNREACHABLE)
                 time.sleep(PAUSE)
 

@@ -28,12 +28,12 @@ def check(claim: Object, pod: Object, namespace: Object, host: HostAccess) -> Na
         PrepareError: it has not, its policy cannot be read, or the pod can.
     """
     if too_many(pod):
-        raise PrepareError(f"the pod names more than {MOST_USES} claims; use fewer")
+        raise PrepareError(f"the pod uses more than {MOST_USES} claims; use fewer claims")
     metadata = namespace["metadata"]
     name = metadata["name"]
     if (metadata.get("labels") or {}).get(contract.NAMESPACE_LABEL) != "true":
-        message = f"claim {claim['metadata']['name']} holds a GPU, and namespace {name} has not opted in"
-        hint = f"a cluster operator does that with the label {contract.NAMESPACE_LABEL}=true"
+        message = f"claim {claim['metadata']['name']} has a GPU, but namespace {name} has not opted in"
+        hint = f"ask a cluster operator for the namespace label {contract.NAMESPACE_LABEL}=true"
         raise PrepareError(f"{message}; {hint}", Reason.NOT_OPTED_IN)
     try:
         policy = NamespacePolicy.from_annotations(metadata.get("annotations") or {})

@@ -1,6 +1,6 @@
 """Puts the kubelet's side of the enforcer together."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -24,6 +24,7 @@ from enforcer.quota.informer import WITH_KUBELET, QuotaInformer
 from enforcer.quota.types import LimitStatus, Quota
 from enforcer.runtime.manager import Manager
 from gpushare.errors import ConfigError
+from gpushare.reasons import Reason
 
 SETTLE_EVERY: Final = 5.0
 CLAIMS: Final = "claims"
@@ -81,7 +82,9 @@ class DraPlugin:
 
     def add_to(self, manager: Manager) -> None:
         """Add the sockets and the tasks that keep claims in order."""
-        manager.add_problem_check(self.problems)
+        manager.add_problem_check(lambda: self.problem, Reason.DRIVER_NOT_REGISTERED)
+        manager.add_problem_check(self._store.problems, Reason.CHECKPOINT_UNREADABLE)
+        manager.add_problem_check(lambda: self._rule.shared, Reason.CLAIM_IN_USE)
         manager.add_ready_check(lambda: self.problem)
         manager.add_server("kubelet sockets", self.start, self._sockets.stop)
         manager.add("settle", self._settle, every=SETTLE_EVERY, thread=CLAIMS)
@@ -97,7 +100,7 @@ class DraPlugin:
         try:
             self._driver.recover()
         except OSError as error:
-            raise ConfigError(f"the files of prepared claims cannot be brought in order: {error}") from error
+            raise ConfigError(f"the driver cannot restore the files of prepared claims: {error}") from error
         self._setup.modes_changed.set()
         self._sockets.start()
 
@@ -105,13 +108,6 @@ class DraPlugin:
     def problem(self) -> str | None:
         """Why no claim reaches us; ``None`` where they do."""
         return self._sockets.registration.problem
-
-    def problems(self) -> Iterator[str]:
-        """Everything that hinders preparing claims."""
-        if self.problem is not None:
-            yield self.problem
-        yield from self._store.problems()
-        yield from self._rule.shared
 
     def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
         """Say in a claim's status whether its limits are in force; false where that has to be said again."""

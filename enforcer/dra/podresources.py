@@ -36,7 +36,9 @@ def allocatable(kubelet_root: Path, *, optional: bool = False) -> Allocatable:
 
 def _ask(socket: Path) -> Allocatable:
     if not socket.exists():
-        raise KubeletError(f"{socket} is not there; --kubelet-root (chart value kubeletRoot) says where it is")
+        raise KubeletError(
+            f"{socket} does not exist; write the kubelet's directory in --kubelet-root (chart value kubeletRoot)"
+        )
     options = [("grpc.max_receive_message_length", MAX_ANSWER)]
     try:
         with grpc.insecure_channel(f"unix://{socket.absolute()}", options) as channel:
@@ -47,7 +49,7 @@ def _ask(socket: Path) -> Allocatable:
             )
             answer = ask(wire.AllocatableResourcesRequest(), timeout=TIMEOUT)
     except grpc.RpcError as error:
-        raise KubeletError(f"{socket} does not answer: {_said(error)}") from error
+        raise KubeletError(f"the kubelet does not answer on {socket}: {_said(error)}") from error
     return [(each.resource_name, tuple(each.device_ids)) for each in answer.devices]
 
 

@@ -201,19 +201,19 @@ def decode(data: bytes) -> PreparedClaim:
         content = json.loads(data)
         return _decoded(content)
     except KeyError as error:
-        raise ConfigError(f"it has no field {error}", Reason.CHECKPOINT_UNREADABLE) from error
+        raise ConfigError(f"the file has no field {error}", Reason.CHECKPOINT_UNREADABLE) from error
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ConfigError(str(error)[:200], Reason.CHECKPOINT_UNREADABLE) from error
 
 
 def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
     if content["version"] != VERSION:
-        raise ValueError(f"it is of version {content['version']!r:.20}, not {VERSION}")
+        raise ValueError(f"the file has version {content['version']!r:.20}, not {VERSION}")
     granted = tuple(_granted(row) for row in content["granted"])
     limits = tuple(_limit(row) for row in content["limits"])
     shared = {each.request for each in granted if each.gpu is not None}
     if any(limit.request not in shared for limit in limits):
-        raise ValueError("a limit belongs to a request that holds no GPU")
+        raise ValueError("a limit names a request without a GPU")
     return PreparedClaim(
         uid=_named(content["uid"], _UID),
         namespace=_text(content["namespace"]),

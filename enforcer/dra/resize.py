@@ -86,7 +86,7 @@ def resized(claim: PreparedClaim, pod: Object, container: str, mib: int, bounds:
         raise ResizeRefused(message, Reason.BELOW_MINIMUM)
     if bounds.max_mib is not None and mib > max(bounds.max_mib, limit.memory_mib):
         message = f"{format_mib(mib)} is above this namespace's {contract.MAX_MEMORY} of {format_mib(bounds.max_mib)}"
-        raise ResizeRefused(f"{message}; ask for less", Reason.ABOVE_MAXIMUM)
+        raise ResizeRefused(f"{message}; write a smaller amount", Reason.ABOVE_MAXIMUM)
     limits = tuple(replace(each, memory_mib=mib) if each is limit else each for each in claim.limits)
     after = replace(claim, limits=limits)
     if mib > limit.memory_mib and any(held_at_once(after, pod, gpu) > claim.on(gpu) for gpu in gpus_of(claim, limit)):
@@ -106,10 +106,10 @@ def check_known(claim: PreparedClaim, pod: Object, container: str) -> None:
         return
     names = [str(raw["name"]) for raw, _ in containers(pod)]
     if container in names:
-        message = f"container {container} has no share of a GPU; those with one are {', '.join(sharing)}"
+        message = f"container {container} has no GPU share; the containers with a share are {', '.join(sharing)}"
         raise ResizeRefused(message, Reason.UNKNOWN_CONTAINER)
     near = get_close_matches(container[:64], sharing, 1)
-    hint = f"did you mean {near[0]}?" if near else f"those with a share are {', '.join(sharing)}"
+    hint = f"did you mean {near[0]}?" if near else f"the containers with a share are {', '.join(sharing)}"
     raise ResizeRefused(f"the pod has no container named {container[:64]!r}; {hint}", Reason.UNKNOWN_CONTAINER)
 
 
@@ -167,13 +167,14 @@ def _check_held(container: str, before: int, wish: ResizeRequest, now: CurrentUs
     if wish.force or wish.memory_mib >= before:
         return
     if now.held_mib is None:
-        message = f"what container {container} holds cannot be seen now; try again, or ask with force"
+        message = f"the enforcer cannot read the GPU memory of container {container} now; try again, or ask with force"
         raise ResizeRefused(message, Reason.NVML_UNAVAILABLE)
     if now.held_mib > wish.memory_mib:
         message = (
-            f"container {container} holds {now.held_mib} MiB now: with {format_mib(wish.memory_mib)} it would be ended"
+            f"container {container} holds {now.held_mib} MiB now: a quota of {format_mib(wish.memory_mib)} "
+            "would kill it"
         )
-        raise ResizeRefused(f"{message}; let it free memory first, or ask with force", Reason.OVER_QUOTA)
+        raise ResizeRefused(f"{message}; free memory in the container first, or ask with force", Reason.OVER_QUOTA)
 
 
 def _check_variables(after: PreparedClaim, pod: Object, limit: ContainerLimit) -> None:
@@ -189,10 +190,8 @@ def _check_variables(after: PreparedClaim, pod: Object, limit: ContainerLimit) -
             for each in after.limits
             if each.request == limit.request and each.container != limit.container
         ]
-        message = (
-            f"container {limit.container} shares request {limit.request} with {', '.join(others)}, so both get the"
-        )
-        hint = "its quota cannot be another while it runs; delete the pod and ask for it in the annotations"
+        message = f"container {limit.container} shares request {limit.request} with {', '.join(others)}, so all get the"
+        hint = "one of them cannot get another quota; delete the pod and write the new amount in its annotations"
         raise ResizeRefused(f"{message} same variables: {hint}", Reason.CLAIM_MISMATCH) from error
 
 
@@ -203,22 +202,22 @@ def _beyond(claim: PreparedClaim, pod: Object, limit: ContainerLimit, mib: int) 
         for each in claim.limits
         if each is not limit and gpu in gpus_of(claim, each)
     ]
-    beside = f" for all its containers there ({', '.join(others)} beside it)" if others else ""
+    beside = f" for all its containers (others: {', '.join(others)})" if others else ""
     most = most_mib(claim, pod, limit.container)
-    said = f"{format_mib(mib)} is more than was reserved: the pod has {format_mib(claim.on(gpu))} of that GPU{beside}"
-    return f"{said}; container {limit.container} can have {format_mib(most)}"
+    said = f"{format_mib(mib)} exceeds the reservation: the pod has {format_mib(claim.on(gpu))} of the GPU{beside}"
+    return f"{said}; container {limit.container} can have at most {format_mib(most)}"
 
 
 def _note(container: str, before: int, after: int, effect: str, *, mps: bool) -> str:
     if after == before:
-        return f"container {container} has {format_mib(after)} as before"
-    said = f"container {container} may hold {format_mib(after)} from now on, not {format_mib(before)}"
+        return f"container {container} keeps its quota of {format_mib(after)}"
+    said = f"the quota of container {container} is now {format_mib(after)}, not {format_mib(before)}"
     if effect == AT_ONCE:
         return said
     if not mps:
-        return f"{said}; what the GPU itself allows stays what it is"
-    lasting = f"{said}; MPS keeps a running process at the limit it began with until the container starts again"
-    return f"{lasting}, and one that goes above its quota is ended" if after < before else lasting
+        return f"{said}; the memory limit of the GPU itself does not change"
+    lasting = f"{said}; running processes keep their MPS limit until the container restarts"
+    return f"{lasting}, and the enforcer kills it above its quota" if after < before else lasting
 
 
 def _with(claim: PreparedClaim, answer: ResizeResult) -> PreparedClaim:

@@ -35,7 +35,7 @@ class SharedClaimDetector:
         self._told = frozenset(keys)
         return tuple(
             f"claim {claim.namespace}/{claim.name} was prepared for pod {claim.namespace}/{claim.pod}; "
-            f"pod {other.namespace}/{other.pod} uses it too and gets nothing of it; give each a claim of its own"
+            f"pod {other.namespace}/{other.pod} uses the same claim and gets no GPU memory; give each pod its own claim"
             for claim, other in found
         )
 
@@ -43,6 +43,6 @@ class SharedClaimDetector:
 def _notices(pair: Pair, *, gone: bool) -> Iterator[UserMessage]:
     claim, other = pair
     for quota in quotas_of_joined(other)[:1]:
-        who = f"container {quota.container} may hold 0 MiB on {quota.gpu} and is ended when it holds any"
+        who = f"container {quota.container} may hold 0 MiB on {quota.gpu}, so the enforcer kills it if it holds any"
         note = claim_in_use_message(claim.name, claim.pod, who, gone=gone)
         yield UserMessage(quota=quota, reason=Reason.CLAIM_IN_USE, note=note, action="Prepare")

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -27,7 +27,14 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 NAME: Final = "breaker-open.json"
-OPEN: Final = f"the breaker is open, nobody is killed; see who is over their quota and why, then `{RESET}` on this node"
+NAMED: Final = 3
+"""At most so many namespaces are named in the reason of an open breaker."""
+MAX_REASON: Final = 300
+"""Characters of a reason that are kept."""
+OPEN: Final = (
+    "the circuit breaker is open, so the enforcer kills nothing; find the containers over quota, then run "
+    f"`{RESET}` on this node"
+)
 
 
 class CircuitBreaker:
@@ -61,7 +68,7 @@ class CircuitBreaker:
         if (stands or (stands is None and written)) and not state.open:
             return _opened(state)
         if state.open and written and stands is False:
-            log.warning("the breaker is closed", reason=str(Reason.RECOVERED), file=NAME)
+            log.warning("circuit breaker closed: an operator removed its file", reason=str(Reason.RECOVERED), file=NAME)
             self._written = False
             return close_breaker(state)
         return state
@@ -79,10 +86,12 @@ class CircuitBreaker:
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:  # while it stands nobody is killed; the next iteration tries again
-            log.critical("the breaker's file stays", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
+            log.critical(
+                "file of the circuit breaker not removed", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error)
+            )
             return
         self._written = self._closing = self.is_open = False
-        log.warning("the breaker has closed: what opened it is over", reason=str(Reason.RECOVERED), file=NAME)
+        log.warning("circuit breaker closed: its cause has ended", reason=str(Reason.RECOVERED), file=NAME)
 
     def _write(self, state: DetectorState) -> None:
         if self._looked():
@@ -92,12 +101,14 @@ class CircuitBreaker:
         killed = [
             {"namespace": kill.namespace, "podUid": kill.place[0], "container": kill.place[1]} for kill in state.kills
         ]
-        content = {"time": utc_now(), "killed": killed}
+        content = {"time": utc_now(), "reason": _reason(state), "killed": killed}
         try:
             files.replace(self._path, json.dumps(content).encode() + b"\n", durable=True)
             self._written = True
         except OSError as error:
-            log.critical("the breaker's state is not kept", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
+            log.critical(
+                "file of the circuit breaker not written", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error)
+            )
 
     def _looked(self) -> bool | None:
         """Whether the file is there; ``None`` where the disk cannot tell."""
@@ -110,6 +121,15 @@ class CircuitBreaker:
         else:
             self.is_open = True
         return self.is_open
+
+
+def _reason(state: DetectorState) -> str:
+    """Say which containers opened the breaker; empty where the detector did not open it."""
+    if state.opening is None:
+        return ""
+    namespaces = sorted({namespace for namespace, _ in state.opening.by})
+    named = ", ".join(namespaces[:NAMED]) + (", ..." if len(namespaces) > NAMED else "")
+    return f"containers to be killed: {len(state.opening.by)}, of namespaces {named}"
 
 
 def _opened(state: DetectorState) -> DetectorState:
@@ -140,14 +160,29 @@ def opened_at(folder: Path) -> str | None:
     Raises:
         OSError: the folder cannot be read.
     """
+    found = _content(folder)
+    return None if found is None else str(found.get("time", ""))
+
+
+def opened_for(folder: Path) -> str:
+    """Say why the enforcer opened the breaker; empty where the file does not say, or is not there.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    return str((_content(folder) or {}).get("reason", ""))[:MAX_REASON]
+
+
+def _content(folder: Path) -> dict[str, Any] | None:
+    """Read the file; ``None`` where there is none, empty where it cannot be read."""
     try:
         with open(folder / NAME, "rb", opener=_at_once) as file:
-            content = json.loads(file.read(64 * 1024))
-        return str(content["time"])
+            found = json.loads(file.read(64 * 1024))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return ""
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _at_once(path: str, flags: int) -> int:

@@ -14,8 +14,10 @@ from typing import Final, Protocol
 import structlog
 
 from enforcer.attribution.cgroup import ContainerRef
+from enforcer.attribution.usage import UsageSampler
 from enforcer.limits.backend import Backend, Choice, DriverSupport, RequestedBackend, choose
 from enforcer.nvml.types import Gpu
+from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError
@@ -88,6 +90,10 @@ class LimitApplier:
         """Say, by UUID, which back end limits a GPU; one that could not be asked yet is left out."""
         return {gpu: choice.backend for gpu, choice in dict(self._choices).items()}
 
+    def follow(self, watch: UsageSampler, checkpoint: Checkpoint) -> None:
+        """Do a turn for the GPUs that were sampled last and the quotas as they are."""
+        self.turn([view.gpu for view in watch.latest], checkpoint.latest)
+
     def turn(self, gpus: Sequence[Gpu], quotas: Sequence[Quota]) -> None:
         """Choose for GPUs that are new, and set the limits that are not set."""
         with self._lock:
@@ -101,6 +107,11 @@ class LimitApplier:
                 if self._set.get(key) != quota.memory_mib and not self._rests(key):
                     self._put(key, quota)
 
+    def forget(self) -> None:
+        """Ask again which limits the driver supports: it was upgraded."""
+        with self._lock:
+            self._able.clear()
+
     def read(self, quota: Quota) -> AppliedLimit:
         """Read one limit back; another than was set is set again at the next turn."""
         with self._lock:
@@ -108,7 +119,7 @@ class LimitApplier:
                 return AppliedLimit()
             key, folder = _key(quota), self._folder(quota)
             if folder is None:
-                return AppliedLimit(why="its cgroup is not found")
+                return AppliedLimit(why="the enforcer does not find the container's cgroup")
             try:
                 found = self._driver.cgroup_limit_mib(quota.gpu, str(folder))
             except NvmlError as error:
@@ -154,7 +165,11 @@ class LimitApplier:
             self._driver.set_cgroup_limit(quota.gpu, str(folder), quota.memory_mib)
         except NvmlError as error:
             self._pauses[key] = PAUSE
-            self._complain(key, f"limit of {quota.namespace}/{quota.pod} container {quota.container}: {error.message}")
+            self._complain(
+                key,
+                f"the driver refused the limit of {quota.namespace}/{quota.pod} container {quota.container}: "
+                f"{error.message}",
+            )
             return
         self._set[key] = quota.memory_mib
         self._failures.pop(key, None)

@@ -60,8 +60,8 @@ class Choice:
 
 
 _LACKING: Final = {
-    RequestedBackend.MPS_V2: "there is no MPS daemon for it in this mode",
-    RequestedBackend.DRIVER_CGROUP: "its driver keeps no limits of cgroups (R615 and newer do, on cgroup v2)",
+    RequestedBackend.MPS_V2: "this sharing mode runs no MPS daemon for the GPU",
+    RequestedBackend.DRIVER_CGROUP: "the driver does not limit cgroups (R615 and newer do, on cgroup v2)",
 }
 
 
@@ -78,7 +78,9 @@ def choose(ability: DriverSupport, wanted: RequestedBackend = RequestedBackend.A
         RequestedBackend.DRIVER_CGROUP: ability.cgroups, RequestedBackend.WATCH_ONLY: True,
     }  # fmt: skip
     if not possible[wanted]:
-        return Choice(best, f"limits by {wanted} are wanted, but {_LACKING[wanted]}: {best} is used; set auto")
+        return Choice(
+            best, f"--limit-backend {wanted} cannot work: {_LACKING[wanted]}; the enforcer uses {best}; write auto"
+        )
     return Choice(best if wanted is RequestedBackend.AUTO else Backend(wanted))
 
 

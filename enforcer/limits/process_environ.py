@@ -69,7 +69,7 @@ def from_memory(pid: int, stat: bytes) -> bytes:
     fields = stat.rpartition(b")")[2].split()
     start, size = int(fields[_ENV_START]), int(fields[_ENV_END]) - int(fields[_ENV_START])
     if not start or not 0 < size <= MAX_BYTES:
-        raise ProcessLookupError(f"process {pid} shows no environment")
+        raise ProcessLookupError(f"the kernel shows no environment of process {pid}")
     into = ctypes.create_string_buffer(size)
     local = _Vector(ctypes.cast(into, ctypes.c_void_p), size)
     remote = _Vector(ctypes.c_void_p(start), size)
@@ -77,7 +77,7 @@ def from_memory(pid: int, stat: bytes) -> bytes:
     read.restype = ctypes.c_ssize_t
     got = read(pid, ctypes.byref(local), ctypes.c_ulong(1), ctypes.byref(remote), ctypes.c_ulong(1), ctypes.c_ulong(0))
     if got != size:
-        raise OSError(ctypes.get_errno(), f"the memory of process {pid} cannot be read")
+        raise OSError(ctypes.get_errno(), f"the enforcer cannot read the memory of process {pid}")
     return into.raw
 
 

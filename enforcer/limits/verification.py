@@ -23,7 +23,7 @@ from gpushare.reasons import Reason
 BAD: Final = frozenset({Reason.NOT_APPLIED, Reason.LIMIT_ESCAPED})
 NAMED: Final = 5
 """So many processes are spelled out in a sentence."""
-NO_LIMIT: Final = "nothing here prevents it from taking more; above its quota it is ended"
+NO_LIMIT: Final = "neither MPS nor the driver limits the container; over its quota, the enforcer acts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +97,9 @@ def debounce(before: VerificationHistory, found: LimitStatus, *, idle: bool) -> 
 def _of_mps(evidence: Evidence) -> tuple[Reason, str]:
     processes = evidence.processes
     if processes is None:
-        return Reason.UNKNOWN, "the GPU cannot be read"
+        return Reason.UNKNOWN, "the enforcer cannot read the GPU"
     if not processes:
-        return Reason.UNKNOWN, "it holds no GPU memory, so there is nothing to see"
+        return Reason.UNKNOWN, "the container holds no GPU memory, so there is no process to verify"
     against = next(_against(processes, evidence), None)
     if against is not None:
         return against
@@ -108,9 +108,9 @@ def _of_mps(evidence: Evidence) -> tuple[Reason, str]:
 
 def _doubts(processes: Sequence[Process]) -> Iterator[tuple[Reason, str]]:
     if any(each.client is None for each in processes):
-        yield Reason.UNKNOWN, "the clients of the GPU's MPS daemon cannot be read"
+        yield Reason.UNKNOWN, "the enforcer cannot read the clients of the GPU's MPS daemon"
     yield from (
-        (Reason.UNKNOWN, f"with which limit process {each.pid} was started cannot be read")
+        (Reason.UNKNOWN, f"the enforcer cannot read the limit in the environment of process {each.pid}")
         for each in processes
         if each.environ is None
     )
@@ -118,8 +118,11 @@ def _doubts(processes: Sequence[Process]) -> Iterator[tuple[Reason, str]]:
 
 def _well(processes: Sequence[Process], evidence: Evidence) -> tuple[Reason, str]:
     if len(processes) > 1:
-        return Reason.PER_PROCESS_ONLY, f"each of {_named(processes)} may hold {evidence.quota_mib} MiB"
-    limit = f"its process is an MPS client with a limit of {evidence.quota_mib} MiB or less"
+        return (
+            Reason.PER_PROCESS_ONLY,
+            f"MPS limits each process alone: each of {_named(processes)} may hold {evidence.quota_mib} MiB",
+        )
+    limit = f"the container's process is an MPS client with a limit of {evidence.quota_mib} MiB or less"
     return Reason.IN_FORCE, f"{limit}{_unseen(evidence)}"
 
 
@@ -128,7 +131,7 @@ def _named(processes: Sequence[Process]) -> str:
     ordered = sorted(processes, key=lambda each: (-each.used_mib, each.pid))
     some = ", ".join(f"pid {each.pid}: {each.used_mib} MiB" for each in ordered[:NAMED])
     more = f", and {len(ordered) - NAMED} more" if len(ordered) > NAMED else ""
-    return f"its {len(ordered)} processes (when this was seen {some}{more})"
+    return f"the container's {len(ordered)} processes (when verified: {some}{more})"
 
 
 def _against(processes: Sequence[Process], evidence: Evidence) -> Iterator[tuple[Reason, str]]:
@@ -136,22 +139,25 @@ def _against(processes: Sequence[Process], evidence: Evidence) -> Iterator[tuple
     yield from ((Reason.LIMIT_ESCAPED, escape) for each in processes for escape in _escapes(each, evidence))
     for each in processes:
         if _binds(evidence) and each.environ is not None and each.environ.limit_mib is None:
-            yield Reason.NOT_APPLIED, f"process {each.pid} was started without its limit"
+            yield Reason.NOT_APPLIED, f"process {each.pid} started without the MPS limit in its environment"
         if (mib := _kept(each, evidence)) is not None:
-            yield Reason.NOT_APPLIED, f"process {each.pid} keeps the limit of {mib} MiB that it was started with"
+            yield (
+                Reason.NOT_APPLIED,
+                f"process {each.pid} started with a limit of {mib} MiB and keeps this limit until it exits",
+            )
 
 
 def _escapes(process: Process, evidence: Evidence) -> Iterator[str]:
     environ = process.environ
     if environ is not None and environ.unseen is not None:
-        yield f"process {process.pid} names a GPU it does not see in its limits, which makes MPS drop them all"
+        yield f"process {process.pid} has a limit for a GPU that it does not see, so MPS ignores all its limits"
     beyond = max(evidence.quota_mib, evidence.reserved_mib)
     if _binds(evidence) and environ is not None and environ.limit_mib is not None and environ.limit_mib > beyond:
-        yield f"process {process.pid} was started with a limit of {environ.limit_mib} MiB, not {evidence.quota_mib}"
+        yield f"process {process.pid} started with a limit of {environ.limit_mib} MiB, not {evidence.quota_mib} MiB"
     if process.client is False:
-        yield f"process {process.pid} holds GPU memory and is no MPS client"
+        yield f"process {process.pid} holds GPU memory but is not an MPS client"
     if process.used_mib > evidence.ceiling_mib and _kept(process, evidence) is None:
-        yield f"process {process.pid} holds {process.used_mib} MiB under a limit of {evidence.quota_mib}"
+        yield f"process {process.pid} holds {process.used_mib} MiB, although its limit is {evidence.quota_mib} MiB"
 
 
 def _binds(evidence: Evidence) -> bool:
@@ -167,23 +173,26 @@ def _kept(process: Process, evidence: Evidence) -> int | None:
 
 def _of_cgroup(evidence: Evidence) -> tuple[Reason, str]:
     if evidence.unread is not None:
-        return Reason.UNKNOWN, f"the limit cannot be read back: {evidence.unread}"
+        return Reason.UNKNOWN, f"the enforcer cannot read the limit from the driver: {evidence.unread}"
     if evidence.applied_mib is None:
-        return Reason.NOT_APPLIED, "its cgroup has no limit"
+        return Reason.NOT_APPLIED, "the driver has no limit for the container's cgroup"
     if evidence.applied_mib != evidence.quota_mib:
-        return Reason.NOT_APPLIED, f"its cgroup's limit is {evidence.applied_mib} MiB, not {evidence.quota_mib}"
+        return (
+            Reason.NOT_APPLIED,
+            f"the limit of the container's cgroup is {evidence.applied_mib} MiB, not {evidence.quota_mib} MiB",
+        )
     if evidence.processes is None:
-        return Reason.UNKNOWN, "the GPU cannot be read"
+        return Reason.UNKNOWN, "the enforcer cannot read the GPU"
     used = sum(each.used_mib for each in evidence.processes)
     if used > evidence.ceiling_mib:
-        return Reason.LIMIT_ESCAPED, f"it holds {used} MiB under a limit of {evidence.quota_mib}"
-    return Reason.IN_FORCE, f"the driver limits its cgroup to {evidence.quota_mib} MiB{_unseen(evidence)}"
+        return Reason.LIMIT_ESCAPED, f"the container holds {used} MiB, although its limit is {evidence.quota_mib} MiB"
+    return Reason.IN_FORCE, f"the driver limits the container's cgroup to {evidence.quota_mib} MiB{_unseen(evidence)}"
 
 
 def _unseen(evidence: Evidence) -> str:
     """Name the usage above the quota that is not acted upon, as a clause; empty where there is none."""
     tolerance = evidence.ceiling_mib - evidence.quota_mib
-    return f"; up to {tolerance} MiB above it is not acted upon" if tolerance > 0 else ""
+    return f"; the enforcer tolerates up to {tolerance} MiB more" if tolerance > 0 else ""
 
 
 def _of_nobody(_: Evidence) -> tuple[Reason, str]:
@@ -192,8 +201,8 @@ def _of_nobody(_: Evidence) -> tuple[Reason, str]:
 
 def _of_instance(evidence: Evidence) -> tuple[Reason, str]:
     if evidence.processes is None:
-        return Reason.UNKNOWN, "the GPU cannot be read"
-    return Reason.IN_FORCE, "its MIG instance has no more memory"
+        return Reason.UNKNOWN, "the enforcer cannot read the GPU"
+    return Reason.IN_FORCE, "the memory of the MIG instance is the limit"
 
 
 _VERIFIERS: Final = {

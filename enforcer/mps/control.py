@@ -100,21 +100,23 @@ class MpsControl:
                 code, out, err = self._run(f"{command}\n", limit, moot or _never)
         except TimeoutError as error:
             raise MpsError(
-                f"the MPS control daemon did not answer {command!r} in time; a process that holds its control socket "
-                "and stays silent has this effect",
+                f"the MPS control daemon did not answer {command!r} in time; a process that keeps a silent connection "
+                "to its control socket can cause this",
                 Reason.MPS_CONTROL_BLOCKED,
             ) from error
         except OSError as error:
-            raise MpsError(f"{self._binary} cannot be run: {error}") from error
+            raise MpsError(f"the enforcer cannot run {self._binary}: {error}") from error
         if code != 0:
-            raise MpsError(f"MPS did not take {command!r}: {(err or out).strip()}")
+            raise MpsError(f"MPS refused {command!r}: {(err or out).strip()}")
         return out
 
     def _run(self, line: str, deadline: Deadline, moot: Callable[[], bool]) -> tuple[int, str, str]:
         """Let the program say something; its exit code, standard output and standard error."""
         lookout, begun = self._watch(), time.monotonic()
         if moot():
-            raise MpsError(f"{line.strip()!r} was not sent: there was no point in it any more", Reason.ALREADY_EXITED)
+            raise MpsError(
+                f"the enforcer did not send {line.strip()!r}: its target had already exited", Reason.ALREADY_EXITED
+            )
         program = subprocess.Popen(  # noqa: S603 - our own program
             [self._binary], env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, encoding="ascii", errors="replace",
@@ -147,7 +149,7 @@ def _never() -> bool:
 
 def _look(lookout: StallObserver, moot: Callable[[], bool], ours: int) -> None:
     if moot():
-        raise MpsError("a command to MPS was given up: there was no point in it any more", Reason.ALREADY_EXITED)
+        raise MpsError("the enforcer cancelled a command to MPS: its target had already exited", Reason.ALREADY_EXITED)
     lookout.look(ours)
 
 

@@ -79,7 +79,7 @@ class ControlSocket:
         owner = None if identity is None else identity.owner
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
-        note = f"a silent connection to the MPS control socket of {self._gpu} was shut"
+        note = f"the enforcer closed a silent connection to the MPS control socket of {self._gpu}"
         whose = {} if owner is None else {"pod_uid": owner.pod_uid, "container_id": owner.container_id}
         self._incidents.tell(Incident(self._gpu, Reason.MPS_CONTROL_BLOCKED, note), pid=pid, uid=uid, **whose)
 

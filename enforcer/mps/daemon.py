@@ -186,7 +186,7 @@ class MpsDaemon:
 
     def _give_up(self) -> None:
         """End a daemon that hangs and that nobody holds up; raises ``MpsError``, so that it is started again."""
-        note = f"the MPS daemon of {self.gpu} hung for {self.control.hung_for():.0f} s with nobody in its way: ended"
+        note = f"the MPS daemon of {self.gpu} hung for {self.control.hung_for():.0f} s, so the enforcer ended it"
         self._incidents.tell(Incident(self.gpu, Reason.MPS_HUNG, note))
         self._end_process()
         raise MpsError(note)
@@ -281,7 +281,9 @@ class MpsDaemon:
         known = self._notes.read().pid is not None
         self._end_process()
         if not known and self.answers():
-            raise MpsError(f"the MPS control daemon of {self.gpu} does not quit, and its process is not known")
+            raise MpsError(
+                f"the MPS control daemon of {self.gpu} does not quit, and the enforcer does not know its pid"
+            )
         note = self._notes.read()
         if self._modes is not None and note.previous_mode is not None:
             self._modes.set_compute_mode(self.gpu, ComputeMode(note.previous_mode))
@@ -340,7 +342,10 @@ class MpsDaemon:
             with handle:
                 stat = read_stat(Path(f"/proc/{note.pid}/stat"))
                 if stat is not None and stat.start == note.start and not self._signal(handle):
-                    said = f"(process {note.pid}) does not end, not even by SIGKILL; none is started beside it"
+                    said = (
+                        f"(process {note.pid}) still runs after SIGKILL, so no second daemon starts; drain and "
+                        "reboot the node"
+                    )
                     raise MpsError(f"the MPS control daemon of {self.gpu} {said}")
         if self._child is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -384,4 +389,4 @@ class MpsDaemon:
         try:
             yield
         except OSError as error:
-            raise MpsError(f"the directory of the MPS control daemon of {self.gpu} cannot be used: {error}") from error
+            raise MpsError(f"the enforcer cannot use the MPS directory of {self.gpu}: {error}") from error

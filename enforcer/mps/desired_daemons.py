@@ -27,6 +27,7 @@ from enforcer.mps.state_file import noted_gpus
 from enforcer.nvml.driver_root import DriverRoot
 from enforcer.nvml.types import Gpu
 from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.prepared_claims import PreparedClaims
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
@@ -136,6 +137,7 @@ class PlannerInputs:
         claims: that are prepared, or whose processes live on.
         checkpoint: the quotas.
         tools: what daemons are run with.
+        upgrade: of the driver; while the node drains for it, no daemon is needed beside those of tenants.
     """
 
     watch: UsageSampler
@@ -145,6 +147,7 @@ class PlannerInputs:
     claims: PreparedClaims
     checkpoint: Checkpoint
     tools: DriverTools
+    upgrade: DriverUpgrade
 
     def claimed(self) -> frozenset[str] | None:
         """Return the UUIDs of the GPUs that claims or quotas are on; ``None`` until the claims were read."""
@@ -235,6 +238,8 @@ class DaemonPlanner:
             return None, frozenset(), frozenset()
         named, contended = self._sources.shared.named(seen), self._sources.shared.contended(seen)
         given = self.before if named is None else named
+        if self._sources.upgrade.draining:
+            given = frozenset()
         return named, frozenset(gpu for gpu in self._fit() & given - contended if self._through_mps(gpu)), contended
 
     def _through_mps(self, gpu: str) -> bool:
@@ -274,9 +279,11 @@ class DaemonPlanner:
 
     def _over(self, gpu: str) -> bool:
         since = self._idle.get(gpu)
-        return since is not None and self._clock() - max(since, self._used.get(gpu, since)) >= QUIET
+        if since is None or self._sources.upgrade.draining:  # no claim is prepared that could lose its daemon
+            return since is not None
+        return self._clock() - max(since, self._used.get(gpu, since)) >= QUIET
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:
-            log.warning("MPS daemons cannot be looked after", reason=str(Reason.MPS_UNREACHABLE), error=problem)
+            log.warning("MPS daemons not supervised", reason=str(Reason.MPS_UNREACHABLE), error=problem)
         self.problem = problem

@@ -22,9 +22,7 @@ class IncidentCollector(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Yield the counter."""
-        family = CounterMetricFamily(
-            "gpu_share_mps_incidents", "What happened to MPS daemons.", labels=["gpu", "reason"]
-        )
+        family = CounterMetricFamily("gpu_share_mps_incidents", "Incidents of MPS daemons.", labels=["gpu", "reason"])
         for (gpu, reason), count in self._incidents.counts.items():
             family.add_metric([gpu, str(reason)], count)
         yield family

@@ -65,7 +65,10 @@ class HealthCheck:
             changed.append("the client priority")
             self._client.set_priority(NORMAL, deadline)
         if changed:
-            note = f"{' and '.join(changed)} of the MPS daemon of {self._gpu} had been changed and was put right"
+            note = (
+                f"a process changed {' and '.join(changed)} of the MPS daemon of {self._gpu}; the enforcer "
+                "restored the value"
+            )
             self._incidents.tell(Incident(self._gpu, Reason.MPS_TAMPERED, note))
 
     def _await(self, found: Mapping[int, ServerStatus | None]) -> None:
@@ -75,20 +78,22 @@ class HealthCheck:
         self._initializing = {server: self._initializing.get(server, now) for server in coming}
         late = [server for server, since in self._initializing.items() if now - since > INITIALIZING_SECONDS]
         if late:
-            raise MpsError(f"the MPS server {late[0]} of {self._gpu} does not come up", Reason.MPS_FAULT)
+            raise MpsError(f"the MPS server of {self._gpu} (pid {late[0]}) does not finish its start", Reason.MPS_FAULT)
 
     def _clear(self, found: Mapping[int, ServerStatus | None], deadline: Deadline) -> None:
         """Let go of the clients of servers that were in FAULT at the last look already."""
         before, self._faulty = self._faulty, frozenset(s for s, status in found.items() if status is ServerStatus.FAULT)
         if not self._faulty:
             if before:
-                self._incidents.tell(Incident(self._gpu, Reason.RECOVERED, f"MPS on {self._gpu} serves again"))
+                self._incidents.tell(
+                    Incident(self._gpu, Reason.RECOVERED, f"the MPS server of {self._gpu} accepts clients again")
+                )
             return
         lingering = [(server, pid) for server in self._faulty for pid in self._client.clients(server, deadline)]
         for server, pid in lingering:
             if server in before:
                 self._client.terminate(server, pid, deadline)
-        note = f"a GPU fault stopped MPS on {self._gpu}: it takes nobody until the clients it had are gone"
+        note = f"a GPU fault stopped the MPS server of {self._gpu}: it accepts no client until its old clients exit"
         pids = [pid for _, pid in lingering]
         self._incidents.tell(Incident(self._gpu, Reason.MPS_FAULT, note), lingering=pids)
         raise MpsError(f"{note} ({len(pids)} left)", Reason.MPS_FAULT)

@@ -43,8 +43,9 @@ from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
 
 ABOUT: Final = (
-    "Start this node's MPS control daemons when the enforcer asks. On SIGTERM, end them and their tenants' contexts. "
-    " Exit codes: 0 stopped when asked to; 1 the socket or the shared memory cannot be made; 2 wrong use."
+    "Start the MPS control daemons of this node when the enforcer asks. On SIGTERM, end the daemons and the contexts "
+    "of their clients. Exit codes: 0 stopped by a signal; 1 the socket or the shared memory cannot be made; "
+    "2 an option is wrong."
 )
 POLL_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 5.0
@@ -78,7 +79,7 @@ class Host:
             asked = read_request(line, self._run)
             return {"host": os.getpid()} if asked is None else {"pid": self._daemon(*asked).pid}
         except (GpuShareError, ValueError, OSError, RecursionError) as error:
-            log.warning("daemon not started", reason=str(Reason.MPS_UNREACHABLE), error=str(error))
+            log.warning("MPS daemon not started", reason=str(Reason.MPS_UNREACHABLE), error=str(error))
             return {"error": str(error)}
 
     def reap(self) -> None:
@@ -100,7 +101,7 @@ class Host:
             program, environment = self._driver.program(), self._driver.environment(self._run)
             MpsDaemon(gpu, directory, program, limit_mib=0, modes=self._modes, environment=environment).stop()
         except GpuShareError as error:
-            log.warning("daemon not ended in good order", reason=str(error.reason), gpu=gpu, error=error.message)
+            log.warning("MPS daemon not ended cleanly", reason=str(error.reason), gpu=gpu, error=error.message)
         if process := self._daemons.get(directory):
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
@@ -153,7 +154,7 @@ def _share_memory(options: argparse.Namespace) -> None:
         _withdraw_memory(options)
     elif not mount_shared_memory(shared_memory_of(options.run), options.shared_memory):
         log.warning(
-            "the shared memory of MPS has no size of its own: this process may not mount",
+            "shared memory of MPS has no size limit: this process may not mount a tmpfs",
             reason=str(Reason.MPS_STARTED), folder=str(shared_memory_of(options.run)),
         )  # fmt: skip
 
@@ -161,7 +162,7 @@ def _share_memory(options: argparse.Namespace) -> None:
 def _withdraw_memory(options: argparse.Namespace) -> None:
     if not unmount_shared_memory(shared_memory_of(options.run)):
         log.warning(
-            "the shared memory of MPS is still mounted on the node: unmount it there",
+            "shared memory of MPS still mounted on the node: run umount on the node",
             reason=str(Reason.MPS_STOPPED), folder=str(shared_memory_of(options.run)),
         )  # fmt: skip
 
@@ -205,8 +206,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")
     add(
         "--shared-memory", type=_memory, metavar="SIZE",
-        help="share a /dev/shm of this size, such as 1Gi or 50%% of the node's memory, with MPS's clients "
-        "(default: each has its own)",
+        help="share a /dev/shm of this size, such as 1Gi or 50%% of the node's memory, with all MPS clients "
+        "(default: each container has its own /dev/shm)",
     )  # fmt: skip
     return parser
 

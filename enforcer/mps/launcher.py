@@ -101,7 +101,7 @@ class ChildLauncher:
         if not _ended_at_once(child, directory / "pipe" / "control"):
             return child
         log.warning(
-            "this MPS serves one user's processes at a time: its program does not take -multiuser-server",
+            "MPS serves one user's processes at a time: its program does not support -multiuser-server",
             reason=str(Reason.MPS_STARTED), gpu=gpu,
         )  # fmt: skip
         return _start(binary, [], directory, full)
@@ -125,7 +125,7 @@ def _start(
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         except OSError as error:
-            raise MpsError(f"{binary} cannot be run: {error}") from error
+            raise MpsError(f"the enforcer cannot run {binary}: {error}") from error
 
 
 def _ended_at_once(child: subprocess.Popen[bytes], control: Path) -> bool:
@@ -175,7 +175,7 @@ class HostPodLauncher:
         del binary, environment
         answer = self._ask({"gpu": gpu, "folder": directory.name})
         if not isinstance(answer.get("pid"), int):
-            raise MpsError(f"the MPS pod starts no daemon for {gpu}: {answer.get('error')}")
+            raise MpsError(f"the MPS pod did not start the daemon of {gpu}: {answer.get('error')}")
         return RemoteProcess(answer["pid"])
 
     def pid(self) -> int | None:
@@ -195,7 +195,7 @@ class HostPodLauncher:
         except (OSError, ValueError) as error:
             raise MpsError(f"the MPS pod of this node does not answer on {self._socket}: {error}") from error
         if not isinstance(answer, dict):
-            raise MpsError(f"the MPS pod of this node answers {answer!r:.80}")
+            raise MpsError(f"the MPS pod of this node sent an unexpected answer: {answer!r:.80}")
         return answer
 
 
@@ -207,12 +207,12 @@ def read_request(line: bytes, run: Path) -> tuple[str, Path] | None:
     """
     request = json.loads(line)
     if not isinstance(request, dict):
-        raise ValueError("a request is an object")  # noqa: TRY004 - one error for all that is wrong with it
+        raise ValueError("the request is not a JSON object")  # noqa: TRY004 - one error for all that is wrong with it
     if not request:
         return None
     gpu, folder = request.get("gpu"), request.get("folder")
     if not (isinstance(gpu, str) and _GPU.fullmatch(gpu)):
-        raise ValueError(f"gpu {gpu!r:.80} is no UUID of a GPU")
+        raise ValueError(f"gpu {gpu!r:.80} is not the UUID of a GPU")
     if not (isinstance(folder, str) and _NAME.fullmatch(folder)):
-        raise ValueError(f"folder {folder!r:.80} is not a directory of a GPU's daemon")
+        raise ValueError(f"folder {folder!r:.80} is not the directory of an MPS daemon")
     return gpu, run / FOLDER / folder

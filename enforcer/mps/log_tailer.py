@@ -157,4 +157,4 @@ def _report(gpu: str, file: str, lines: list[Line], skipped: int) -> None:
     if left or skipped:
         heaviest = max([*map(log_parser.weight, left), Severity.CHANGE if skipped else Severity.ROUTINE])
         counts = {str(said): count for said, count in left.items()}
-        say[min(heaviest, Severity.CHANGE)]("MPS log: more lines", left_out=counts, skipped_bytes=skipped)
+        say[min(heaviest, Severity.CHANGE)]("MPS log: lines left out", left_out=counts, skipped_bytes=skipped)

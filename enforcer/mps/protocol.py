@@ -42,15 +42,16 @@ def check_pipe_path(path: str) -> None:
     """Refuse a pipe directory the daemon could not open its sockets in. Raises ``ConfigError``."""
     if len(path.encode()) > MAX_PIPE_PATH or not path.startswith("/"):
         raise ConfigError(
-            f"the MPS pipe directory {path!r} has {len(path.encode())} bytes; it has to be an absolute path of at most "
-            f"{MAX_PIPE_PATH}: choose a shorter state directory"
+            f"the MPS pipe directory {path!r} has {len(path.encode())} bytes; write a shorter --run: the pipe "
+            "directory "
+            f"is an absolute path of at most {MAX_PIPE_PATH} bytes"
         )
 
 
 def set_limit(mib: int) -> str:
     """Limit future clients of the daemon's one GPU. Raises ``ConfigError`` below 1 MiB: that would mean no limit."""
     if mib < 1:
-        raise ConfigError(f"an MPS memory limit of {mib} MiB would remove the limit; it has to be at least 1 MiB")
+        raise ConfigError(f"an MPS memory limit of {mib} MiB would remove the limit; write at least 1 MiB")
     return f"set_default_device_pinned_mem_limit 0 {mib}M"
 
 
@@ -77,7 +78,8 @@ def check_limit(answer: str, mib: int) -> None:
     """
     if answer.strip() != expected_limit(mib):
         raise MpsError(
-            f"MPS was told to limit clients to {mib} MiB and now says {shown(answer)}; expected {expected_limit(mib)}",
+            f"the enforcer set the MPS limit to {mib} MiB, but MPS reports {shown(answer)} instead of "
+            f"{expected_limit(mib)}",
             Reason.MPS_LIMIT_NOT_APPLIED,
         )
 
@@ -85,27 +87,27 @@ def check_limit(answer: str, mib: int) -> None:
 def set_percentage(percent: float) -> str:
     """Share of the multiprocessors for clients of servers to come. Raises ``ConfigError``: not above 0 to 100."""
     if not 0 < percent <= WHOLE:
-        raise ConfigError(f"an MPS thread percentage of {percent} means nothing; write one above 0 up to 100")
+        raise ConfigError(f"an MPS thread percentage of {percent} is invalid; write a number above 0 and up to 100")
     return f"set_default_active_thread_percentage {percent:g}"
 
 
 def check_percentage(answer: str, percent: float) -> None:
     """Compare what was read back. Raises ``MpsError``."""
     if not math.isclose(parse_percentage(answer), percent, abs_tol=0.05):
-        raise MpsError(f"MPS was told a thread percentage of {percent:g} and now says {shown(answer)}")
+        raise MpsError(f"the enforcer set the MPS thread percentage to {percent:g}, but MPS reports {shown(answer)}")
 
 
 def set_priority(priority: int) -> str:
     """Priority of clients to come. Raises ``ConfigError``: neither 0 (normal) nor 1 (below)."""
     if priority not in PRIORITIES:
-        raise ConfigError(f"an MPS client priority of {priority} means nothing; write 0 (normal) or 1 (below normal)")
+        raise ConfigError(f"an MPS client priority of {priority} is invalid; write 0 (normal) or 1 (below normal)")
     return f"set_default_client_priority {priority}"
 
 
 def check_priority(answer: str, priority: int) -> None:
     """Compare what was read back. Raises ``MpsError``."""
     if parse_priority(answer) != priority:
-        raise MpsError(f"MPS was told a client priority of {priority} and now says {shown(answer)}")
+        raise MpsError(f"the enforcer set the MPS client priority to {priority}, but MPS reports {shown(answer)}")
 
 
 def start_server(uid: int) -> str:
@@ -132,7 +134,7 @@ def parse_pids(answer: str) -> tuple[int, ...]:
     """Read a list of pids: one per line, nothing else. Raises ``MpsError`` on any token that is no positive integer."""
     tokens = answer.split()
     if not all(_PID.fullmatch(token) and int(token) > 0 for token in tokens):
-        raise MpsError(f"MPS answered {shown(answer)} where only process ids were expected")
+        raise MpsError(f"MPS answered {shown(answer)} instead of a list of process ids")
     return tuple(map(int, tokens))
 
 
@@ -146,7 +148,7 @@ def parse_percentage(answer: str) -> float:
     """Read a thread percentage, above 0 to 100. Raises ``MpsError``."""
     text = answer.strip()
     if not _PERCENTAGE.fullmatch(text) or not 0 < float(text) <= WHOLE:
-        raise MpsError(f"MPS answered {shown(answer)} where a percentage was expected")
+        raise MpsError(f"MPS answered {shown(answer)} instead of a thread percentage")
     return float(text)
 
 
@@ -154,7 +156,7 @@ def parse_priority(answer: str) -> int:
     """Read a client priority, 0 or 1. Raises ``MpsError``."""
     text = answer.strip()
     if text not in {str(priority) for priority in PRIORITIES}:
-        raise MpsError(f"MPS answered {shown(answer)} where a client priority was expected")
+        raise MpsError(f"MPS answered {shown(answer)} instead of a client priority")
     return int(text)
 
 
@@ -166,7 +168,7 @@ def parse_status(answer: str) -> ServerStatus | None:
     try:
         return ServerStatus(text)
     except ValueError:
-        raise MpsError(f"MPS answered {shown(answer)} where a server's status was expected") from None
+        raise MpsError(f"MPS answered {shown(answer)} instead of a server status") from None
 
 
 def shown(answer: str) -> str:

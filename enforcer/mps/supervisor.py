@@ -56,10 +56,15 @@ class MpsSupervisor:
         """By GPU, why its daemon does not serve; of those that failed twice in a row, for one turn says little."""
         return self._lasting
 
+    @property
+    def ended(self) -> bool:
+        """Whether no daemon is left, nor a compute mode that one has yet to give back."""
+        return not self._manager.marked() and not self._roster.before
+
     def problems(self) -> Iterator[str]:
         """Say which daemons do not serve, and why."""
         if self._roster.problem is not None:
-            yield f"MPS daemons cannot be looked after: {self._roster.problem}"
+            yield f"the enforcer cannot supervise the MPS daemons: {self._roster.problem}"
         yield from (f"MPS on {gpu}: {error.message}" for gpu, error in dict(self._failures).items())
 
     def turn(self) -> None:
@@ -141,13 +146,13 @@ class MpsSupervisor:
             if not (isinstance(error, NvmlError) and self._roster.gone(gpu)):
                 self._failures[gpu] = error
                 return
-            log.warning("compute mode not put back", reason=str(error.reason), gpu=gpu, error=error.message)
+            log.warning("compute mode not restored", reason=str(error.reason), gpu=gpu, error=error.message)
         self._manager.let_go(gpu)
         self._roster.forget(gpu)
         self._served -= {gpu}
         for known in (self._serving, self._failures, self._answered):
             known.pop(gpu, None)
-        log.info("MPS daemon ended: its GPU needs none any more", reason=str(Reason.MPS_STOPPED), gpu=gpu)
+        log.info("MPS daemon ended: its GPU no longer needs a daemon", reason=str(Reason.MPS_STOPPED), gpu=gpu)
 
 
 def takes_clients(modes: SharingModeController, keeper: MpsSupervisor | None, gpu: str) -> bool:

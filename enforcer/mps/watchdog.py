@@ -62,7 +62,7 @@ class DaemonWatchdog:
         pid = self.process()
         asleep = [each for each in _family(pid) if _wake(each)] if pid is not None else []
         if asleep:
-            self._tell(Reason.MPS_HUNG, "had been stopped and was set going again")
+            self._tell(Reason.MPS_HUNG, "was stopped by another process (SIGSTOP); the enforcer sent SIGCONT")
         return bool(asleep)
 
     def drain(self, *, blocked: bool) -> bool:
@@ -72,7 +72,9 @@ class DaemonWatchdog:
             return False
         if not _drain(self._log, 1 if blocked else PIPE_FULL):
             return False
-        self._tell(Reason.MPS_HUNG, "had its log pipe filled by somebody; it was emptied")
+        self._tell(
+            Reason.MPS_HUNG, "hung on its log pipe, which another process had filled; the enforcer emptied the pipe"
+        )
         return True
 
     def _tell(self, reason: Reason, what: str) -> None:

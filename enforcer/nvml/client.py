@@ -23,7 +23,7 @@ from typing import Any, Final
 import structlog
 
 from enforcer.nvml import wire
-from enforcer.nvml.types import ComputeMode, Gpu, GpuSample
+from enforcer.nvml.types import ComputeMode, Gpu, GpuSample, Utilization, ran_kernels
 from enforcer.nvml.worker_process import WorkerExited, WorkerProcess
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -90,7 +90,7 @@ class NvmlClient:
         self._number = 0
         self._crashes: list[float] = []
         self._left: list[WorkerProcess] = []
-        self._stopped = False
+        self._stopped = self._paused = False
         self._mine = threading.local()
         """When this thread's look is over, where one is under way."""
 
@@ -147,7 +147,11 @@ class NvmlClient:
 
     def ran_kernels(self, uuid: str, after: int) -> tuple[int, ...] | None:
         """Name the processes that ran kernels after a moment, microseconds since 1970; ``None``: nobody says."""
-        found: tuple[int, ...] | None = self._ask("ran_kernels", uuid, after)
+        return ran_kernels(self.utilization(uuid, after))
+
+    def utilization(self, uuid: str, after: int) -> Utilization | None:
+        """Read each process's utilization after a moment, microseconds since 1970; ``None``: the driver has none."""
+        found: Utilization | None = self._ask("utilization", uuid, after)
         return found
 
     def close(self) -> None:
@@ -161,19 +165,31 @@ class NvmlClient:
             self._stopped = True
             self._drop()
 
+    def pause(self) -> None:
+        """End the process, and start no other until ``resume``: a driver is upgraded only while nobody uses NVML."""
+        with self._lock:
+            self._paused = True
+            self._drop()
+
+    def resume(self) -> bool:
+        """Let the next question start a process again; return whether NVML was paused."""
+        paused, self._paused = self._paused, False
+        return paused
+
     @property
     def problem(self) -> str | None:
         """Name the processes that could not be killed; ``None`` where there are none."""
         left = [each for each in self._left if not each.gone]
         pids = ", ".join(str(each.pid) for each in left)
-        return f"the driver holds processes that asked NVML and cannot be ended: {pids}" if left else None
+        return f"NVML worker processes still run after SIGKILL, stuck in the driver: {pids}" if left else None
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         now = time.monotonic()
         end = min(now + self._waits.deadline, getattr(self._mine, "look_end", math.inf))
         if end <= now or not self._lock.acquire(timeout=end - now):
             raise NvmlError(
-                f"NVML is still busy after {self._waits.deadline:g} s; {what} was not asked", Reason.NVML_HUNG
+                f"NVML is still busy after {self._waits.deadline:g} s, so the enforcer did not call {what}",
+                Reason.NVML_HUNG,
             )
         try:
             return self._asked(end, what, arguments)
@@ -228,34 +244,40 @@ class NvmlClient:
         kept, self._kept = self._kept, None
         if kept is not None and not kept.end(REAP):
             self._left.append(kept)
-            log.error("cannot be ended, left in the driver", reason=str(Reason.UNKILLABLE), pid=kept.pid)
+            log.error(
+                "NVML worker process still runs after SIGKILL, stuck in the driver",
+                reason=str(Reason.UNKILLABLE),
+                pid=kept.pid,
+            )
 
     def _started(self) -> WorkerProcess:
         if self._stopped:
-            raise NvmlError("NVML is not asked any more: the enforcer stops")
+            raise NvmlError("the enforcer is stopping and calls NVML no more")
+        if self._paused:
+            raise NvmlError("NVML is closed while the GPU driver is upgraded", Reason.DRIVER_UPGRADE)
         if len(self._left) >= MOST_LEFT:
-            raise NvmlError(f"NVML is not asked: {self.problem}; a reboot ends them", Reason.NVML_HUNG)
+            raise NvmlError(f"the enforcer calls NVML no more: {self.problem}; reboot the node", Reason.NVML_HUNG)
         now = time.monotonic()
         self._crashes = [when for when in self._crashes if now - when < WINDOW]
         late = len(self._crashes) - FREE_STARTS
         pause = 0.0 if late <= 0 else min(self._waits.restart * 2.0 ** (late - 1), self._waits.most_restart)
         if self._crashes and now < self._crashes[-1] + pause:
             raise NvmlError(
-                f"the process that asks NVML ended {len(self._crashes)} times in a minute; it is started again soon",
+                f"the NVML worker process exited {len(self._crashes)} times in a minute; the enforcer restarts it soon",
                 Reason.NVML_CRASHED,
             )
         try:
             return self._start(self._command)
         except OSError as error:
-            raise NvmlError(f"the process that asks NVML cannot be started: {error}") from error
+            raise NvmlError(f"the enforcer cannot start the NVML worker process: {error}") from error
 
     def _crashed(self, what: str, said: str) -> NvmlError:
         kept = self._kept
         self._crashes.append(time.monotonic())
         self._drop()
         how = said or (kept.ended_by if kept is not None and kept.gone else "no word")
-        log.warning("the process that asks NVML ended", reason=str(Reason.NVML_CRASHED), question=what, how=how)
-        return NvmlError(f"the process that asks NVML ended over {what} ({how})", Reason.NVML_CRASHED)
+        log.warning("NVML worker process exited", reason=str(Reason.NVML_CRASHED), question=what, how=how)
+        return NvmlError(f"the NVML worker process exited during {what} ({how})", Reason.NVML_CRASHED)
 
     def _hung(self) -> NvmlError:
         what = self._overdue.what if self._overdue is not None else "anything"

@@ -52,6 +52,8 @@ class GpuConditions:
     """How it is shared now, where it is."""
     backends: Mapping[str, str] = field(default_factory=dict)
     """Who keeps limits on it; one that could not be asked yet is left out."""
+    objection: str | None = None
+    """Why none of the node's GPUs may be shared now."""
 
 
 def update_health(before: Health, seen: Reason | None, *, xid: bool = False) -> Health:

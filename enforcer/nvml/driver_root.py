@@ -52,7 +52,7 @@ class DriverRoot:
         try:
             ctypes.CDLL(str(library))
         except OSError as error:
-            raise NvmlError(f"{library} cannot be loaded: {error}; {VALUE} is {self.root}") from error
+            raise NvmlError(f"the enforcer cannot load {library}: {error}; check {VALUE}, now {self.root}") from error
 
     def program(self) -> Path:
         """Find the MPS control program. Raises ``MpsError``."""
@@ -78,7 +78,7 @@ class DriverRoot:
         try:
             _link_all(folder, dict(self._libraries()))
         except OSError as error:
-            raise MpsError(f"links to the driver's libraries cannot be made in {folder}: {error}") from error
+            raise MpsError(f"the enforcer cannot link the driver's libraries in {folder}: {error}") from error
         path = f"{os.environ.get('PATH', os.defpath)}:{self.program().parent}"
         return {**os.environ, "PATH": path, "LD_LIBRARY_PATH": str(folder)}
 
@@ -99,7 +99,9 @@ class DriverRoot:
 
     def _missing(self, name: str, folders: tuple[str, ...]) -> str:
         looked = ", ".join(folders)
-        return f"no {name} below {self.root} (looked in {looked}); {VALUE} has to name the root of the node's driver"
+        return (
+            f"no {name} below {self.root} (looked in {looked}); write the root of the node's NVIDIA driver in {VALUE}"
+        )
 
 
 def inside(root: Path, path: str) -> Path | None:

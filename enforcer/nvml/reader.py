@@ -14,7 +14,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import pynvml
 
-from enforcer.nvml.types import MIB, ComputeMode, Gpu, GpuSample
+from enforcer.nvml.types import MIB, ComputeMode, Gpu, GpuSample, Utilization, ran_kernels
 from enforcer.nvml.validation import check, check_gpu, classify_error, merge_process_lists
 from gpushare.errors import NvmlError
 from gpushare.patterns import Search
@@ -130,7 +130,11 @@ class NvmlReader:
         return self._guarded(self._read_errors)
 
     def ran_kernels(self, uuid: str, after: int) -> tuple[int, ...] | None:
-        """Name the processes that ran kernels on a GPU after a moment; ``None``: the driver does not say.
+        """Name the processes that ran kernels on a GPU; arguments and errors as for ``utilization``."""
+        return ran_kernels(self.utilization(uuid, after))
+
+    def utilization(self, uuid: str, after: int) -> Utilization | None:
+        """Read how much of the time after a moment each process ran kernels; ``None``: the driver does not report it.
 
         Args:
             uuid: the GPU.
@@ -139,7 +143,7 @@ class NvmlReader:
         Raises:
             NvmlError: the library does not answer.
         """
-        return self._guarded(self._read_ran_kernels, uuid, after)
+        return self._guarded(self._read_utilization, uuid, after)
 
     def close(self) -> None:
         """Let go of the library; the next question initialises it again."""
@@ -175,7 +179,7 @@ class NvmlReader:
             raise classify_error(_number(error), str(error)) from error
         except (IndexError, ValueError) as error:
             self.close()
-            raise NvmlError(f"NVML's answer cannot be read: {error}", Reason.IMPLAUSIBLE_SAMPLE) from error
+            raise NvmlError(f"the enforcer cannot parse NVML's answer: {error}", Reason.IMPLAUSIBLE_SAMPLE) from error
 
     def _handle(self, uuid: str) -> Any:
         if uuid not in self._handles:
@@ -189,7 +193,7 @@ class NvmlReader:
         system = driver, (cuda[0], cuda[1] // 10)
         found = {index: self._read_known(index, *system) for index in range(nvml.nvmlDeviceGetCount())}
         if found and not any(found.values()):
-            raise NvmlError("the driver has lost every GPU; they need a reset", Reason.GPU_LOST)
+            raise NvmlError("the driver has lost every GPU; reset the GPUs or reboot the node", Reason.GPU_LOST)
         self._seen = {index: gpu for index, gpu in found.items() if gpu is not None}
         instances = [each for gpu in self._seen.values() for each in self._instances(gpu)]
         return (*self._seen.values(), *(each._replace(index=len(found) + n) for n, each in enumerate(instances)))
@@ -327,7 +331,7 @@ class NvmlReader:
                 found.append((self._nvml.nvmlDeviceGetUUID(event.device), int(event.eventData)))
         return found
 
-    def _read_ran_kernels(self, uuid: str, after: int) -> tuple[int, ...] | None:
+    def _read_utilization(self, uuid: str, after: int) -> Utilization | None:
         handle = self._handle(uuid)
         try:
             rows = self._nvml.nvmlDeviceGetProcessUtilization(handle, after)
@@ -336,7 +340,7 @@ class NvmlReader:
         except pynvml.NVMLError:
             return None  # of no use to who judges, so no reason to initialise the library afresh
         # Some drivers write rows without a process, or with a share of more than all.
-        return tuple(sorted({row.pid for row in rows if row.pid and 0 < row.smUtil <= WHOLE}))
+        return tuple(sorted({row.pid: row.smUtil for row in rows if row.pid and row.smUtil <= WHOLE}.items()))
 
     def _list(self, name: str, uuid: str, handle: Any) -> list[Any]:
         try:

@@ -13,45 +13,45 @@ MOST_MIB: Final = 2**24
 """16 TiB: no card has that much, and a number that was never written usually has."""
 MOST_PID: Final = 2**22
 """The kernel's own bound."""
-_LOADED: Final = "is the NVIDIA driver loaded and reachable?"
-_AWAY: Final = "the GPU may be gone"
+_LOADED: Final = "check that the NVIDIA driver is loaded"
+_AWAY: Final = "the GPU may have fallen off the bus"
 _VERSIONS: Final = (
-    "driver and library are of different versions; after an upgrade of the driver, restart this pod or reboot"
+    "driver and library have different versions; after a driver upgrade, restart this pod or reboot the node"
 )
-_DENIED: Final = "the enforcer may not ask; it has to be root and to see the devices /dev/nvidia*"
-_PASSING: Final = "this may pass"
-_CARD: Final = "look for the card in the kernel's log"
+_DENIED: Final = "run the enforcer as root and with access to the devices /dev/nvidia*"
+_PASSING: Final = "the error may be temporary"
+_CARD: Final = "read the kernel log for this GPU"
 ERRORS: Final[Mapping[int, tuple[Reason, str]]] = {
     1: (Reason.NVML_UNAVAILABLE, _LOADED),
     2: (Reason.NVML_UNAVAILABLE, _AWAY),
-    3: (Reason.NVML_UNAVAILABLE, "this GPU or driver cannot tell"),
+    3: (Reason.NVML_UNAVAILABLE, "this GPU or driver does not support the query"),
     4: (Reason.NVML_DENIED, _DENIED),
     5: (Reason.NVML_UNAVAILABLE, _PASSING),
     6: (Reason.NVML_UNAVAILABLE, _AWAY),
-    7: (Reason.NVML_UNAVAILABLE, "a list grew faster than it could be read"),
-    8: (Reason.NVML_UNAVAILABLE, "the card's power cables are not properly attached"),
+    7: (Reason.NVML_UNAVAILABLE, "the process list grew while NVML copied it"),
+    8: (Reason.NVML_UNAVAILABLE, "the power cables of the GPU are not properly attached"),
     9: (Reason.NVML_UNAVAILABLE, _LOADED),
     10: (Reason.NVML_HUNG, "the driver hangs"),
-    11: (Reason.NVML_HUNG, "the kernel does not get the card's interrupts"),
+    11: (Reason.NVML_HUNG, "the kernel does not get the interrupts of the GPU"),
     12: (Reason.NVML_UNAVAILABLE, _LOADED),
     13: (Reason.DRIVER_MISMATCH, _VERSIONS),
-    14: (Reason.NVML_UNAVAILABLE, f"its infoROM is corrupted; {_CARD}"),
-    15: (Reason.GPU_LOST, "it needs a reset"),
-    16: (Reason.GPU_LOST, "it needs a reset"),
+    14: (Reason.NVML_UNAVAILABLE, f"the infoROM of the GPU is corrupted; {_CARD}"),
+    15: (Reason.GPU_LOST, "reset the GPU"),
+    16: (Reason.GPU_LOST, "reset the GPU"),
     17: (Reason.NVML_DENIED, _DENIED),
     18: (Reason.DRIVER_MISMATCH, _VERSIONS),
     19: (Reason.NVML_UNAVAILABLE, _PASSING),
     20: (Reason.NVML_UNAVAILABLE, "the machine has no memory left for the driver"),
     21: (Reason.NVML_UNAVAILABLE, _PASSING),
-    22: (Reason.NVML_UNAVAILABLE, "this GPU or driver cannot tell"),
+    22: (Reason.NVML_UNAVAILABLE, "this GPU or driver does not support the query"),
     23: (Reason.NVML_UNAVAILABLE, _PASSING),
-    24: (Reason.NVML_UNAVAILABLE, "this GPU or driver cannot tell"),
+    24: (Reason.NVML_UNAVAILABLE, "this GPU or driver does not support the query"),
     25: (Reason.DRIVER_MISMATCH, _VERSIONS),
     26: (Reason.DRIVER_MISMATCH, _VERSIONS),
     27: (Reason.NVML_UNAVAILABLE, _PASSING),
     28: (Reason.NVML_UNAVAILABLE, _AWAY),
     29: (Reason.NVML_UNAVAILABLE, _PASSING),
-    30: (Reason.NVML_UNAVAILABLE, "this GPU or driver cannot tell"),
+    30: (Reason.NVML_UNAVAILABLE, "this GPU or driver does not support the query"),
     999: (Reason.NVML_UNAVAILABLE, _LOADED),
 }
 """By NVML's number: our reason, and what may help. Every number that nvidia-ml-py knows is here: a test says so."""
@@ -77,24 +77,24 @@ def check(sample: GpuSample, memory_mib: int | None = None) -> None:
             than is used (reason ``ImplausibleSample``).
     """
     if not 0 < sample.total_mib <= MOST_MIB or sample.total_mib != (memory_mib or sample.total_mib):
-        was = "" if memory_mib is None else f", which had {memory_mib} MiB"
-        raise _nonsense(f"{sample.uuid}{was} has {sample.total_mib} MiB")
+        was = "" if memory_mib is None else f", but {memory_mib} MiB before"
+        raise _nonsense(f"{sample.uuid} with {sample.total_mib} MiB{was}")
     for process in sample.processes:
         if not (0 < process.pid <= MOST_PID and 0 <= process.used_mib <= sample.total_mib):
             raise _nonsense(
-                f"process {process.pid} holds {process.used_mib} MiB of the {sample.total_mib} MiB of {sample.uuid}"
+                f"process {process.pid} with {process.used_mib} MiB of the {sample.total_mib} MiB of {sample.uuid}"
             )
     held = sum(process.used_mib for process in sample.processes)
     if not 0 <= sample.used_mib <= sample.total_mib or held > sample.used_mib + SLACK_MIB:
         raise _nonsense(
-            f"the processes on {sample.uuid} hold {held} MiB, the card {sample.used_mib} of {sample.total_mib} MiB"
+            f"processes with {held} MiB on {sample.uuid}, but {sample.used_mib} of {sample.total_mib} MiB in use"
         )
 
 
 def check_gpu(gpu: Gpu) -> Gpu:
     """Return a GPU, or refuse one that cannot exist. Raises ``NvmlError`` (reason ``ImplausibleSample``)."""
     if not 0 < gpu.memory_mib <= MOST_MIB or not 0 <= gpu.reserved_mib < gpu.memory_mib:
-        raise _nonsense(f"{gpu.uuid} has {gpu.memory_mib} MiB, {gpu.reserved_mib} of them for the driver")
+        raise _nonsense(f"{gpu.uuid} with {gpu.memory_mib} MiB, {gpu.reserved_mib} MiB of them reserved for the driver")
     return gpu
 
 
@@ -114,13 +114,13 @@ def merge_process_lists(uuid: str, lists: Iterable[Iterable[tuple[int, int | Non
         own: dict[int, int] = {}
         for pid, amount in rows:
             if pid <= 0 or amount is None:
-                raise _nonsense(f"not how much process {pid} holds on {uuid}")
+                raise _nonsense(f"no amount of memory for process {pid} on {uuid}")
             if own.setdefault(pid, amount) != amount:
-                raise _nonsense(f"process {pid} holds {own[pid]} and {amount} bytes on {uuid}")
+                raise _nonsense(f"process {pid} twice on {uuid}, with {own[pid]} and {amount} bytes")
         for pid, amount in own.items():
             held[pid] = max(held.get(pid, 0), amount // MIB)
     return tuple(GpuProcess(pid, mib) for pid, mib in sorted(held.items()))
 
 
 def _nonsense(said: str) -> NvmlError:
-    return NvmlError(f"NVML says {said}", Reason.IMPLAUSIBLE_SAMPLE)
+    return NvmlError(f"NVML reports {said}", Reason.IMPLAUSIBLE_SAMPLE)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from enforcer.nvml.types import ComputeMode, Gpu, GpuProcess, GpuSample
+from enforcer.nvml.types import ComputeMode, Gpu, GpuProcess, GpuSample, Utilization
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 
@@ -38,7 +38,7 @@ def request_id(line: bytes) -> tuple[int, Mapping[str, Any]]:
     """Read an answer's number, and the rest for ``value``. Raises ``ValueError``: these are no words of ours."""
     found = json.loads(line)
     if not isinstance(found, dict) or not isinstance(found.get("n"), int):
-        raise ValueError(f"{line[:60]!r} is not an answer")  # noqa: TRY004 - the line is wrong, not the type of an argument
+        raise ValueError(f"the NVML worker sent no answer but {line[:60]!r}")  # noqa: TRY004 - the line is wrong, not the type of an argument
     return found["n"], found
 
 
@@ -54,7 +54,7 @@ def decode_value(what: str, found: Mapping[str, Any]) -> Any:
     try:
         return QUESTIONS[what](found["value"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no answer to {what}: {error!r}") from error
+        raise ValueError(f"the NVML worker sent an invalid answer to {what}: {error!r}") from error
 
 
 def _same(given: Any) -> Any:
@@ -86,8 +86,8 @@ def _errors(rows: Any) -> list[tuple[str, int]]:
     return [(uuid, number) for uuid, number in rows]
 
 
-def _pids(found: Any) -> tuple[int, ...] | None:
-    return None if found is None else tuple(found)
+def _utilization(rows: Any) -> Utilization | None:
+    return None if rows is None else tuple((pid, percent) for pid, percent in rows)
 
 
 QUESTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -100,7 +100,7 @@ QUESTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "set_cgroup_limit": _same,
     "ailment": _ailment,
     "critical_errors": _errors,
-    "ran_kernels": _pids,
+    "utilization": _utilization,
 }
 """What can be asked, by the reader's own names, and how the answer is read."""
 _WRITE: Final[Mapping[str, Callable[[Any], Any]]] = {

@@ -80,7 +80,7 @@ class OomReporter:
         words, quota = told(failure, reason, mark), mark.quota
         holders = [f"{each.who}: {each.mib} MiB" for each in mark.holders[:NAMED]]
         log.warning(
-            "a container failed while memory was short", reason=str(reason), namespace=quota.namespace, pod=quota.pod,
+            "container failed while GPU memory was short", reason=str(reason), namespace=quota.namespace, pod=quota.pod,
             container=quota.container, gpu=quota.gpu, exit_code=failure.exit_code, holders=holders,
         )  # fmt: skip
         self._metrics.failed.labels(str(reason), quota.gpu).inc()

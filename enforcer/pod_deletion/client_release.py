@@ -201,7 +201,7 @@ class ClientReleaser:
             try:
                 handle = self._tools.open_handle(pid)
             except OSError as error:  # too many open files, or no process's number; the others are not to suffer
-                log.warning("process cannot be held", reason=str(Reason.INTERNAL), pid=pid, error=str(error))
+                log.warning("process cannot be pinned", reason=str(Reason.INTERNAL), pid=pid, error=str(error))
                 continue
             if handle is None:
                 continue
@@ -228,7 +228,7 @@ class ClientReleaser:
         self._tools.metrics.released.labels(str(reason)).inc()
         tell = log.info if said is None else log.warning
         tell(
-            "MPS client of a pod that is being deleted", reason=str(reason), gpu=self._gpu, pid=client.identity.pid,
+            "MPS client of a deleted pod released", reason=str(reason), gpu=self._gpu, pid=client.identity.pid,
             pod_uid=client.identity.owner.pod_uid if client.identity.owner else None, alive=alive, said=said,
         )  # fmt: skip
 
@@ -245,7 +245,7 @@ class ClientReleaser:
     def _complain(self, error: MpsError) -> None:
         if not self._silent:
             log.warning(
-                "clients of pods being deleted not released; tried again", reason=str(error.reason), gpu=self._gpu,
+                "MPS clients of deleted pods not released; retrying", reason=str(error.reason), gpu=self._gpu,
                 error=error.message,
             )  # fmt: skip
         self._silent = True

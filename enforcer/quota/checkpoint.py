@@ -33,25 +33,25 @@ def _camel(name: str) -> str:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise TypeError("must be a text, not empty")
+        raise TypeError("the value must be a non-empty text")
     return value
 
 
 def _positive(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= MOST:
-        raise TypeError(f"must be a whole number from 0 to {MOST}")
+        raise TypeError(f"the value must be a whole number from 0 to {MOST}")
     return value
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TypeError("must be true or false")
+        raise TypeError("the value must be true or false")
     return value
 
 
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise TypeError("must be a number of seconds, not negative")
+        raise TypeError("the value must be a number of seconds, 0 or more")
     return float(value)
 
 
@@ -97,12 +97,12 @@ def decode(data: bytes) -> tuple[Quota, ...]:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise _unreadable(f"it is no JSON: {str(error)[:100]}") from error
+        raise _unreadable(f"the file is not valid JSON: {str(error)[:100]}") from error
     if not isinstance(content, dict) or content.get("version") != VERSION:
-        raise _unreadable(f"it is not of version {VERSION}")
+        raise _unreadable(f"the file does not have version {VERSION}")
     rows = content.get("quotas")
     if not isinstance(rows, list):
-        raise _unreadable("it has no list of quotas")
+        raise _unreadable("the file has no list `quotas`")
     return tuple(_quota(number, row) for number, row in enumerate(rows))
 
 
@@ -193,5 +193,9 @@ class Checkpoint:
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:
-            log.warning("last good quotas stay in force", reason=str(Reason.CHECKPOINT_UNREADABLE), error=problem)
+            log.warning(
+                "checkpoint unreadable; the last valid quotas stay in force",
+                reason=str(Reason.CHECKPOINT_UNREADABLE),
+                error=problem,
+            )
         self.problem = problem

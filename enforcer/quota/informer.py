@@ -136,7 +136,9 @@ class QuotaInformer:
             try:
                 what(each)
             except Exception:  # a bug in one listener must not end the watch, nor what the others learn
-                log.exception("a pod's change not taken in", reason=str(Reason.INTERNAL), listener=type(each).__name__)
+                log.exception(
+                    "listener failed on a pod change", reason=str(Reason.INTERNAL), listener=type(each).__name__
+                )
 
     def quotas(self) -> tuple[Quota, ...] | None:
         """Work out the quotas; ``None`` while something has never been listed."""
@@ -223,10 +225,10 @@ def _write_quotas(books: QuotaInformer, checkpoint: Checkpoint, changed: Wake) -
         if quotas is not None:
             checkpoint.write(quotas)
     except OSError as error:
-        log.warning("quotas not written; tried again", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
+        log.warning("quotas not written; retrying", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
         _once_more(changed)
     except Exception:  # whatever it is, it must not be the end of learning who may hold what
-        log.exception("quotas not worked out; tried again", reason=str(Reason.INTERNAL))
+        log.exception("quotas not computed; retrying", reason=str(Reason.INTERNAL))
         _once_more(changed)
 
 
@@ -236,4 +238,4 @@ def _once_more(changed: Wake) -> None:
 
 
 def _failed(error: ClusterError) -> None:
-    log.warning("watch interrupted; what was known stays in force", reason=str(error.reason), error=error.message)
+    log.warning("watch interrupted; the cached objects stay in use", reason=str(error.reason), error=error.message)

@@ -32,7 +32,7 @@ def parse_mode(node: Mapping[str, Any], default: Mode) -> Mode:
         return default
     if value not in set(Mode):
         said = f"node label {NODE_MODE}: {value!r:.{SHOWN}} is not a mode; write one of {KNOWN}, or remove it"
-        raise ConfigError(f"{said}; until then no GPU of this node is shared anew", Reason.INVALID_VALUE)
+        raise ConfigError(f"{said}; until then the enforcer shares no further GPU of this node", Reason.INVALID_VALUE)
     return Mode(value)
 
 
@@ -61,8 +61,8 @@ class SharingModes:
     def objection(self, gpu: str) -> str | None:
         """Say why nothing new is to be shared of a GPU now; ``None`` where nothing speaks against it."""
         if self.wanted is None:
-            return self.problem or "how its node shares GPUs is not known yet"
+            return self.problem or "the enforcer does not know the sharing mode of the node yet"
         wanted, now = mode_for(gpu, self.wanted), self.held.get(gpu)
         if now is None or now is wanted:
             return None
-        return f"{CHANGES} {now} to {wanted or 'not shared'} when the last of its tenants has gone"
+        return f"{CHANGES} {now} to {wanted or 'not shared'} when the last prepared claim on it is gone"

@@ -77,8 +77,10 @@ class AnchorPublisher:
         self._cluster, self._node, self._log, self._pressing, self._events = cluster, node, audit_log, pressing, events
         self._clock, self._looked, self._wrote = clock, -math.inf, -math.inf
         self._written: ChainHead | None = None
+        self.lost: str | None = None
+        """That the log lacks the record that the annotation names; ``None`` where it does not."""
         self.problem: str | None = None
-        """Why the annotation is not where the log stands; ``None`` where it is, or there is no slice to bear it."""
+        """Why the annotation cannot be written; ``None`` where it can, or there is no slice to bear it."""
 
     def run_once(self) -> None:
         """Bring the annotation up to the log if that is due: after a pressing record, or after a while."""
@@ -93,9 +95,9 @@ class AnchorPublisher:
         try:
             wrote = self._bring(self._log.head)
         except ClusterError as error:
-            self._complain(error.reason, f"the audit log's head is not anchored: {error.message}")
+            self._complain(error.reason, f"the enforcer cannot write the audit log's anchor: {error.message}")
         except OSError as error:
-            self._complain(Reason.AUDIT_UNWRITABLE, f"the audit log's head is not anchored: {error}")
+            self._complain(Reason.AUDIT_UNWRITABLE, f"the enforcer cannot read the audit log: {error}")
         else:
             if wrote:
                 self._wrote = self._clock()
@@ -108,7 +110,7 @@ class AnchorPublisher:
         if strange is not None:
             self._lost(strange, heads[strange])
             return False
-        self.problem = None
+        self.problem = self.lost = None
         if not slices or head in {GENESIS, *heads.values()}:
             return False
         change = {"metadata": {"annotations": {AUDIT_HEAD: str(head)}}}
@@ -126,11 +128,13 @@ class AnchorPublisher:
         return {item["metadata"]["name"]: item for item in items}
 
     def _lost(self, name: str, seen: ChainHead) -> None:
-        told = f"ResourceSlice {name} has seen record {seen}, which this node's audit log does not hold"
-        problem = f"{told}: it was cut, replaced or begun anew; to anchor it anew: {REMOVE.format(slice=name)}"
-        if problem != self.problem:
+        told = f"ResourceSlice {name} has the anchor {seen}, but the audit log of this node has no such record"
+        problem = (
+            f"{told}: the log was cut, replaced or restarted; to set a new anchor, run {REMOVE.format(slice=name)}"
+        )
+        if problem != self.lost:
             self._events.report(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))
-        self.problem = problem
+        self.lost, self.problem = problem, None
 
     def _complain(self, reason: Reason, problem: str) -> None:
         if problem != self.problem:

@@ -6,6 +6,7 @@ from typing import Protocol
 from enforcer.attribution.usage import UsageSampler
 from enforcer.nvml.device_health import GpuConditions
 from enforcer.nvml.types import Gpu
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.resourceslices.contention_monitor import ContentionMonitor
 from enforcer.resourceslices.devices import of_gpu
@@ -29,6 +30,7 @@ class GpuAvailability:
         modes: how they are shared.
         limits: who keeps limits on them.
         watch: samples them.
+        upgrade: of the driver; while it lasts no GPU is offered.
     """
 
     def __init__(
@@ -38,14 +40,18 @@ class GpuAvailability:
         modes: SharingModeController,
         limits: LimitBackends,
         watch: UsageSampler,
+        upgrade: DriverUpgrade,
     ) -> None:
         self._contention, self._health, self._modes, self._limits = contention, health, modes, limits
-        self._watch = watch
+        self._watch, self._upgrade = watch, upgrade
 
     def check(self, gpus: Sequence[Gpu]) -> GpuConditions:
         """Return all that is known, after a check who else offers these GPUs. May take seconds."""
         contended = {} if self._contention is None else self._contention.look(gpus)
-        return GpuConditions(unhealthy=self._ill(), contended=contended, backends=self._limits.backends())
+        return GpuConditions(
+            unhealthy=self._ill(), contended=contended, backends=self._limits.backends(),
+            objection=self._upgrade.objection,
+        )  # fmt: skip
 
     def cached(self) -> GpuConditions:
         """Return all that is known of the GPUs that were sampled last, without a check."""

@@ -33,7 +33,7 @@ def claimed_by_plugins(gpus: Iterable[Gpu], allocatable: Allocatable) -> dict[st
     cards = tuple(gpus)
     found: dict[str, str] = {}
     for resource, ids in allocatable:
-        said = f"a device plugin offers it as {resource}"
+        said = f"a device plugin offers the GPU as {resource}"
         for gpu in _meant(cards, resource, ids):
             found.setdefault(gpu.uuid, said)
     return found
@@ -50,7 +50,7 @@ def claimed_by_slices(gpus: Iterable[Gpu], slices: Iterable[Mapping[str, Any]]) 
         for device in spec.get("devices") or []:
             names = frozenset(device_names(driver, device))
             for gpu in (card for card in cards if names & {gpu_name(card), address(card.pci_bus_id)}):
-                found.setdefault(gpu.uuid, f"the DRA driver {driver} offers it as device {device.get('name')}")
+                found.setdefault(gpu.uuid, f"the DRA driver {driver} offers the GPU as device {device.get('name')}")
     return found
 
 

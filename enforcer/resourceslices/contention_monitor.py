@@ -72,8 +72,12 @@ class ContentionMonitor:
     def problems(self) -> Iterator[str]:
         """Say which source does not answer, and what is assumed meanwhile."""
         for source, error in list(self._failed.items()):
-            meanwhile = "what it said last stands" if source in self._known else "no GPU is shared until it can"
-            yield f"{source} cannot be read: {error}; {meanwhile}"
+            meanwhile = (
+                "its last answer stays valid"
+                if source in self._known
+                else f"no GPU is published until {source} can be read"
+            )
+            yield f"the enforcer cannot read {source}: {error}; {meanwhile}"
 
     def _slices(self) -> list[dict[str, object]]:
         items, _ = self._cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.nodeName={self._node}")
@@ -85,18 +89,19 @@ class ContentionMonitor:
             self._failed.pop(source, None)
         except (ClusterError, KubeletError) as error:
             if source not in self._failed:
-                log.warning(
-                    "not known who else offers GPUs", reason=str(error.reason), source=source, error=error.message
-                )
+                log.warning("contended GPUs unknown", reason=str(error.reason), source=source, error=error.message)
             self._failed[source] = error.message
 
     def _take(self, found: Mapping[str, str]) -> None:
         before, self._told = self._told, dict(found)
         for gpu in found.keys() - before.keys():
-            note = f"GPU {gpu} is not shared any more: {found[gpu]}; its tenants stay. Let only one of them offer it."
+            note = (
+                f"GPU {gpu} gets no new shares: {found[gpu]}; running pods keep theirs. Disable one of the two "
+                "for this GPU."
+            )
             self._reporter.report(NodeEvent(Reason.CONTENDED, note))
         for gpu in before.keys() - found.keys():
-            note = f"GPU {gpu} is offered by nobody else any more: it may be shared again"
+            note = f"no other driver offers GPU {gpu} any more: the GPU gets new shares again"
             self._reporter.report(NodeEvent(Reason.RECOVERED, note, warning=False))
 
     def _add_unsure(self, gpus: Sequence[Gpu]) -> None:

@@ -106,11 +106,11 @@ class SliceController:
                 standing=self._availability.check(gpus), ways=ways, before=self._order,
             )  # fmt: skip
             owner = node["metadata"]["uid"]
-            slices = resource_slices(self._node, found.devices, owner, found.left_out) if gpus else []
-            self._publisher.publish(slices)
-            self._order = tuple(device["name"] for device in found.devices)
+            devices = found.devices if gpus else ()
+            self._publisher.publish(resource_slices(self._node, devices, owner, found.left_out))
+            self._order = tuple(device["name"] for device in devices)
         except (ClusterError, ConfigError) as error:
-            self._complain(f"GPUs not offered as they are: {error.message}")
+            self._complain(f"the enforcer cannot publish the current GPUs in ResourceSlices: {error.message}")
             return
         self.problem, self.offered = None, True
         self._say(found.left_out)
@@ -148,13 +148,13 @@ class SliceController:
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:
-            log.warning("offer not published", reason=str(Reason.INTERNAL), error=problem)
+            log.warning("ResourceSlices not published", reason=str(Reason.INTERNAL), error=problem)
         self.problem = problem
 
     def _say(self, left_out: tuple[ExcludedGpu, ...]) -> None:
         if left_out != self._said:
             for each in left_out:
-                log.warning("GPU not offered", reason=str(Reason.GPU_EXCLUDED), gpu=each.uuid, why=each.why)
+                log.warning("GPU excluded", reason=str(Reason.GPU_EXCLUDED), gpu=each.uuid, why=each.why)
         self._said = left_out
 
 
@@ -192,7 +192,7 @@ class Turns:
             views = self.watch.look()
         except NvmlError as error:
             # None was ever seen: what an enforcer before us offered cannot be had.
-            log.warning("no GPU offered", reason=str(error.reason), error=error.message)
+            log.warning("NVML unavailable; publishing no GPU", reason=str(error.reason), error=error.message)
             views = ()
         self.offering.publish(views, self.checkpoint.read(), self._leaving())
 

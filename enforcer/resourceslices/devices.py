@@ -49,7 +49,7 @@ DEFAULT_CONTEXT_MIB: Final = 1024
 SHAREABLE_SINCE: Final = (7, 0)
 """Volta: older GPUs have no memory limit per MPS client."""
 STATUS_DEVICE: Final = "status"
-MIG_HINT: Final = f"node label {NODE_MODE}=mig offers instances"
+MIG_HINT: Final = f"set the node label {NODE_MODE}=mig to share MIG instances"
 LIMIT_BACKEND: Final = "limitBackend"
 MAX_LABEL: Final = 63
 ARCHITECTURES: Final = (
@@ -132,8 +132,10 @@ def select_gpus(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
     unknown = [entry for entry in entries if entry not in by_name]
     known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
     if unknown or not entries:
-        said = f"{unknown[0]!r} is not a GPU of this node" if unknown else f"{wanted!r} names no GPU"
-        raise ConfigError(f"node annotation {NODE_GPUS}: {said}; it has {known}: name some of these, or remove it")
+        said = f"{unknown[0]!r} is not a GPU of this node" if unknown else f"{wanted!r} lists no GPU"
+        raise ConfigError(
+            f"node annotation {NODE_GPUS}: {said}; write one or more of {known}, or remove the annotation"
+        )
     chosen = {by_name[entry].uuid for entry in entries}
     return tuple(gpu for gpu in gpus if chosen & {gpu.uuid, gpu.parent})
 
@@ -182,7 +184,9 @@ def build_devices(
 def resource_slices(
     node: str, devices: Sequence[Object], node_uid: str | None = None, left_out: Sequence[ExcludedGpu] = ()
 ) -> tuple[Object, ...]:
-    """Lay devices out over as many ResourceSlices as they need; generation 1, the writer raises it.
+    """Lay devices out over as many ResourceSlices as they need, one at least; generation 1, the writer raises it.
+
+    Without devices the one slice is empty. It stays, because it bears the head of the audit log and the report.
 
     Args:
         node: name of the node, also of the pool.
@@ -196,7 +200,7 @@ def resource_slices(
     )
     # The scheduler tries devices in order, on each node, and every sharing pod wants the status device.
     laid = sorted(devices, key=lambda each: each["name"] != STATUS_DEVICE)
-    chunks = [laid[at : at + MAX_DEVICES] for at in range(0, len(laid), MAX_DEVICES)]
+    chunks = [laid[at : at + MAX_DEVICES] for at in range(0, len(laid), MAX_DEVICES)] or [[]]
     pool = {"name": node, "generation": 1, "resourceSliceCount": len(chunks)}
     return tuple(
         {
@@ -238,11 +242,17 @@ def _objection(
     gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: GpuConditions, ways: SharingModes
 ) -> str | None:
     """Say why a GPU is not shared, or ``None``."""
+    if standing.objection is not None:
+        return standing.objection
     contended = of_gpu(standing.contended, gpu)
     if contended is not None:
         return f"{Reason.CONTENDED}: {contended}"
     if gpu.mig_enabled:
-        return "it is in MIG mode and has no instance" if ways.wanted is Mode.MIG else f"it is in MIG mode; {MIG_HINT}"
+        return (
+            "the GPU is in MIG mode but has no instance"
+            if ways.wanted is Mode.MIG
+            else f"the GPU is in MIG mode; {MIG_HINT}"
+        )
     if (changing := ways.objection(gpu.uuid)) is not None:
         return changing
     judge = _objection_to_instance if gpu.parent is not None else _objection_to_gpu
@@ -251,21 +261,21 @@ def _objection(
 
 def _objection_to_gpu(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> str | None:
     if mode is Mode.MPS and gpu.compute_capability < SHAREABLE_SINCE:
-        return f"it is a {architecture(gpu.compute_capability)} GPU; sharing through MPS needs Volta or newer"
+        return f"the GPU is a {architecture(gpu.compute_capability)}; sharing through MPS needs Volta or newer"
     left = capacity_mib(gpu, policy, foreign_mib, mode)
     if left <= policy.min_memory_mib:
         # The API server refuses a capacity that has no room for one step above the smallest share.
-        return f"{left} MiB are left for shares, not more than the smallest share of {policy.min_memory_mib} MiB"
+        return f"{left} MiB are free for shares, but shares need more than the minimum of {policy.min_memory_mib} MiB"
     return None
 
 
 def _objection_to_instance(gpu: Gpu, _: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> str | None:
     if mode is not Mode.MIG:
-        return f"it is a MIG instance; {MIG_HINT}"
+        return f"the device is a MIG instance; {MIG_HINT}"
     if not gpu.profile:
-        return "the driver does not say of which profile it is, so nobody could ask for it"
+        return "the driver does not report the profile of the MIG instance, so no claim could select it"
     if foreign_mib:
-        return f"processes of no share hold {foreign_mib} MiB of it"
+        return f"processes without a share use {foreign_mib} MiB of the MIG instance"
     return None
 
 

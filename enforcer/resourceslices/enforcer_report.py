@@ -23,6 +23,8 @@ EVERY: Final = 5.0
 """Seconds between looks."""
 APART: Final = 60.0
 """Seconds between two writes of which the second says nothing but other problems."""
+STALE: Final = 120.0
+"""Seconds without a report that was compared with the annotation: longer than an API server needs to be replaced."""
 MAX_PROBLEMS: Final = 8
 MAX_PROBLEM: Final = 300
 """Characters of a problem that are kept."""
@@ -32,7 +34,8 @@ MAX_PROBLEM: Final = 300
 class EnforcerState:
     """The state of an enforcer.
 
-    ``breaker`` is since when the circuit breaker is open, empty where that is unknown, ``None`` while it is closed.
+    ``breaker`` is since when the circuit breaker is open, empty where that is unknown, ``None`` while it is closed;
+    ``breaker_reason`` is why, empty where that is unknown.
     ``audit_log`` is why the audit log cannot be written, empty where it can.
     """
 
@@ -40,6 +43,7 @@ class EnforcerState:
     breaker: str | None
     audit_log: str
     problems: tuple[str, ...]
+    breaker_reason: str = ""
 
     def urgent(self) -> dict[str, Any]:
         """Return what is written at once when it changes."""
@@ -47,6 +51,7 @@ class EnforcerState:
             "version": installed(),
             "enforcing": self.enforcing,
             "breaker": self.breaker,
+            "breakerReason": self.breaker_reason,
             "auditLog": self.audit_log[:MAX_PROBLEM],
         }
 
@@ -73,18 +78,23 @@ class ReportPublisher:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster, self._node, self._state, self._clock = cluster, node, state, clock
-        self._written = float("-inf")
-        self._failed = False
+        self._written, self._current = float("-inf"), clock()
+        self._failure = ""
 
     def run_once(self) -> None:
         """Write the annotation where it is another. What fails is tried again next time."""
         try:
             self._bring(self._state())
-            self._failed = False
+            self._failure, self._current = "", self._clock()
         except (ClusterError, OSError) as error:
-            if not self._failed:
+            if not self._failure:
                 log.warning("enforcer report not published", error=str(error))
-            self._failed = True
+            self._failure = str(error)
+
+    def stale(self) -> str | None:
+        """Return why the annotation may be out of date; ``None`` where it is not. The process is not ready then."""
+        age = self._clock() - self._current
+        return f"report not published for {age:.0f} s: {self._failure or 'its thread waits'}" if age > STALE else None
 
     def _bring(self, state: EnforcerState) -> None:
         selector = f"spec.driver={DRIVER},spec.nodeName={self._node}"

@@ -21,16 +21,16 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 WORDS: Final = {
-    Reason.GPU_LOST: "the driver has lost it; it needs a reset or a reboot",
-    Reason.ECC_UNCORRECTABLE: "it has memory errors that only a reset repairs",
-    Reason.CRITICAL_XID: "the driver reported a critical error of it (XID, see the kernel's log)",
-    Reason.NVML_UNAVAILABLE: "it does not answer",
-    Reason.NVML_HUNG: "its driver hangs",
-    Reason.NVML_CRASHED: "its driver's library crashes",
-    Reason.NVML_DENIED: "the enforcer is not allowed to ask the driver about it",
-    Reason.DRIVER_MISMATCH: "its driver and the driver's library are of different versions",
-    Reason.MPS_UNREACHABLE: "its MPS daemon cannot be kept running",
-    Reason.MPS_FAULT: "a fault stopped its MPS server, which takes nobody until the clients it had are gone",
+    Reason.GPU_LOST: "the driver has lost the GPU; reset the GPU or reboot the node",
+    Reason.ECC_UNCORRECTABLE: "the GPU has memory errors that only a reset repairs",
+    Reason.CRITICAL_XID: "the driver reported a critical error of the GPU (XID, see the kernel log)",
+    Reason.NVML_UNAVAILABLE: "NVML cannot read the GPU",
+    Reason.NVML_HUNG: "the NVIDIA driver hangs",
+    Reason.NVML_CRASHED: "the NVML library crashes",
+    Reason.NVML_DENIED: "the driver denies the enforcer access to the GPU",
+    Reason.DRIVER_MISMATCH: "the NVIDIA driver and its library have different versions",
+    Reason.MPS_UNREACHABLE: "the MPS daemon of the GPU does not keep running",
+    Reason.MPS_FAULT: "a GPU fault stopped the MPS server, which accepts no client until its old clients exit",
 }
 
 
@@ -138,7 +138,7 @@ class GpuHealthMonitor:
         except NvmlError:
             return frozenset()
         for gpu, number in errors:
-            log.warning("critical error of a GPU", reason=str(Reason.CRITICAL_XID), gpu=gpu, xid=number)
+            log.warning("critical GPU error (XID)", reason=str(Reason.CRITICAL_XID), gpu=gpu, xid=number)
         return frozenset(gpu for gpu, number in errors if number not in APPLICATION_XIDS)
 
     def _tell(self, before: Mapping[str, Reason], now: Mapping[str, Reason]) -> None:
@@ -147,7 +147,7 @@ class GpuHealthMonitor:
             self._reporter.report(NodeEvent(now[gpu], f"GPU {gpu} gets no new shares: {why}"))
             self._tenants.of_gpu(gpu, now[gpu], f"the GPU of this container, {gpu}, is unhealthy: {why}")
         for gpu in before.keys() - now.keys():
-            self._reporter.report(NodeEvent(Reason.RECOVERED, f"GPU {gpu} is well again", warning=False))
+            self._reporter.report(NodeEvent(Reason.RECOVERED, f"GPU {gpu} is healthy again", warning=False))
             self._tenants.of_gpu(gpu, Reason.RECOVERED, f"the GPU of this container, {gpu}, is healthy again")
 
 

@@ -26,7 +26,7 @@ VAIN: Final = 3
 """So often the same slices are written that are never found as written, before a missing feature gate is blamed."""
 GATES: Final = {"allowMultipleAllocations": "DRAConsumableCapacity", "taints": "DRADeviceTaints"}
 """Fields of a device that an API server drops without a word where their gate is off."""
-DROPS: Final = "the API server drops part of the ResourceSlices: switch {} on; gpu-share check"
+DROPS: Final = "the API server drops fields of the ResourceSlices: enable {}, then run gpu-share check"
 OPEN: Final = ("attributes", "capacity")
 """Maps of ours in which an entry we did not write is a difference; elsewhere the server may add defaults."""
 
@@ -130,7 +130,8 @@ def outdated(existing: Mapping[str, Object], wanted: Sequence[Object]) -> bool:
 def dropped(existing: Mapping[str, Object], wanted: Sequence[Object]) -> str:
     """Name the feature gates whose fields we want on some device and find on none; empty where there is no such."""
     mine, theirs = (
-        [each for body in bodies for each in body["spec"]["devices"]] for bodies in (wanted, existing.values())
+        [each for body in bodies for each in body["spec"].get("devices") or []]
+        for bodies in (wanted, existing.values())
     )
     gone = [field for field in GATES if any(map(_has(field), mine)) and not any(map(_has(field), theirs))]
     return " and ".join(f"the feature gate {GATES[field]}" for field in gone)

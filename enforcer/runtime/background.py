@@ -54,7 +54,7 @@ class BackgroundExecutor:
         """That it hangs; ``None`` while it does not."""
         begun = self._begun
         hangs = begun is not None and time.monotonic() - begun >= self._wait
-        return f"{self._what} does not answer: what is to be written there waits" if hangs else None
+        return f"{self._what} does not answer, so all writes to it wait" if hangs else None
 
     def submit(self, key: str, task: Callable[[], T]) -> Future[T]:
         """Have something done in its turn. What waits under the same key gives way to it, and is done when it is."""
@@ -97,7 +97,7 @@ class BackgroundExecutor:
         problem, said = self.problem, self._said
         self._said = problem is not None
         if problem is not None and not said:
-            log.warning("hangs", reason=str(Reason.AUDIT_UNWRITABLE), error=problem)
+            log.warning("disk hangs", reason=str(Reason.AUDIT_UNWRITABLE), error=problem)
         elif said and not self._said:
             log.info("disk responsive again", reason=str(Reason.RECOVERED), what=self._what)
 

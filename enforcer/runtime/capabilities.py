@@ -93,4 +93,6 @@ def _data(left: Collection[int]) -> Iterator[int]:
 def _check(returned: int) -> None:
     if returned != 0:
         why = os.strerror(ctypes.get_errno())
-        raise ConfigError(f"--drop-capabilities: the kernel refuses: {why}; leave the option out to keep them all")
+        raise ConfigError(
+            f"--drop-capabilities: the kernel refused: {why}; leave the option out to keep all capabilities"
+        )

@@ -37,7 +37,7 @@ def read_regular_file(file: Path, most: int) -> bytes:
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "this is not a regular file; remove it", str(file))
+            raise OSError(errno.EINVAL, "the path is not a regular file; remove it", str(file))
         with open(descriptor, "rb", closefd=False) as opened:
             return opened.read(most)
     finally:

@@ -46,7 +46,7 @@ class StateLock:
             same = False
         except OSError:  # a disk that fails takes no lock away, and no records either
             return None
-        return None if same else f"{self._path} was taken away: another enforcer may be at work"
+        return None if same else f"another process removed or replaced {self._path}: a second enforcer may run"
 
     def stop_when_lost(self, stopped: threading.Event) -> None:
         """Have the enforcer stop where the lock was taken away, to be started again and wait for it."""
@@ -97,7 +97,7 @@ def _locked(stack: ExitStack, opened: Callable[[Path], int], state: Path, *, wai
     try:
         file = opened(state)
     except OSError as error:
-        raise ConfigError(f"--state {state} cannot be used: {error}") from error
+        raise ConfigError(f"--state {state} cannot be opened: {error}") from error
     stack.callback(os.close, file)
     try:
         _lock(file, state, wait=wait)
@@ -110,10 +110,10 @@ def _lock(file: int, state: Path, *, wait: bool) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        said = f"--state {state} is held by another enforcer (pid {_holder(state)})"
+        said = f"another enforcer (pid {_holder(state)}) has locked --state {state}"
         if not wait:
-            raise ConfigError(f"{said}; stop that one first", Reason.CONFLICT) from error
-        log.warning("waiting for its end", reason=str(Reason.CONFLICT), error=said)
+            raise ConfigError(f"{said}; stop that enforcer first", Reason.CONFLICT) from error
+        log.warning("waiting for the other enforcer to exit", reason=str(Reason.CONFLICT), error=said)
         fcntl.flock(file, fcntl.LOCK_EX)
 
 

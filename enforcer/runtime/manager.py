@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from enforcer.runtime.problem import Problem
 from gpushare.reasons import Reason
 from gpushare.signals import StopEvent
 
@@ -101,7 +102,7 @@ class Manager:
         self._stops: list[tuple[str, Call]] = []
         self._threads: dict[str, _TaskThread] = {}
         self._lock, self._running = threading.Lock(), False
-        self._ready_checks, self._problem_checks = list[Check](), list[Check]()
+        self._ready_checks, self._problem_checks = list[Check](), list[tuple[Check, Reason]]()
 
     def add(
         self, name: str, run_once: Call, *, every: float = math.inf, wake: Wake | None = None, thread: str = ""
@@ -135,17 +136,17 @@ class Manager:
         """Have a check say why the process is not ready."""
         self._ready_checks.append(check)
 
-    def add_problem_check(self, check: Check) -> None:
-        """Have a check say what does not work."""
-        self._problem_checks.append(check)
+    def add_problem_check(self, check: Check, reason: Reason) -> None:
+        """Have a check say what does not work; ``reason`` is its Reason in the metrics."""
+        self._problem_checks.append((check, reason))
 
     def not_ready(self) -> str | None:
         """Return why the process is not ready; ``None`` if it is."""
         return next(_answers(self._ready_checks), None)
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """Return what does not work, in the order of the checks."""
-        return list(_answers(self._problem_checks))
+        return [Problem(each, reason) for check, reason in self._problem_checks for each in _answers([check])]
 
     def start(self) -> None:
         """Start all parts. Raises what the start of a server raises; ``stop`` stops those before it."""
@@ -176,7 +177,7 @@ class Manager:
 def _join(thread: threading.Thread, end: float) -> None:
     thread.join(max(0.0, end - time.monotonic()))
     if thread.is_alive():
-        log.warning("part does not stop, left behind", reason=str(Reason.INTERNAL), part=thread.name)
+        log.warning("component did not stop in time", reason=str(Reason.INTERNAL), part=thread.name)
 
 
 def _answers(checks: Iterable[Check]) -> Iterator[str]:

@@ -43,7 +43,12 @@ class ApiWriter:
             self._writes.append((failure, write))
             self.wake.set()
         else:
-            log.warning(failure, reason=str(Reason.TOO_LARGE), final=True, error=f"{QUEUE} writes wait already")
+            log.warning(
+                failure,
+                reason=str(Reason.TOO_LARGE),
+                final=True,
+                error=f"{QUEUE} writes to the API server already wait",
+            )
 
     def run_once(self) -> None:
         """Do what waits. May be called by several threads."""

@@ -41,30 +41,32 @@ class EventSink(Protocol):
 def warned(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Over quota, and believed."""
     quota = decision.quota
-    end = "nothing more is done: only a warning is wanted here"
+    end = "the enforcer only warns (policy warn, or --no-enforce)"
     if decision.kill_in is not None:
-        end = f"its processes are ended in {decision.kill_in:.1f}s unless it frees {_excess(decision)} MiB"
+        end = f"the enforcer kills its processes in {decision.kill_in:.1f}s unless it frees {_excess(decision)} MiB"
     return UserMessage(quota=quota, reason=Reason.OVER_QUOTA, note=f"{_again(decision, spell)}; {end}", action="Warn")
 
 
 def in_debt(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Over quota again and again; half of what is forgiven is used up."""
     note = (
-        f"{_again(decision, spell)}: it was over its quota again and again, for {decision.debt:.1f}s that count; if it "
-        "goes on, its processes are ended without a grace period"
+        f"{_again(decision, spell)}: it was over its quota repeatedly, for {decision.debt:.1f}s in total; if this "
+        "continues, the enforcer kills its processes without a grace period"
     )
     return UserMessage(quota=decision.quota, reason=Reason.OVER_QUOTA, note=note, action="Warn")
 
 
 def back_under(decision: KillDecision, _: Repetition = ONCE) -> UserMessage:
     """Freed enough in time."""
-    note = f"{_holds(decision.quota, decision.used_mib)}: back within its quota, nothing was done to it"
+    note = f"{_holds(decision.quota, decision.used_mib)}: back within its quota, so the enforcer kills nothing"
     return UserMessage(quota=decision.quota, reason=Reason.BACK_UNDER_QUOTA, note=note, action="Warn", warning=False)
 
 
 def rate_limited(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Not killed yet, because this node saw too many kills."""
-    note = f"{_again(decision, spell)}; not killed yet: too many kills in its namespace on this node in the last minute"
+    note = (
+        f"{_again(decision, spell)}; not killed yet: this node made too many kills in the namespace in the last minute"
+    )
     return UserMessage(quota=decision.quota, reason=Reason.KILL_RATE_LIMITED, note=note, action="Wait")
 
 
@@ -81,15 +83,17 @@ def ended(decision: KillDecision, result: Reason, outcomes: Sequence[ProcessOutc
     """Acted upon. The chain's head goes along, outside the node: a hint and no anchor, for tenants write Events."""
     hit = [each for each in outcomes if each.acted_on]
     pids = ", ".join(str(each.pid) for each in hit[:NAMED]) + (", ..." if len(hit) > NAMED else "")
-    done = f"ended {len(hit)} of its processes (pid {pids})" if hit else "none of its processes was signalled"
-    done += ", the whole container, as new ones came in their place" if decision.respawns and hit else ""
+    done = (
+        f"the enforcer killed {len(hit)} of its processes (pid {pids})" if hit else "the enforcer signalled no process"
+    )
+    done += ", then the whole container, because new processes replaced them" if decision.respawns and hit else ""
     note = f"{_holds(decision.quota, decision.used_mib)} for {decision.over_for:.1f}s: {done}; {RESULTS[result]}"
     return UserMessage(quota=decision.quota, reason=result, note=f"{note}; audit log {head}", action="Kill")
 
 
 def unrecorded(decision: KillDecision) -> UserMessage:
     """Not killed, because the kill could not have been put on record. Why not is about the node, and for operators."""
-    note = f"{_holds(decision.quota, decision.used_mib)}; not ended: this node cannot put the kill on record"
+    note = f"{_holds(decision.quota, decision.used_mib)}; not killed: this node cannot write the kill to its audit log"
     return UserMessage(quota=decision.quota, reason=Reason.AUDIT_UNWRITABLE, note=note, action="Wait")
 
 
@@ -100,16 +104,16 @@ def cut(note: str) -> str:
 
 
 RESULTS: Final = {
-    Reason.KILLED: "it is within its quota again, or gone",
-    Reason.ALREADY_EXITED: "they had ended by themselves",
-    Reason.UNKILLABLE: "some do not end: they hang in the kernel",
-    Reason.TERMINATE_FAILED: "the MPS server would not let go of one, so it was left alone for its neighbours' sake",
-    Reason.IDENTITY_CHANGED: "they were no longer the processes of the kill decision",
-    Reason.NVML_UNAVAILABLE: "the GPU could not be read any more",
-    Reason.NOT_ENFORCING: "it is not to be ended any more, by its namespace's policy, its claim or an open breaker",
-    Reason.BACK_UNDER_QUOTA: "it had come back within its quota by itself",
-    Reason.INTERNAL: "the enforcer failed in the middle of it, its log says how",
-    Reason.LIMIT_EXCEEDED: "it is still over: new processes appear faster than they are ended",
+    Reason.KILLED: "the container is within its quota again, or gone",
+    Reason.ALREADY_EXITED: "the processes had already exited",
+    Reason.UNKILLABLE: "some processes survive SIGKILL: they hang in the kernel",
+    Reason.TERMINATE_FAILED: "the MPS server did not terminate one client; the enforcer spared it",
+    Reason.IDENTITY_CHANGED: "the pids now belong to other processes than at the kill decision",
+    Reason.NVML_UNAVAILABLE: "the enforcer could no longer read the GPU",
+    Reason.NOT_ENFORCING: "a changed policy, a changed quota or the open circuit breaker cancelled the kill",
+    Reason.BACK_UNDER_QUOTA: "the container had come back within its quota",
+    Reason.INTERNAL: "the enforcer failed during the kill; read the enforcer's log",
+    Reason.LIMIT_EXCEEDED: "the container is still over its quota: new processes start too fast to kill",
 }
 
 

@@ -1,20 +1,33 @@
 """The enforcer's metrics.
 
-What changes with every look is read off the last snapshot, so that a scrape sees one moment and a container that is
-gone leaves no series behind.
+Gauges are made of the last status when they are scraped, so that a scrape sees one moment and a container that is gone
+leaves no series behind.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from enforcer.audit.verification import LogVerifier
 from gpushare.quantity import MIB
+from gpushare.reasons import Reason
 
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _OF_CONTAINER: Final = ("namespace", "pod", "container", "gpu")
+PROBLEMS: Final = (
+    Reason.API_UNREACHABLE, Reason.AUDIT_BROKEN, Reason.AUDIT_RECORD_LOST, Reason.AUDIT_UNWRITABLE, Reason.BREAKER_OPEN,
+    Reason.CHECKPOINT_UNREADABLE, Reason.CLAIM_IN_USE, Reason.DRIVER_NOT_REGISTERED, Reason.MODE_UNKNOWN,
+    Reason.MPS_UNREACHABLE, Reason.NOT_APPLIED, Reason.NVML_UNAVAILABLE, Reason.UNKILLABLE,
+)  # fmt: skip
+"""Reasons of problems that are 0 while there is no such problem; those of NVML are more."""
+ACTIONS: Final = ("warned", "in_debt", "killed", "rate_limited", "breaker_open", "back_under")
+RESULTS: Final = (
+    Reason.KILLED, Reason.ALREADY_EXITED, Reason.BACK_UNDER_QUOTA, Reason.UNKILLABLE, Reason.AUDIT_UNWRITABLE,
+)  # fmt: skip
+OPERATIONS: Final = ("prepare", "unprepare")
 
 
 class Metrics:
@@ -29,32 +42,42 @@ class Metrics:
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self.violations: Final = self._counter("limit_violations", "Containers found over quota.", "action")
-        self.results: Final = self._counter("kill_results", "What came of decisions to kill.", "reason")
-        self.signalled: Final = self._counter("process_results", "Processes acted upon.", "reason")
+        self.violations: Final = self._counter("limit_violations", "Detections of containers over quota.", "action")
+        self.results: Final = self._counter("kill_results", "Results of kill decisions.", "reason")
+        self.signalled: Final = self._counter("process_results", "Results of kills, per process.", "reason")
         self.released: Final = self._counter(
-            "mps_clients_terminated", "MPS clients of pods being deleted, released before they are killed.", "reason"
+            "mps_clients_terminated", "MPS clients of deleted pods that the enforcer terminated.", "reason"
         )
         self.failed: Final = self._counter(
-            "memory_failures", "Containers that failed, likely for want of GPU memory.", "reason", "gpu"
+            "memory_failures", "Containers that likely failed for want of GPU memory.", "reason", "gpu"
         )
-        self.nvml_errors: Final = self._counter("nvml_errors", "Looks at a GPU that failed.", "reason")
-        self.record_errors: Final = self._counter("audit_write_errors", "Records that could not be made durable.")
+        self.nvml_errors: Final = self._counter("nvml_errors", "Failed NVML samples.", "reason")
+        self.record_errors: Final = self._counter("audit_write_errors", "Audit records that failed to write.")
         self.claim_seconds: Final = Histogram(
             "gpu_share_claim_duration_seconds",
-            "Preparing a claim for the kubelet, or undoing it.",
+            "Duration of preparing or unpreparing a claim.",
             ("operation",),
             buckets=(*BUCKETS, 10.0, 20.0),
             registry=self.registry,
         )
         self.claim_failures: Final = self._counter(
-            "claim_failures", "Claims not prepared or undone.", "operation", "reason"
+            "claim_failures", "Failed prepare and unprepare calls.", "operation", "reason"
         )
-        self.failures: Final = self._counter("enforcer_failures", "Bugs: kills that ended in an exception.")
+        self.failures: Final = self._counter("enforcer_failures", "Kills that raised an exception (a bug).")
         self.latest: Final = Latest()
         self.registry.register(self.latest)
-        for action in ("warned", "in_debt", "killed", "rate_limited", "breaker_open", "back_under"):
+        self._zero()
+
+    def _zero(self) -> None:
+        """Have series from the start: a rate over one that appears with its first event misses that event."""
+        for action in ACTIONS:
             self.violations.labels(action)
+        for result in RESULTS:
+            self.results.labels(str(result))
+        for operation in OPERATIONS:
+            self.claim_seconds.labels(operation)
+            self.claim_failures.labels(operation, str(Reason.INTERNAL))
+        self.nvml_errors.labels(str(Reason.NVML_UNAVAILABLE))
 
     def _counter(self, name: str, help_: str, *labels: str) -> Counter:
         return Counter(f"gpu_share_{name}", help_, labels, registry=self.registry)
@@ -73,43 +96,62 @@ class Latest(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges of one moment."""
         status = self.status
-        yield _plain("enforcer_enforcing", "1 while over-quota processes are ended.", status.get("enforcing", False))
-        yield _plain("enforcer_problems", "Things that hinder enforcement.", len(status.get("problems", ())))
-        kills = status.get("kills", {})
-        yield _plain(
-            "breaker_open", "1 while the breaker keeps anybody from being killed.", kills.get("breakerOpen", 0)
-        )
-        gpus = status.get("gpus", ())
-        yield _of_gpu("gpu_memory_used_bytes", "GPU memory in use.", "usedMib", gpus)
-        yield _of_gpu("gpu_memory_total_bytes", "GPU memory there is.", "memoryMib", gpus)
-        yield _of_gpu("gpu_memory_unattributed_bytes", "In use by no process we see.", "unattributedMib", gpus)
+        gpus, containers = status.get("gpus", ()), status.get("containers", ())
+        yield _plain("enforcer_enforcing", "1 while processes over quota are killed.", status.get("enforcing", False))
+        yield _problems(status.get("problemReasons", ()))
+        breaker = status.get("kills", {}).get("breakerOpen", 0)
+        yield _plain("breaker_open", "1 while the circuit breaker is open and no process is killed.", breaker)
+        yield _info(gpus, status.get("node", ""))
+        yield from (_of_gpu(*family, gpus) for family in _AMOUNTS_OF_GPU)
         yield _growth(gpus)
-        blind = GaugeMetricFamily("gpu_share_gpu_nvml_unavailable", "1 while the GPU cannot be read.", labels=["gpu"])
-        for gpu in gpus:
-            blind.add_metric([gpu["uuid"]], gpu["blind"] is not None)
-        yield blind
-        lasts = GaugeMetricFamily(
-            "gpu_share_gpu_nvml_unavailable_seconds",
-            "Since when the GPU cannot be read, and why.",
-            labels=["gpu", "reason"],
-        )
-        for gpu in gpus:
-            if gpu.get("blindFor") is not None:
-                lasts.add_metric([gpu["uuid"], gpu["blindReason"] or ""], gpu["blindFor"])
-        yield lasts
-        yield _condition("gpu_contended", "1 while somebody else offers the GPU as well.", "contended", gpus)
-        yield _condition(
-            "gpu_unhealthy", "1 while the GPU gets no new shares because it is not well.", "unhealthy", gpus
-        )
-        containers = status.get("containers", ())
-        yield _of_container("container_memory_used_bytes", "GPU memory a container holds.", "usedMib", containers)
-        yield _of_container("container_memory_quota_bytes", "Quota of a container in bytes.", "quotaMib", containers)
-        yield _of_container("container_debt_seconds", "Seconds over quota that count.", "debt", containers, 1)
-        yield _of_container("container_mps_clients", "MPS clients a container has.", "mpsClients", containers, 1)
-        yield _of_container(
-            "container_mps_clients_allowed", "MPS clients its share counts as.", "mpsClientsAllowed", containers, 1
-        )
+        yield from (_condition(*family, gpus) for family in _CONDITIONS)
+        yield _unavailable(gpus)
+        yield from (_of_container(*family, containers) for family in _OF_CONTAINERS)
+        yield _states(containers)
         yield _limit_states(containers)
+
+
+class VerificationCollector(Collector):
+    """Gauges of the last verification of the audit log; its result has no series before the first."""
+
+    def __init__(self, verifier: LogVerifier) -> None:
+        self._verifier = verifier
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges."""
+        finished = self._verifier.finished
+        help_ = "When the enforcer last verified its audit log (Unix time); 0 before the first time."
+        yield _plain("audit_verification_timestamp_seconds", help_, finished or 0)
+        intact = GaugeMetricFamily("gpu_share_audit_intact", "1 where the last verification found nothing wrong.")
+        if finished is not None:
+            intact.add_metric([], self._verifier.problem is None)
+        yield intact
+
+
+_OF_CONTAINERS: Final[Sequence[tuple[str, str, str, float]]] = (
+    ("container_memory_used_bytes", "GPU memory that a container uses.", "usedMib", MIB),
+    ("container_memory_peak_bytes", "The most GPU memory that samples saw.", "peakMib", MIB),
+    ("container_memory_quota_bytes", "Quota of a container.", "quotaMib", MIB),
+    ("container_memory_reserved_bytes", "GPU memory that a container's share reserves.", "reservedMib", MIB),
+    (
+        "container_utilization_ratio", "Share of the time in which a container runs kernels, 0 to 1.",
+        "utilizationPercent", 0.01,
+    ),
+    ("container_debt_seconds", "Seconds over quota that count.", "debt", 1),
+    ("container_mps_clients", "MPS clients a container has.", "mpsClients", 1),
+    ("container_mps_clients_allowed", "MPS clients its share counts as.", "mpsClientsAllowed", 1),
+)  # fmt: skip
+"""Name, help, key in the status, factor."""
+_AMOUNTS_OF_GPU: Final = (
+    ("gpu_memory_used_bytes", "GPU memory in use.", "usedMib"),
+    ("gpu_memory_total_bytes", "Memory of the GPU.", "memoryMib"),
+    ("gpu_memory_unattributed_bytes", "GPU memory in use by no process that NVML lists.", "unattributedMib"),
+)
+_CONDITIONS: Final = (
+    ("gpu_nvml_unavailable", "1 while the GPU cannot be read.", "blind"),
+    ("gpu_contended", "1 while another driver or device plugin offers the GPU too.", "contended"),
+    ("gpu_unhealthy", "1 while the GPU gets no new shares because of errors.", "unhealthy"),
+)
 
 
 def _plain(name: str, help_: str, value: float) -> GaugeMetricFamily:
@@ -125,12 +167,45 @@ def _of_gpu(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
 
 
 def _growth(gpus: Any) -> GaugeMetricFamily:
-    help_ = "By how much it grew; of a container where it alone ran kernels meanwhile. A hint, and no reason to kill."
+    help_ = "Growth of unattributed GPU memory; labels name a container if it alone ran kernels meanwhile. A hint only."
     family = GaugeMetricFamily("gpu_share_gpu_memory_unattributed_growth_bytes", help_, labels=_OF_CONTAINER)
     for gpu in gpus:
         if (found := gpu.get("unattributedGrowth")) is not None:
             names = found["only"].split("/") if found["only"] else ["", "", ""]
             family.add_metric([*names, gpu["uuid"]], (found["mib"] - found["fromMib"]) * MIB)
+    return family
+
+
+def _problems(present: Collection[str]) -> GaugeMetricFamily:
+    help_ = "1 while something of that Reason hinders the enforcer."
+    family = GaugeMetricFamily("gpu_share_enforcer_problem", help_, labels=["reason"])
+    for reason in sorted({*map(str, PROBLEMS), *present}):
+        family.add_metric([reason], reason in present)
+    return family
+
+
+def _info(gpus: Any, node: str) -> GaugeMetricFamily:
+    labels = ("gpu", "index", "model", "node", "mode")
+    family = GaugeMetricFamily("gpu_share_gpu_info", "What a GPU is and how it is shared; always 1.", labels=labels)
+    for gpu in gpus:
+        family.add_metric([gpu["uuid"], str(gpu["index"]), gpu["model"], node, gpu["mode"] or ""], 1)
+    return family
+
+
+def _unavailable(gpus: Any) -> GaugeMetricFamily:
+    help_ = "For how long the GPU could not be read, and why."
+    family = GaugeMetricFamily("gpu_share_gpu_nvml_unavailable_seconds", help_, labels=["gpu", "reason"])
+    for gpu in gpus:
+        if gpu["blindFor"] is not None:
+            family.add_metric([gpu["uuid"], gpu["blindReason"] or ""], gpu["blindFor"])
+    return family
+
+
+def _states(containers: Any) -> GaugeMetricFamily:
+    help_ = "1 for the state that a container is in."
+    family = GaugeMetricFamily("gpu_share_container_state", help_, labels=[*_OF_CONTAINER, "state"])
+    for container in containers:
+        family.add_metric([*(container[label] for label in _OF_CONTAINER), container["state"]], 1)
     return family
 
 
@@ -142,7 +217,7 @@ def _condition(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
 
 
 def _limit_states(containers: Any) -> GaugeMetricFamily:
-    help_ = "1 for what is known of a container's limit: InForce, PerProcessOnly, NotApplied, LimitEscaped or Unknown."
+    help_ = "1 for the verified state of a limit: InForce, PerProcessOnly, NotApplied, LimitEscaped or Unknown."
     family = GaugeMetricFamily("gpu_share_limit_state", help_, labels=[*_OF_CONTAINER, "backend", "state"])
     for container in containers:
         if (limit := container.get("limit")) is not None:
@@ -151,9 +226,9 @@ def _limit_states(containers: Any) -> GaugeMetricFamily:
     return family
 
 
-def _of_container(name: str, help_: str, key: str, containers: Any, unit: int = MIB) -> GaugeMetricFamily:
+def _of_container(name: str, help_: str, key: str, factor: float, containers: Any) -> GaugeMetricFamily:
     family = GaugeMetricFamily(f"gpu_share_{name}", help_, labels=_OF_CONTAINER)
     for container in containers:
         if container.get(key) is not None:
-            family.add_metric([container[label] for label in _OF_CONTAINER], container[key] * unit)
+            family.add_metric([container[label] for label in _OF_CONTAINER], container[key] * factor)
     return family

@@ -49,7 +49,7 @@ def counted(views: Sequence[GpuSnapshot], quotas: Sequence[Quota]) -> list[tuple
 
 def _warning(quota: Quota, count: int) -> UserMessage:
     note = (
-        f"container {quota.container} has {count} MPS clients on {quota.gpu}, and its share counts as {quota.clients}: "
-        f"a GPU serves {MAX_CLIENTS} in all, so others may find none left; use fewer processes with a CUDA context"
+        f"container {quota.container} has {count} MPS clients on {quota.gpu}, but its share reserves {quota.clients}: "
+        f"a GPU serves {MAX_CLIENTS} clients in all, so other pods may get none; use fewer CUDA processes"
     )
     return UserMessage(quota=quota, reason=Reason.TOO_MANY_CLIENTS, note=note, action="Warn")

@@ -3,7 +3,7 @@
 Written whole (``node_status_file``). Memory in MiB, times in seconds; what is not known is null. Shape, version 1::
 
     {"version": 1, "node": "gpu-7", "time": "2026-11-20T22:16:05.123Z", "enforcing": true,
-     "problems": ["..."],
+     "problems": ["..."], "problemReasons": ["MpsUnreachable"],
      "setup": {"driverRoot": "/driver-root", "kubeletRoot": "/var/lib/kubelet", "cdiRoot": "/var/run/cdi",
                "anyPidNamespace": false},
      "auditLog": {"seq": 42, "hash": "sha256:..."},
@@ -15,7 +15,8 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
                "unhealthy": "GpuLost",
                "contended": "a device plugin offers it as nvidia.com/gpu"}],
      "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
-                     "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "reservedMib": 4096, "ceilingMib": 4352,
+                     "gpu": "GPU-...", "usedMib": 5000, "peakMib": 5200, "quotaMib": 4096, "reservedMib": 4096,
+                     "ceilingMib": 4352, "utilizationPercent": 30,
                      "computePercent": 25, "priority": "normal", "limit": null, "onExceed": "kill", "graceSeconds": 5.0,
                      "state": "Warned", "overFor": 1.5, "debt": 0.0, "mpsClients": 1, "mpsClientsAllowed": 1,
                      "killIn": 3.5, "sentence": "model holds ...",
@@ -24,7 +25,9 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
      "failures": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "gpu": "GPU-...",
                    "reason": "GpuFull", "sentence": "...", "finished": 1763678165.0, "holders": ["a/b/c: 9216 MiB"]}]}
 
-``mode`` is how a GPU is shared, null where it is not; ``profile`` a MIG instance's. ``unattributedGrowth`` is null, or
+``mode`` is how a GPU is shared, null where it is not; ``profile`` a MIG instance's. ``peakMib`` is null where the pod
+has no status file; ``utilizationPercent`` is of the last 5 s, null where the driver does not report it.
+``unattributedGrowth`` is null, or
 what ``enforcer.status.unattributed`` found: ``{"fromMib": 0, "mib": 3000, "samples": 5, "ran": ["asr/tts-0/model"],
 "only": "asr/tts-0/model", "sentence": "..."}``, ``ran`` and ``only`` null where that is not known.
 ``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
@@ -49,6 +52,7 @@ from enforcer.detection.types import DetectorConfig, DetectorState, ViolationSta
 from enforcer.nvml.device_health import GpuConditions
 from enforcer.quota.from_claims import known
 from enforcer.quota.types import LimitStatus, OnExceed, Quota
+from enforcer.runtime.problem import Problem
 from enforcer.status import unattributed
 
 NAME: Final = "status.json"
@@ -69,13 +73,17 @@ class Snapshot:
     state: DetectorState
     rules: DetectorConfig
     head: ChainHead
-    problems: Sequence[str]
+    problems: Sequence[Problem]
     standing: GpuConditions = field(default_factory=GpuConditions)
     failures: Sequence[Mapping[str, Any]] = ()
     proven: Mapping[tuple[str, str], LimitStatus] = field(default_factory=dict)
     sight: Sight = field(default_factory=dict)
     growth: Mapping[str, unattributed.Growth] = field(default_factory=dict)
     """Of memory that no process accounts for, by GPU."""
+    peaks: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    """MiB, by pod UID, container and GPU."""
+    utilization: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Percent, by container id and GPU."""
     setup: Mapping[str, Any] = field(default_factory=dict)
     """Flags by which ``gpu-share check --node`` finds what this enforcer uses."""
     edition: int = 0
@@ -102,6 +110,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "time": snapshot.time,
         "enforcing": snapshot.enforcing,
         "problems": list(snapshot.problems),
+        "problemReasons": sorted({str(each.reason) for each in snapshot.problems}),
         "setup": dict(snapshot.setup),
         "auditLog": {"seq": snapshot.head.seq, "hash": snapshot.head.hash},
         "kills": {
@@ -163,6 +172,8 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, UsageByC
         "containerId": quota.container_id,
         "gpu": quota.gpu,
         "usedMib": None if blind else sum(holder.used_mib for holder in holders),
+        "peakMib": snapshot.peaks.get((quota.pod_uid, quota.container, quota.gpu)),
+        "utilizationPercent": snapshot.utilization.get((quota.container_id or "", quota.gpu)),
         "quotaMib": quota.memory_mib,
         "reservedMib": quota.reserved_mib,
         "ceilingMib": quota.ceiling_mib,
@@ -193,7 +204,7 @@ def mps_clients(view: GpuSnapshot | None, quota: Quota) -> int | None:
 def _too_many(quota: Quota, clients: int | None) -> str:
     if clients is None or quota.clients is None or clients <= quota.clients:
         return ""
-    return f"; it has {clients} MPS clients, and its share counts as {quota.clients}"
+    return f"; it has {clients} MPS clients, but its share reserves {quota.clients}"
 
 
 def _sentence(snapshot: Snapshot, quota: Quota, *, blind: bool) -> str:

@@ -91,8 +91,8 @@ def pod_status(
 def _hindrance(gpu: str, reading: UsageByContainer | None, serves: Callable[[str], bool]) -> str:
     """Why a share of that GPU is not ready; empty when it is. NVML's own words may name other tenants' processes."""
     if reading is None:
-        return f"{gpu} cannot be read at the moment"
-    return "" if serves(gpu) else f"the MPS daemon of {gpu} does not take clients at the moment"
+        return f"NVML cannot read {gpu} at the moment"
+    return "" if serves(gpu) else f"the MPS daemon of {gpu} does not accept clients at the moment"
 
 
 def _gpu(seen: Seen, view: GpuSnapshot, quotas: Sequence[Quota]) -> dict[str, Any]:

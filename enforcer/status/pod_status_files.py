@@ -74,6 +74,8 @@ class PodStatusWriter:
         self._pods: tuple[int, Mapping[str, tuple[Quota, ...]]] = 0, {}
         """Of the last edition."""
         self._failing: set[str] = set()
+        self.peaks: Mapping[tuple[str, str, str], int] = {}
+        """MiB that each container used at most, by pod UID, container and GPU. Replaced whole, never changed."""
 
     def notify(self, notice: UserMessage) -> None:
         """Keep a notice for its pod's file and pass it on; never waits and never fails."""
@@ -104,6 +106,7 @@ class PodStatusWriter:
                 if not self._is_current(uid, made_of):
                     peaks = self._peaks_of(uid, seen, quotas)
                     self._put(uid, pod_status(seen, quotas, messages, self._serves, peaks), made_of)
+        self.peaks = {(uid, *place): mib for uid, each in self._peaks.items() for place, mib in each.items()}
 
     def _sorted(self, snapshot: Snapshot) -> Mapping[str, tuple[Quota, ...]]:
         edition, pods = self._pods

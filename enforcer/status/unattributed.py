@@ -113,11 +113,13 @@ def shown(growth: Growth, names: Mapping[str, str]) -> dict[str, Any]:
 
 def _sentence(growth: Growth, ran: Sequence[str] | None, only: str | None) -> str:
     grown = format_mib(growth.mib - growth.from_mib)
-    what = f"{format_mib(growth.mib)} were in use by no process, {grown} more than {growth.samples} samples before"
-    who = "which containers ran kernels meanwhile is not known"
+    what = (
+        f"{format_mib(growth.mib)} are in use by no visible process, {grown} more than {growth.samples} samples before"
+    )
+    who = "the enforcer does not know which containers ran kernels meanwhile"
     if ran is not None:
         more = f" and {len(ran) - NAMED} more" if len(ran) > NAMED else ""
-        who = f"these ran kernels meanwhile: {', '.join(ran[:NAMED]) or 'none'}{more}"
+        who = f"containers that ran kernels meanwhile: {', '.join(ran[:NAMED]) or 'none'}{more}"
     if only is not None:
-        who = f"only {only} ran kernels meanwhile, so it is likely its managed memory (cudaMallocManaged)"
-    return f"{what}; {who}; nobody is killed for it"
+        who = f"only {only} ran kernels meanwhile, so the memory is likely its managed memory (cudaMallocManaged)"
+    return f"{what}; {who}; the enforcer kills no container for this"

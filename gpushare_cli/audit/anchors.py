@@ -60,10 +60,13 @@ def _kept(name: str) -> list[Anchor]:
             lines = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        what = f"no anchor ({why}): write SEQ:HASH, the name of a file with anchors, or cluster"
+        what = (
+            f"neither an anchor nor a readable file ({why}): write SEQ:HASH, the name of a file with anchors, or "
+            "cluster"
+        )
         raise ConfigError(f"--anchor {name[:100]!r} is {what}") from None
     if len(lines) > MAX_BYTES:
-        advice = "keep the anchors of one cluster in it"
+        advice = "split it into one file for each cluster"
         raise ConfigError(f"--anchor {name[:100]!r} has more than {MAX_BYTES} bytes; {advice}")
     return list(_of_lines(name, lines.decode("utf-8-sig", "replace")))
 
@@ -104,7 +107,7 @@ def _events(api: KubeClient, warn: Callable[[str], None]) -> list[dict[str, Any]
     except ClusterError as error:
         if error.status not in HIDDEN:
             raise
-        warn(f"Events may not be read ({sentence(error)}): the anchors of ResourceSlices are compared alone")
+        warn(f"cannot read Events ({sentence(error)}): this command compares only the anchors in ResourceSlices")
         return []
 
 

@@ -21,15 +21,16 @@ from gpushare_cli.audit.anchors import CLUSTER, Anchor
 from gpushare_cli.audit.filters import Record, RecordFilter, printable
 from gpushare_cli.audit.follow import Printer, warn
 from gpushare_cli.audit.log_reader import Reading, Selection, Source, VerifyFinding
-from gpushare_cli.audit.remote import AT_ONCE, AllNodes
+from gpushare_cli.audit.remote import AllNodes
 from gpushare_cli.audit.tail import Tail
+from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.options import add_cluster, add_state
+from gpushare_cli.options import add_cluster, add_enforcers, add_state
 from gpushare_cli.terminal import Colour, Terminal, counted, some, table
 
 ABOUT: Final = (
-    "Read the audit log of this node or of all nodes, and verify that nobody changed it. Exit codes: 0 verified; 1 "
-    "it does not verify, or could not all be read; 2 wrong use, or nothing there to read."
+    "Read the audit logs of this node or of all nodes, and verify that nobody changed them. Exit codes: 0 the logs "
+    "verify; 1 a log does not verify or cannot be read in whole; 2 wrong use, or no audit log exists."
 )
 DOUBTS: Final = 5
 """So many Events are named that do not fit."""
@@ -39,13 +40,19 @@ T = TypeVar("T")
 
 def add_parser(verbs: Any) -> None:
     """Add ``audit`` and what can be done with it."""
-    parser = verbs.add_parser("audit", help="show the audit log and verify its chain", description=ABOUT)
+    parser = verbs.add_parser("audit", help="show the audit log and verify its hash chain", description=ABOUT)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_show(actions.add_parser("show", help="list the records"))
-    _add_follow(actions.add_parser("follow", help="show records as they are written, until interrupted"))
-    _add_export(actions.add_parser("export", help="write the records for other programs"))
-    _add_verify(actions.add_parser("verify", help="check every record and the chain"))
-    add_cluster(actions.add_parser("anchors", help="list what the cluster has seen of every node's log, to be kept"))
+    _add_follow(actions.add_parser("follow", help="show new records until interrupted"))
+    _add_export(actions.add_parser("export", help="write the records as JSON or CSV"))
+    _add_verify(actions.add_parser("verify", help="verify every record and the hash chain"))
+    add_cluster(
+        actions.add_parser(
+            "anchors",
+            help="print the anchors (record number and hash) that the API server "
+            "stores for each node's log; save them for `audit verify --anchor`",
+        )
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,12 +75,14 @@ def _add_follow(parser: Any) -> None:
     _add_everywhere(parser)
     _add_wanted(parser)
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(%(default)s)")
-    parser.add_argument("--for", dest="seconds", metavar="SECONDS", type=_whole, help="end after so long (never)")
+    parser.add_argument(
+        "--for", dest="seconds", metavar="SECONDS", type=_whole, help="stop after this many seconds (default: never)"
+    )
 
 
 def _whole(text: str) -> int:
     if not _NUMBER.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a whole number from 0; give digits alone")
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a whole number from 0; write digits only")
     return int(text)
 
 
@@ -83,35 +92,38 @@ def _add_export(parser: Any) -> None:
     _add_wanted(parser)
     parser.add_argument(
         "--format", choices=["json", "csv", "raw"], default="json",
-        help="json: one record a line, as it stands in the log; csv: a header and a line for each, no cell a formula; "
-        "raw: every line of the log, record or not (%(default)s)",
+        help="json: one record on each line, unchanged; csv: a header and one line for each record, safe for "
+        "spreadsheets; raw: every line of the log, also lines that are not records (default: %(default)s)",
     )  # fmt: skip
 
 
 def _add_verify(parser: Any) -> None:
     _add_log(parser)
-    parser.add_argument("--node", help="whose log it is, where anchors name nodes ($NODE_NAME, else the log says)")
+    parser.add_argument(
+        "--node", help="node of this log, to select its anchors (default: $NODE_NAME, else the node that the log names)"
+    )
     parser.add_argument(
         "--anchor", metavar="ANCHOR", action="append", default=[],
-        help="what the log must still hold: SEQ:HASH as a kill's Event names it, a file of what `audit anchors` "
-        "printed, or the word cluster; may be given again (with -A: cluster)",
+        help="anchor that the log must still contain: SEQ:HASH from the Event of a kill, a file with the output of "
+        "`audit anchors`, or the word cluster; may be repeated (default with -A: cluster)",
     )  # fmt: skip
     _add_everywhere(parser)
 
 
 def _add_log(parser: Any) -> None:
     add_state(parser)
-    parser.add_argument("--log", type=Path, help="a folder of segments, or one segment, copied from elsewhere")
+    parser.add_argument(
+        "--log", type=Path, help="a folder of log segments, or one segment, copied from another machine"
+    )
 
 
 def _add_everywhere(parser: Any) -> None:
     parser.add_argument(
         "--all-nodes", "-A", action="store_true",
-        help="every node's log, through the API server (needs create on pods/exec; follow: get on pods/log)",
+        help="read the logs of all nodes through the API server (needs create on pods/exec; for follow: get on "
+        "pods/log)",
     )  # fmt: skip
-    parser.add_argument(
-        "--enforcer-namespace", metavar="NAMESPACE", help="where the enforcers are; with -A (wherever they are)"
-    )
+    add_enforcers(parser, "; with -A")
     add_cluster(parser)
 
 
@@ -122,10 +134,12 @@ def _add_wanted(parser: Any) -> None:
     parser.add_argument("--node", help="only records of this node")
     parser.add_argument(
         "--kind", type=str.upper, action="append", choices=[str(kind) for kind in Kind], default=[],
-        help="only records of this kind; may be given again",
+        help="only records of this kind; may be repeated",
     )  # fmt: skip
     parser.add_argument("--result", action="append", default=[], help="only records of this result, such as Killed")
-    parser.add_argument("--since", metavar="TIME", help="only newer ones: an age such as 2h or 7d, or a time (UTC)")
+    parser.add_argument(
+        "--since", metavar="TIME", help="only records newer than an age such as 2h or 7d, or than a time in UTC"
+    )
 
 
 def _wanted(args: argparse.Namespace) -> RecordFilter:
@@ -147,9 +161,13 @@ def _pod(args: argparse.Namespace) -> tuple[str | None, str | None]:
     if not slash:
         return args.namespace, args.pod
     if not name or "/" in name:
-        raise ConfigError(f"--pod {args.pod[:100]!r} is no [NAMESPACE/]POD; write it like team-a/trainer or trainer")
+        raise ConfigError(
+            f"--pod {args.pod[:100]!r} is not [NAMESPACE/]POD; write for example team-a/trainer or trainer"
+        )
     if args.namespace not in {None, namespace}:
-        raise ConfigError(f"--pod {args.pod[:100]!r} names another namespace than --namespace; leave one of them out")
+        raise ConfigError(
+            f"--pod {args.pod[:100]!r} names another namespace than --namespace; give only one of the two"
+        )
     return namespace, name
 
 
@@ -161,7 +179,9 @@ def _folder(args: argparse.Namespace) -> Path:
 def _local(args: argparse.Namespace) -> Source:
     source = log_reader.local(_folder(args))
     if args.log is not None and not source.parts:
-        raise ConfigError(f"no audit log in {args.log}: no file kills-*.jsonl is there; name the folder that has them")
+        raise ConfigError(
+            f"--log {args.log} contains no file kills-*.jsonl; name the folder with the segments of the audit log"
+        )
     return source
 
 
@@ -172,7 +192,9 @@ def _check_asked(args: argparse.Namespace) -> None:
     for name, useful in (("enforcer_namespace", everywhere), ("kubeconfig", asked), ("context", asked)):
         if getattr(args, name, None) is not None and not useful:
             option = "--" + name.replace("_", "-")
-            raise ConfigError(f"{option} is about a cluster, and only this machine is asked; add -A or leave it out")
+            raise ConfigError(
+                f"{option} selects a cluster, but this command reads only this machine; add -A or remove {option}"
+            )
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -213,7 +235,9 @@ def _exported(source: Source, wanted: RecordFilter, *, csv: bool) -> Selection:
 
 def _raw(args: argparse.Namespace, wanted: RecordFilter) -> int:
     if wanted != RecordFilter() or args.all_nodes:
-        raise ConfigError("--format raw writes every line of one log; leave filters and -A out, or use --format json")
+        raise ConfigError(
+            "--format raw exports one log without filters; remove the filters and -A, or use --format json"
+        )
     sys.stdout.flush()
     for part in _local(args).parts:
         sys.stdout.buffer.writelines(part.lines())
@@ -240,7 +264,9 @@ def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = 
 
 def _check_no_copy(args: argparse.Namespace) -> None:
     if args.log is not None:
-        raise ConfigError("--log names a copy on this machine and -A asks every node; leave one of them out")
+        raise ConfigError(
+            "--log reads a copy on this machine and -A reads the logs of all nodes; give only one of the two"
+        )
 
 
 def _api(args: argparse.Namespace) -> KubeClient:
@@ -265,12 +291,14 @@ def _verify(args: argparse.Namespace) -> int:
         source = _local(args)
         return _say(_compared(Source(_node(args, source, known), source.parts), known), asked=bool(args.anchor))
     if args.node is not None:
-        raise ConfigError("--node says whose log one is and -A asks every node; leave one of them out")
+        raise ConfigError(
+            "--node names the node of one log and -A reads the logs of all nodes; give only one of the two"
+        )
     read = _each(args, lambda source: _compared(source, known))
     codes = [_say(finding, asked=True) for _, finding in read.found]
     silent = {each.node for each in known if not each.hint} - {"", *(source.node for source, _ in read.found)}
     for node in sorted(silent):
-        warn(f"node {printable(node)}: there are anchors of its log, and it could not be read")
+        warn(f"node {printable(node)}: the cluster has anchors of this node's log, but the log could not be read")
     return max([*codes, _code(read, []), NOT_FINE if silent else FINE])
 
 
@@ -300,7 +328,7 @@ def _say(finding: VerifyFinding, *, asked: bool) -> int:
     whose = f"{printable(finding.source.node)}: " if asked and finding.source.node else ""
     if finding.problem is not None:
         terminal.say(f"{whose}{terminal.paint('broken', Colour.RED)}: {finding.problem}")
-        where = "before the broken one" if result.problem is not None else "while no anchor is compared"
+        where = "before the broken record" if result.problem is not None else "without a comparison with anchors"
         terminal.say(f"{counted(result.records, 'record', _HOLD)} {where}")
         return NOT_FINE
     segments = counted(len(finding.source.parts), "segment")
@@ -310,20 +338,22 @@ def _say(finding: VerifyFinding, *, asked: bool) -> int:
     terminal.say(f"{whose}{terminal.paint('ok', Colour.GREEN)}: {holds}")
     terminal.say(f"head {result.head}")
     for doubt in _doubts(finding):
-        terminal.say(f"{whose}{terminal.paint('look into it', Colour.YELLOW)}: {printable(doubt)}")
+        terminal.say(f"{whose}{terminal.paint('warning', Colour.YELLOW)}: {printable(doubt)}")
     if not result.records:
-        terminal.say("no record was written yet, or all were removed: only an anchor tells which")
+        terminal.say(
+            "the log has no records: none was written yet, or all were removed. Verify with an anchor to know which"
+        )
     elif asked and not finding.compared:
-        terminal.say(f"nothing to compare it with: {_no_anchor(finding)}")
+        terminal.say(f"no anchor to compare the log with: {_no_anchor(finding)}")
         return NOT_FINE
     return FINE
 
 
 def _no_anchor(finding: VerifyFinding) -> str:
     if finding.older:
-        return "the anchors name what stood before its first record; take a later one"
-    node = finding.source.node or "unknown, name it with --node"
-    return f"there is no anchor of this log (its node: {printable(node)})"
+        return "all anchors are older than the first record of the log; give a later anchor"
+    node = finding.source.node or "unknown; name the node with --node"
+    return f"the cluster or file has no anchor for this log (node: {printable(node)})"
 
 
 def _doubts(finding: VerifyFinding) -> Iterator[str]:
@@ -331,17 +361,24 @@ def _doubts(finding: VerifyFinding) -> Iterator[str]:
     if finding.doubts:
         yield _unheld(finding.doubts)
     if finding.source.node and finding.node_in_log not in {"", finding.source.node}:
-        yield f"its last record is of node {finding.node_in_log}: the log of another node, unless this one was renamed"
+        yield f"the last record names node {finding.node_in_log}: this is the log of another node, or the node was "
+        "renamed"
 
 
 def _unheld(doubts: Sequence[str]) -> str:
-    named = f"{some(doubts, DOUBTS)} named records that this log does not hold"
-    return f"{named}; whoever may write Events there can make that up, so they are not anchors"
+    named = f"{some(doubts, DOUBTS)} name records that this log does not contain"
+    return f"{named}; every user who may create Events can forge them, so they do not count as anchors"
 
 
 def _anchors(args: argparse.Namespace) -> int:
     found = anchors.in_cluster(_api(args), warn)
     for each in sorted(found, key=lambda each: (each.node, each.head.seq)):
         line = f"{each.node} {each.head} {each.source}"
-        print(printable(f"# {line}: no anchor, whoever may write Events there can make it up" if each.hint else line))
+        print(
+            printable(
+                (f"# {line}: not an anchor, because every user who may create Events can forge it")
+                if each.hint
+                else line
+            )
+        )
     return FINE

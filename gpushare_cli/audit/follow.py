@@ -14,11 +14,11 @@ from typing import Final
 from enforcer.audit.record import read
 from gpushare.errors import ClusterError, GpuShareError, RecordError
 from gpushare.kube_client import KubeClient
+from gpushare_cli import enforcer_pods
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import filters, remote
 from gpushare_cli.audit.filters import Record, RecordFilter, printable
 from gpushare_cli.audit.log_reader import Selection, missing, seq_of
-from gpushare_cli.audit.remote import EnforcerPod
 from gpushare_cli.audit.tail import Tail
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.terminal import Terminal, cell
@@ -30,7 +30,7 @@ REFRESH_SECONDS: Final = 30.0
 """After this time the pods of the enforcer are listed again, for new nodes and replaced pods."""
 MAX_WAITING: Final = 1000
 """If this many lines wait to be shown, no more are read."""
-NOT_PRINTED: Final = "not in the pod's log; 'gpu-share audit show -A' reads them from the node"
+NOT_PRINTED: Final = "missing in the enforcer pod's log; read the node's audit log with 'gpu-share audit show -A'"
 Item = bytes | ClusterError
 
 
@@ -84,7 +84,7 @@ def follow_all_nodes(
     """Follow the logs of all nodes, also of nodes that come later, until that time (monotonic clock, seconds).
 
     Raises:
-        GpuShareError: the enforcers cannot be found, see ``remote.find_enforcers``, or do not print their records.
+        GpuShareError: the enforcers cannot be found, see ``find_enforcers``, or do not print their records.
     """
     streams = _Streams(api, namespace)
     nodes: dict[str, _Node] = {}
@@ -123,15 +123,17 @@ class _Streams:
                 self._start()
 
     def _start(self) -> None:
-        enforcers = remote.find_enforcers(self._api, self._namespace)
+        enforcers = enforcer_pods.find_enforcers(self._api, self._namespace)
         if any(enforcer.silent for enforcer in enforcers):
-            raise GpuShareError("the enforcers print no records (--audit-to=none); use 'gpu-share audit show -A'")
+            raise GpuShareError(
+                "the enforcers do not print audit records (--audit-to=none); use 'gpu-share audit show -A'"
+            )
         for enforcer in enforcers:
             if enforcer.pod not in self._pods:
                 self._pods.add(enforcer.pod)
                 threading.Thread(target=self._read, args=[enforcer], name=f"log of {enforcer.pod}", daemon=True).start()
 
-    def _read(self, enforcer: EnforcerPod) -> None:
+    def _read(self, enforcer: enforcer_pods.EnforcerPod) -> None:
         """Read one pod's log until the pod is gone, from its start each time."""
         while not self.stopped.is_set():
             try:
@@ -162,11 +164,11 @@ class _Node:
         """Show a line if it is a record that is new and asked for; report an error once until the log is read again."""
         if isinstance(item, ClusterError):
             if not self._failed:
-                self._warn(f"its log cannot be followed: {sentence(item)}; retrying")
+                self._warn(f"cannot follow the log of the enforcer pod: {sentence(item)}; retrying")
             self._failed = True
             return
         if self._failed:
-            self._warn("its log is followed again")
+            self._warn("the log of the enforcer pod is readable again")
         self._failed = False
         with suppress(RecordError):  # a line of the enforcer's own log
             self._show(item, read(item))

@@ -23,7 +23,9 @@ LOOKS: Final = 10
 LOOK_SECONDS: Final = 0.05
 ENDLESS: Final = 1024
 """After so many pieces of one line without end the rest of a part is left alone: it is no log."""
-REMOVED: Final = "not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'"
+REMOVED: Final = (
+    "missing: the enforcer removed the oldest records, or somebody deleted them; run 'gpu-share audit verify'"
+)
 _SEQ: Final = Pattern(rb'\{"seq":(\d{1,15}),', 23)
 _HASH_BYTES: Final = len('"hash":"sha256:"}\n') + 64
 _HASH: Final = Pattern(rb'"hash":"(sha256:[0-9a-f]{64})"\}\n', _HASH_BYTES)
@@ -61,10 +63,12 @@ def local(folder: Path, node: str = "") -> Source:
         alone = folder.is_file()
         files = [folder] if alone else segments(folder)
     except PermissionError as error:
-        message = f"permission denied reading {folder}: {error.strerror}; run as root or as the directory's owner"
+        message = f"permission denied reading {folder}: {error.strerror}; run as root or as the folder's owner"
         raise ConfigError(message) from error
     except OSError as error:
-        raise ConfigError(f"no audit log in {folder}: {error.strerror}; name one with --state or --log") from error
+        raise ConfigError(
+            f"no audit log in {folder}: {error.strerror}; name its folder with --state or --log"
+        ) from error
     return Source(node, tuple(LogPart(str(printable(file.name)), _lines(file), not alone) for file in files))
 
 
@@ -76,7 +80,7 @@ def _lines(file: Path) -> Callable[[], Iterator[bytes]]:
             yield from lines_of(file, _patience())
         except OSError as error:
             gone = isinstance(error, FileNotFoundError) and not os.path.lexists(file)
-            why = "was removed while the log was read, as old segments are; run it again"
+            why = "was removed during the read, as the enforcer does with old segments; run the command again"
             raise RecordError(f"{name} {why if gone else f'cannot be read: {error.strerror}'}") from error
 
     return read
@@ -146,7 +150,10 @@ class Reading:
                 if endless > ENDLESS:
                     break
             if self.lines == self._begins[-1][0]:
-                why = f" is empty, and not named as record {self._next} wants it: emptied, renamed or put there"
+                why = (
+                    f" is empty, and its name does not match the next record {self._next}: the file was emptied, "
+                    "renamed or added"
+                )
                 self._name_says(part, self._next, why)
 
     def place(self, line: int) -> str:
@@ -165,7 +172,11 @@ class Reading:
             self._note_head(seq - 1, _PREV.fullmatch(line[-_PREV_BYTES:]))
         self._next, self._last = seq + 1, line
         if number == 1:
-            self._name_says(part, seq, f":1: begins with record {seq}: the file was renamed or moved")
+            self._name_says(
+                part,
+                seq,
+                f":1: starts with record {seq}, which does not match the file name: the file was renamed or moved",
+            )
         if seq in self._wanted:
             self._note_head(seq, _HASH.fullmatch(line[-_HASH_BYTES:]))
 
@@ -289,7 +300,7 @@ def _placed(reading: Reading, result: VerifyResult) -> str:
 
 def _missing(reading: Reading, result: VerifyResult, head: ChainHead, who: str) -> str:
     if head.seq > result.head.seq:
-        end = f"the log ends at record {result.head.seq}, the anchor is record {head.seq}: its tail was cut off"
+        end = f"the log ends at record {result.head.seq}, but the anchor is record {head.seq}: the log was truncated"
         return f"{reading.place(reading.lines + 1)}: {end} ({who})"
     where = reading.place(reading.at.get(head.seq, 1))
-    return f"{where}: record {head.seq} is not the one the anchor names: the log was replaced ({who})"
+    return f"{where}: record {head.seq} has another hash than the anchor: the log was replaced ({who})"

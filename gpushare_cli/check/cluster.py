@@ -22,6 +22,7 @@ from gpushare_cli.check import feature_gates, installation, workloads
 from gpushare_cli.check.connection import Ask, Connection
 from gpushare_cli.check.installation import INSTALL, NAMED, as_shipped
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
+from gpushare_cli.check.taint_rules import taint_rules
 from gpushare_cli.check.trial import trial
 from gpushare_cli.terminal import counted, some
 
@@ -85,6 +86,7 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
         ("versions", workloads.versions),
         ("nodes that share their GPUs", workloads.unsliced),
         ("GPUs published", published),
+        ("DeviceTaintRules", taint_rules),
         ("GPUs left out", left_out),
         ("GPUs of two drivers", contended),
         ("namespaces that opted in", opted_in),

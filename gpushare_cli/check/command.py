@@ -52,7 +52,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "check",
-        help="find out whether this machine and this cluster are ready",
+        help="check whether this node and the cluster are ready for gpu-share",
         description="Ask the cluster and this machine what gpu-share needs of them, and try a sharing pod by dry run. "
         "Exit code 1 if anything is wrong.",
     )

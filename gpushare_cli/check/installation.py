@@ -75,7 +75,7 @@ def installation(api: KubeClient) -> Installation:
 
     No labels of other namespaces are searched: a tenant can write those.
     """
-    namespace = _namespace(api)
+    namespace = release_namespace(api)
     named = api.list(path(APPS_V1, "deployments", namespace=namespace), labelSelector=workload("webhook"))[0]
     found = [each for each in named if text(mapping(each, "metadata"), "name") == DEPLOYMENT]
     if not found:
@@ -90,7 +90,7 @@ def installation(api: KubeClient) -> Installation:
     )
 
 
-def _namespace(api: KubeClient) -> str:
+def release_namespace(api: KubeClient) -> str:
     """Return the namespace of the Service that the API server calls; the usual one while nothing names it."""
     for hook in objects(_find(api, CONFIGURATION) or {}, "webhooks"):
         if named := text(mapping(mapping(hook, "clientConfig"), "service"), "namespace"):

@@ -21,7 +21,7 @@ from gpushare_cli.check import toolkit
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
 from gpushare_cli.options import STATE_DIRECTORY
 from gpushare_cli.terminal import counted
-from gpushare_cli.top import stale
+from gpushare_cli.top.node import stale
 
 MakeResult = Callable[[str], CheckResult]
 CATEGORY: Final = "this machine"

@@ -11,11 +11,13 @@ from gpushare import contract, defaults
 from gpushare.errors import ClusterError, GpuShareError, PolicyDenied, QuantityError
 from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.namespace_policy import NamespacePolicy
+from gpushare.patterns import Search
 from gpushare.quantity import format_mib, parse_memory
 from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.api_errors import lacking, sentence
-from gpushare_cli.check.installation import MIN_MEMORY, Installation, installation
+from gpushare_cli.check.installation import MIN_MEMORY, RESTORE, Installation, installation
 from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
+from gpushare_cli.terminal import clean
 from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
@@ -26,6 +28,23 @@ TRIES: Final = 5
 USED_UP: Final = ("exceeded quota:", "failed quota:")
 """How the API server names a ResourceQuota; a namespace may have the word in its name."""
 OPT_IN: Final = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
+ASKED: Final = f"check.{contract.GROUP}"
+"""The webhook that the API server calls for a dry run in the release's own namespace."""
+REFUSES: Final = "does not share GPUs"
+"""The webhook's answer about a namespace that has not opted in."""
+MAX_REFUSAL: Final = 4096
+"""Characters that are read of a refusal."""
+OUR_CERTIFICATE: Final = Search(
+    r'failed calling webhook "[a-z]{1,9}\.gpu-share\.io".{0,1024}? x509: ([^"]{1,512})', MAX_REFUSAL
+)
+"""Why the API server does not trust the certificate that our webhook presents: name, dates or issuer."""
+SERVING: Final = "gpu-share-webhook-tls"
+"""The Secret with the serving certificate."""
+RENEW: Final = (
+    "gpu-share-certs renews it within ten seconds, and replicas present it within two minutes: kubectl logs -n {0} "
+    "deployment/gpu-share-certs (cert-manager: kubectl describe certificate -n {0} gpu-share-webhook); if they do not, "
+    f"compare the API server's clock, then kubectl delete secret -n {{0}} {SERVING}"
+)
 LOOK: Final = "see the webhook's log, and which other webhooks change pods: kubectl get mutatingwebhookconfigurations"
 RESTRICTED: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
@@ -71,7 +90,20 @@ def trial(api: KubeClient, named: str | None) -> CheckResult:
         if results[-1].fine:
             return results[-1]
     wrong = [each for each in results if each.level is Level.WRONG]
-    return next(iter(wrong or results), None) or warning("not tried: no namespace has opted in", OPT_IN)
+    return next(iter(wrong or results), None) or _reached(api, found)
+
+
+def _reached(api: KubeClient, found: Installation) -> CheckResult:
+    """Try the release's own namespace, where no pod shares a GPU: the webhook has to refuse the dry run."""
+    if not found.comparable:
+        return warning("not tried: no namespace has opted in", OPT_IN)
+    try:
+        api.create(path(CORE_V1, "pods", namespace=found.namespace), probe(USUAL_MIB), dryRun="All")
+    except ClusterError as error:
+        if REFUSES not in error.message or ASKED not in error.message:
+            return _refused(error, found.namespace, found)
+        return warning("no sharing pod tried, because no namespace has opted in; the webhook answers", OPT_IN)
+    return failed(f"the webhook was not asked about a dry run in namespace {found.namespace}", RESTORE)
 
 
 def _named(api: KubeClient, name: str) -> CheckResult:
@@ -116,7 +148,7 @@ def _tried(api: KubeClient, where: Tried, found: Installation) -> CheckResult:
         took = f"{(time.monotonic() - begun) * 1000:.0f} ms"
         detail = "; ".join(filter(None, (f"rewritten in namespace {where.namespace} (dry run, {took})", where.terms())))
     except GpuShareError as error:
-        return _refused(error, where.namespace)
+        return _refused(error, where.namespace, found)
     if flaws:
         return failed(
             f"the pod is not as the webhook writes it, in namespace {where.namespace}: {'; '.join(flaws)}", LOOK
@@ -124,11 +156,15 @@ def _tried(api: KubeClient, where: Tried, found: Installation) -> CheckResult:
     return ok(detail)
 
 
-def _refused(error: GpuShareError, namespace: str) -> CheckResult:
+def _refused(error: GpuShareError, namespace: str, found: Installation) -> CheckResult:
     """Describe why no sharing pod can be created. Raises the error where the user may not create pods."""
     if isinstance(error, ClusterError) and lacking(error) is not None:
         raise error
     detail = f"refused in namespace {namespace}: {sentence(error)}"
+    if (why := OUR_CERTIFICATE.search(error.message[:MAX_REFUSAL])) is not None:
+        where = f"Secret {found.namespace}/{SERVING}"
+        said = f"refused in namespace {namespace}: the API server does not accept the webhook's serving certificate"
+        return failed(f"{said} ({where}): {clean(why[1])}", RENEW.format(found.namespace))
     if (
         isinstance(error, ClusterError)
         and error.status == HTTPStatus.FORBIDDEN

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ MAX_REPORT: Final = 16 * 1024
 """Characters of an enforcer's report that are parsed."""
 FINISHED: Final = ("Succeeded", "Failed")
 RELEASE: Final = Pattern(r"(\d{1,6})\.(\d{1,6})\.\d{1,6}", 64)
-BREAKER: Final = "see who is over quota and why (gpu-share top), then run gpu-share breaker --reset on that node"
+BREAKER: Final = "see who is over quota and why (gpu-share top -A), then run gpu-share breaker --node NODE --reset"
 SKEW: Final = "upgrade: enforcers may be of the webhook's release or of the one before"
 SHARING: Final = f"{contract.MANAGED_LABEL}=true"
 LABEL: Final = f"kubectl label node NAME {contract.NODE_LABEL}=true"
@@ -38,12 +38,14 @@ LABEL: Final = f"kubectl label node NAME {contract.NODE_LABEL}=true"
 class EnforcerReport:
     """What an enforcer wrote into the annotation of its node's ResourceSlice; see ``contract.ENFORCER``.
 
-    ``breaker`` is since when the circuit breaker is open, ``None`` while it is closed.
+    ``breaker`` is since when the circuit breaker is open, ``None`` while it is closed; ``breaker_reason`` why, empty
+    where that is unknown.
     """
 
     version: str
     enforcing: bool = True
     breaker: str | None = None
+    breaker_reason: str = ""
     audit_log: str = ""
     problems: tuple[str, ...] = ()
 
@@ -159,6 +161,7 @@ def _report(item: Object) -> EnforcerReport | None:
         version=clean(text(read, "version")),
         enforcing=read.get("enforcing") is not False,
         breaker=None if read.get("breaker") is None else clean(str(read["breaker"])),
+        breaker_reason=clean(text(read, "breakerReason")),
         audit_log=clean(text(read, "auditLog")),
         problems=tuple(clean(str(each)) for each in problems) if isinstance(problems, list) else (),
     )
@@ -171,13 +174,20 @@ def reported(api: KubeClient) -> CheckResult:
     if wrong:
         hint = BREAKER if any(each and each.breaker is not None for each in found.values()) else "see that node's log"
         return failed("; ".join(wrong), hint)
-    silent = [node for node, report in found.items() if report is None]
-    if silent:
-        return warning(f"no report from {some(silent, NAMED)}", "an enforcer writes it within seconds of its start")
+    if silent := [node for node, report in found.items() if report is None]:
+        return _unreported(silent, labelled(api))
     idle = [node for node, report in found.items() if report and not report.enforcing]
     if idle:
         return warning(f"containers over quota are not killed on {some(idle, NAMED)}", "chart value enforcer.enforce")
     return ok("no problems, audit logs writable, circuit breakers closed" if found else "none yet")
+
+
+def _unreported(silent: Sequence[str], wanted: Mapping[str, bool]) -> CheckResult:
+    """Say whose report is missing or damaged; ``wanted``: whether each labelled node is Ready."""
+    here = [node for node in silent if wanted.get(node)]
+    hint = "an enforcer writes it within seconds of its start: see its log; gpu-share check --node in its pod"
+    answer = failed if here else warning
+    return answer(f"no report, or a damaged one, of {some(here or silent, NAMED)}", hint)
 
 
 def _grave(report: EnforcerReport) -> Iterator[str]:
@@ -224,13 +234,13 @@ def supported(webhook: tuple[int, int] | None, enforcer: tuple[int, int] | None)
 
 
 def unsliced(api: KubeClient) -> CheckResult:
-    """Name the labelled nodes that publish no GPU."""
+    """Name the labelled nodes that publish no device: without a GPU that is seen, a slice is empty."""
     names = labelled(api)
     if not names:
         return warning("none", LABEL)
-    publishing: Mapping[str, object] = reports(api)
+    publishing = {text(mapping(item, "spec"), "nodeName") for item in slices(api) if objects(item["spec"], "devices")}
     silent = [name for name, ready in names.items() if ready and name not in publishing]
     if silent:
-        detail = f"{len(names)}; without a ResourceSlice: {some(silent, NAMED)}"
+        detail = f"{len(names)}; without a device in a ResourceSlice: {some(silent, NAMED)}"
         return failed(detail, "run gpu-share check --node in their enforcers")
     return ok(str(len(names)))

@@ -15,7 +15,7 @@ from gpushare.kube_client import KubeClient, namespace_of
 from gpushare.quantity import format_mib
 from gpushare.raw_objects import Object
 from gpushare.reasons import Reason
-from gpushare_cli import node_status, top
+from gpushare_cli import node_status
 from gpushare_cli.explain import pod, workload
 from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.explanation import PodExplanation, WorkloadExplanation
@@ -29,6 +29,7 @@ from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, pods
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use
 from gpushare_cli.options import STATE_DIRECTORY, add_cluster, pod_name
 from gpushare_cli.terminal import NOT_AVAILABLE, some, table
+from gpushare_cli.top.node import stale
 from webhook.mutation.podview import read_pod
 from webhook.mutation.resourceclaims import template_for
 
@@ -49,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "explain",
-        help="say what was or would be done to a pod, and why",
+        help="explain what gpu-share did or would do with a pod, and why",
         description="Say what a pod of the cluster asked for, what it was given and what was done to it; which pods a "
         "workload has, and why not more; what would be done to the pods of a manifest (-f); or, on a node, what its "
         "enforcer thinks of a pod (--state).",
@@ -184,7 +185,7 @@ def _request(container: Mapping[str, Any]) -> str | None:
 
 def _on_node(args: argparse.Namespace) -> int:
     status = node_status.load(args.state)
-    if old := top.stale(status):
+    if old := stale(status):
         print(f"gpu-share: {old}", file=sys.stderr)
     found = [(gpu, use) for gpu in status.gpus for use in gpu.uses if _names(args, use)]
     if not found:

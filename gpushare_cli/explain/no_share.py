@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from gpushare import contract, defaults, namespace_policy
+from gpushare import contract, namespace_policy
 from gpushare.errors import PolicyDenied, Problem
 from gpushare.pod_claims import claim_names
 from gpushare.raw_objects import Object, mapping
@@ -18,8 +18,7 @@ from webhook.mutation.mutate import Mutation
 
 Judge = Callable[[Mapping[str, Any], str], Mutation]
 """The webhook's decision on a pod in a namespace; raises ``PolicyDenied``."""
-EXCLUDED: Final = frozenset({"kube-system", defaults.SYSTEM_NAMESPACE})
-"""Namespaces that the chart's webhook never sees, whatever their labels: the cluster's own, and that of gpu-share."""
+KUBE_SYSTEM: Final = "kube-system"
 NAMED: Final = 3
 """So many annotations or claims are named."""
 TOO_LATE: Final = (
@@ -34,9 +33,14 @@ def asks(annotations: Object) -> list[str]:
     return [f"{shortened(key)}: {shortened(value)}" for key, value in annotations.items() if contract.is_ours(key)]
 
 
-def closed(namespace: Object | None, name: str) -> Iterator[tuple[str, str]]:
+def is_excluded(name: str, release: str) -> bool:
+    """Tell whether the webhook never sees a namespace, whatever its labels; ``release`` is that of gpu-share."""
+    return name in {KUBE_SYSTEM, release}
+
+
+def closed(namespace: Object | None, name: str, release: str) -> Iterator[tuple[str, str]]:
     """Yield why pods of a namespace get no share, and what to do; nothing where they do, or that is not known."""
-    if name in EXCLUDED:
+    if is_excluded(name, release):
         yield f"namespace {name} is excluded: nothing there is shared", "create the pod in another namespace"
         return
     if namespace is None:
@@ -60,7 +64,7 @@ def why(record: PodRecord, place: PodPlace | None, judge: Judge | None) -> Itera
         place: the same pod as ``gpushare_cli.inject`` finds it.
         judge: the webhook's decision on pods of its namespace; ``None``: it is not computed.
     """
-    reasons = list(closed(record.namespace, record.namespace_name))
+    reasons = list(closed(record.namespace, record.namespace_name, record.release))
     if missing := missing_claims(record):
         reasons += [(f"its ResourceClaims do not exist: {some(missing, NAMED)}", "create them, or the pod again")]
     if contract.MIRROR in record.annotations:

@@ -64,8 +64,8 @@ def obstacles(record: PodRecord) -> Iterator[Finding]:
 
 def _of_placement(record: PodRecord) -> Iterator[Finding]:
     # Claims that people write are shared in each namespace with the label, also where the webhook is never called.
-    excluded = record.namespace_name in no_share.EXCLUDED
-    closed = [] if excluded else no_share.closed(record.namespace, record.namespace_name)
+    excluded = no_share.is_excluded(record.namespace_name, record.release)
+    closed = [] if excluded else no_share.closed(record.namespace, record.namespace_name, record.release)
     yield from (Finding(type=FindingType.OBSTACLE, message=message, hint=hint) for message, hint in closed)
     yield from sizes.too_large(record)
     for condition in objects(record.status, "conditions"):

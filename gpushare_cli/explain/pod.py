@@ -7,12 +7,14 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from gpushare.contract import DRIVER, SIDECAR
+from gpushare.defaults import SYSTEM_NAMESPACE
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.pod_claims import claim_names
 from gpushare.raw_objects import mapping
 from gpushare_cli import node_status
 from gpushare_cli.api_errors import HIDDEN
+from gpushare_cli.check.installation import release_namespace
 from gpushare_cli.explain.kinds import POD, Kind
 from gpushare_cli.explain.pod_record import PodRecord, Usage, container_statuses
 from gpushare_cli.explain.pod_record import claims_of as claims_in
@@ -45,6 +47,11 @@ class Reader:
         return optional(lambda: self.api.get(path(CORE_V1, "namespaces", self.name)))
 
     @cached_property
+    def release(self) -> str:
+        """The namespace of gpu-share; the usual one where the user may not read the webhook configuration."""
+        return optional(lambda: release_namespace(self.api)) or SYSTEM_NAMESPACE
+
+    @cached_property
     def gpus(self) -> tuple[int, ...] | None:
         """MiB of each published GPU; ``None`` where the user may not read ResourceSlices."""
         where = path(RESOURCE_V1, "resourceslices")
@@ -69,7 +76,8 @@ class Reader:
         found = PodRecord(pod=pod, claims=claims, events=events, namespace=self.namespace)
         sized = found.waits_for_node and claims_in(found)
         return PodRecord(
-            pod=pod, claims=claims, events=events, namespace=self.namespace, gpus=self.gpus if sized else None
+            pod=pod, claims=claims, events=events, namespace=self.namespace, gpus=self.gpus if sized else None,
+            release=self.release,
         )  # fmt: skip
 
     def events(self, selector: str) -> list[Object]:

@@ -18,8 +18,6 @@ KILL: Final = "Kill"
 TROUBLE: Final = frozenset({"FailedPrepareDynamicResources", "FailedCreatePodSandBox"})
 NO_CLAIM: Final = "FailedResourceClaimCreation"
 """Ordinary in the moment before the template is there."""
-NOT_READY: Final = "the share of the GPU is not ready"
-"""The sidecar's start-up probe."""
 
 
 def of_enforcer(record: PodRecord) -> list[Object]:
@@ -87,4 +85,4 @@ def _is_trouble(event: Object, record: PodRecord) -> bool:
     if reason == NO_CLAIM:
         named = len(objects(record.spec, "resourceClaims"))
         return record.claims is not None and (len(record.claims) < named or bool(missing_claims(record)))
-    return reason in TROUBLE or (reason == "Unhealthy" and NOT_READY in text(event, "message"))
+    return reason in TROUBLE

@@ -38,7 +38,7 @@ class PodRecord:
     """One pod, its claims by name, its Events and its Namespace; ``None``: the reader may not read them.
 
     ``schedulers`` are the profiles of Kubernetes' own scheduler. ``gpus`` are the MiB of each published GPU; they are
-    read for a pod that waits for a node, and ``None`` where the reader may not.
+    read for a pod that waits for a node, and ``None`` where the reader may not. ``release`` is gpu-share's namespace.
     """
 
     pod: Object
@@ -48,6 +48,7 @@ class PodRecord:
     gpus: Sequence[int] | None = None
     usage: Usage = NO_USAGE
     schedulers: Sequence[str] = defaults.SCHEDULER_NAMES
+    release: str = defaults.SYSTEM_NAMESPACE
 
     @property
     def metadata(self) -> Object:
@@ -135,7 +136,7 @@ def first_pod_of(record: PodRecord, claim: Object) -> Object:
 
 def has_share(record: PodRecord) -> bool:
     """Tell whether a pod has a share of a GPU, or is to have one; also by a claim that its owner wrote."""
-    return any(map(is_our_claim, objects(record.spec, "resourceClaims"))) or any(map(_is_ours, claims_of(record)))
+    return any(map(is_our_claim, objects(record.spec, "resourceClaims"))) or any(map(is_ours, claims_of(record)))
 
 
 def requested(claim: Object, name: str = "") -> Iterator[tuple[str, Object]]:
@@ -152,7 +153,7 @@ def shortened(value: object) -> str:
     return whole if len(whole) <= MAX_VALUE else whole[: MAX_VALUE - 3] + "..."
 
 
-def _is_ours(claim: Object) -> bool:
+def is_ours(claim: Object) -> bool:
     """Tell whether a claim holds devices of ours, or asks for a GPU of ours; the scheduler's say no amount."""
     results = objects(mapping(mapping(mapping(claim, "status"), "allocation"), "devices"), "results")
     if any(each.get("driver") == contract.DRIVER for each in results):

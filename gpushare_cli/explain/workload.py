@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from gpushare import defaults
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.explain.kinds import CRON_JOB, DEPLOYMENT, JOB, REPLICA_SET, Kind
@@ -26,7 +27,7 @@ class WorkloadRecord:
     """A workload, its first pods (``found`` is how many there are), and the Events about pods that were refused.
 
     ``place`` is its pod template, ``owned`` are the ReplicaSets or Jobs it made. ``claims`` are the claims and claim
-    templates that the pod template names. ``None``: the user may not read it.
+    templates that the pod template names. ``release`` is gpu-share's namespace. ``None``: the user may not read it.
     """
 
     kind: Kind
@@ -38,6 +39,7 @@ class WorkloadRecord:
     refused: Sequence[Object] | None
     owned: Sequence[Object] = ()
     claims: Sequence[Object] = ()
+    release: str = defaults.SYSTEM_NAMESPACE
 
 
 def recorded(api: KubeClient, kind: Kind, namespace: str, name: str) -> WorkloadRecord:
@@ -59,7 +61,7 @@ def recorded(api: KubeClient, kind: Kind, namespace: str, name: str) -> Workload
         kind=kind, workload=workload, place=place, namespace=reader.namespace,
         pods=[reader.record(each) for each in first], found=found,
         refused=None if events is None else [each for each in events if _about(each) in owners], owned=owned,
-        claims=list(_claims(api, namespace, place)),
+        claims=list(_claims(api, namespace, place)), release=reader.release,
     )  # fmt: skip
 
 

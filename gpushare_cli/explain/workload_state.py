@@ -30,7 +30,7 @@ def explain_workload(record: WorkloadRecord, judge: Judge) -> WorkloadExplanatio
         no_share.asks(mapping(mapping(record.place.pod, "metadata"), "annotations"))
     )
     wanted, short = wanted_pods(record), _is_short(record)
-    shut = list(no_share.closed(record.namespace, namespace)) if asks else []
+    shut = list(no_share.closed(record.namespace, namespace, record.release)) if asks else []
     refused = list(_refused(record)) if short else []
     by_events = any(each.type is FindingType.REFUSED for each in refused)
     template = [] if record.place is None or decision is None else _of_template(

@@ -40,18 +40,18 @@ class Counts(Protocol):
 
 
 _DESCRIPTION: Final = f"""\
-Rewrite pods that ask for a share of a GPU, wherever they are in a manifest: Pods, Deployments, StatefulSets,
+Rewrite pods that request a share of a GPU, in all objects of a manifest: Pods, Deployments, StatefulSets,
 DaemonSets, ReplicaSets, Jobs, CronJobs, lists of them; with --pod-at in objects of other APIs as well. Everything
 else comes out exactly as it went in.
 
-Namespace documents in the stream supply the defaults and ceilings of their pods. Nothing is written when any pod
-is refused; all problems of all pods are listed, each with document and field.
+Namespace documents in the input set the defaults and maximums of their pods. If a pod is denied, inject writes no
+output and lists all problems of all pods, each with document and field.
 
   gpu-share inject -f app.yaml | kubectl apply -f -
   helm template . | gpu-share inject -f - -o diff
   gpu-share inject -R -f manifests/ -f more.yaml
 
-A pod asks by its annotations, for example {contract.MEMORY}: 4Gi and {contract.COMPUTE}: 25%.
+A pod requests a share by its annotations, for example {contract.MEMORY}: 4Gi and {contract.COMPUTE}: 25%.
 """
 
 
@@ -59,41 +59,53 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "inject",
-        help="rewrite manifests as the webhook would, without a cluster",
+        help="rewrite pods in manifests as the webhook does, without a cluster",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    what = "manifest, YAML or JSON, or a folder of such files; - is stdin; may be given several times"
+    what = "YAML or JSON manifest, or a folder of manifests; - reads standard input; may be repeated"
     parser.add_argument("-f", "--filename", required=True, action="append", metavar="FILE", help=what)
-    parser.add_argument("-R", "--recursive", action="store_true", help="take what folders within a folder hold as well")
+    parser.add_argument("-R", "--recursive", action="store_true", help="also read the files in subfolders")
     parser.add_argument(
         "-o",
         "--output",
         choices=("yaml", "json", "patch", "diff"),
-        help="default: each document in the format it came in",
+        help="output format (default: the format of each input document)",
     )
-    what = "where objects of other APIs have pod templates, such as spec.workerGroupSpecs[*].template"
+    what = "field of a pod template in objects of other APIs, such as spec.workerGroupSpecs[*].template"
     parser.add_argument("--pod-at", metavar="PATH", action="append", default=[], help=what)
-    parser.add_argument("--templates", action="store_true", help="add the ResourceClaimTemplates the pods name")
+    parser.add_argument(
+        "--templates", action="store_true", help="add the ResourceClaimTemplates that the pods reference"
+    )
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="of a diff")
     add_policy_options(parser)
 
 
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
     """Add what a decision depends on besides the pod: the namespace, and the operator's settings."""
-    parser.add_argument("-n", "--namespace", metavar="NAME", help="namespace of pods that name none")
+    parser.add_argument("-n", "--namespace", metavar="NAME", help="namespace of pods without metadata.namespace")
     parser.add_argument(
-        "--namespaces", metavar="FILE", action="append", default=[], help="Namespace objects with their policy"
+        "--namespaces",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="file with Namespace objects; their annotations set the policy for their pods",
     )
-    group = parser.add_argument_group("settings", "as on the webhook; by default from its GPU_SHARE_* variables")
+    group = parser.add_argument_group(
+        "settings", "the webhook's setting of this name (default: the webhook's GPU_SHARE_* variables)"
+    )
     group.add_argument("--image", help="image of the sidecar")
     group.add_argument("--min-memory", metavar="QUANTITY", help="smallest share")
     group.add_argument("--max-memory", metavar="QUANTITY", help="largest share")
     group.add_argument("--runtime-class", metavar="NAME", help="runtimeClassName of sharing pods")
-    group.add_argument("--several-gpus", choices=("allow", "refuse"), help="whether a container may have several GPUs")
-    group.add_argument("--root-tenants", choices=("allow", "refuse"), help="whether sharing pods may run as root")
+    group.add_argument(
+        "--several-gpus", choices=("allow", "refuse"), help="whether a container may request several GPUs"
+    )
+    group.add_argument("--root-tenants", choices=("allow", "refuse"), help="whether pods with a share may run as root")
     group.add_argument("--scheduler-name", metavar="NAME", action="append", help="profile of Kubernetes' scheduler")
-    group.add_argument("--across-nodes", choices=ACROSS_NODES, help="nodes that sharing pods prefer")
+    group.add_argument(
+        "--across-nodes", choices=ACROSS_NODES, help="nodes that the scheduler prefers for pods with a share"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -170,7 +182,10 @@ def _telling(closed: frozenset[str], judged: Judge) -> Judge:
         decision = judged(pod, namespace)
         if namespace not in closed or decision.reason not in rewrite.SHARES:
             return decision
-        warning = f'namespace {namespace} lacks the label {contract.NAMESPACE_LABEL}: "true"; nothing is shared there'
+        warning = (
+            f'namespace {namespace} lacks the label {contract.NAMESPACE_LABEL}: "true", so the webhook gives its '
+            "pods no shares"
+        )
         return replace(decision, warnings=(*decision.warnings, warning))
 
     return decided
@@ -208,7 +223,7 @@ def unmatched(results: Iterable[Result], args: argparse.Namespace) -> Iterator[s
     found = [place.path[len(place.owner_path) :] for place in places]
     for path, steps in zip(args.pod_at, paths(args), strict=True):
         if not any(pod_paths.matches(steps, each) for each in found):
-            yield f"warning: --pod-at {path}: no object that asks for a share has a pod template there"
+            yield f"warning: --pod-at {path}: no object with a share request has a pod template at this path"
 
 
 def made_later(results: Iterable[Result], at: Sequence[Steps] = ()) -> Iterator[str]:
@@ -225,7 +240,8 @@ def made_later(results: Iterable[Result], at: Sequence[Steps] = ()) -> Iterator[
 def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:
     """Say that nothing was to be done: whoever calls this mostly believes otherwise."""
     if all(change.reason is Reason.NO_SHARE for result in results for change in result.changes):
-        yield f"nothing to rewrite: no Pod or workload known here has {contract.MEMORY} or another annotation of ours"
+        yield f"nothing to rewrite: no Pod and no pod template of a known workload has {contract.MEMORY} or another "
+        "share annotation"
 
 
 def _mib(option: str, text: str | None) -> int | None:

@@ -31,10 +31,12 @@ HANDS_ON: Final = frozenset({("serving.kserve.io", "InferenceService")})
 """Those that give their own annotations to their pods."""
 _OWN: Final = ("metadata", "annotations")
 _LATER: Final = (
-    "inject leaves it as it is; its pods are rewritten when they are created, in opted-in namespaces. "
-    "--pod-at PATH rewrites its pod templates here"
+    "inject does not change this object; the webhook rewrites its pods at creation, in opted-in namespaces. To "
+    "rewrite its pod templates here, give --pod-at PATH"
 )
-_MISPLACED: Final = f"its own annotations ask for nothing; move those of {contract.GROUP} to its pod template"
+_MISPLACED: Final = (
+    f"annotations on the object itself request no share; move the {contract.GROUP} annotations to its pod template"
+)
 
 
 def notes(value: Any, at: Sequence[Steps] = ()) -> Iterator[str]:

@@ -57,8 +57,8 @@ def documents(of: Iterable[tuple[str, str]]) -> list[Document]:
 def _within(folder: str, recursive: bool) -> list[str]:  # noqa: FBT001 - a flag of the command line, passed on
     files = sorted(file for file in _walk(folder, recursive) if file.suffix in SUFFIXES)
     if not files:
-        inner = "" if recursive else "; -R looks into its folders as well"
-        raise ConfigError(f"{folder} holds no file that ends in {', '.join(SUFFIXES)}{inner}")
+        inner = "" if recursive else "; to read its subfolders too, give -R"
+        raise ConfigError(f"{folder} contains no file that ends in {', '.join(SUFFIXES)}{inner}")
     return [str(file) for file in files]
 
 

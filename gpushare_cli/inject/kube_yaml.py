@@ -20,7 +20,7 @@ MAX_DIGITS: Final = 400
 MAX_NODES: Final = 1_000_000
 """Values one document may have once its aliases are written out; the largest CRD bundles have some 100,000."""
 
-_HELM: Final = "a Helm template is rendered first: helm template ... | gpu-share inject -f -"
+_HELM: Final = "render a Helm template first: helm template ... | gpu-share inject -f -"
 
 _QUOTE: Final = "put it in quotes, without a tag"
 
@@ -56,7 +56,7 @@ class _Loader(_Base):  # type: ignore[misc] # one of two bases, the C one where 
         """Construct one value; what cannot be is refused where it stands, whatever PyYAML makes of it."""
         shape, wanted = _SHAPES.get(node.tag, (yaml.Node, ""))
         if not isinstance(node, shape):
-            raise _at(node, f"{_source(node)} is tagged {_tag(node)} and is not {wanted}; remove the tag")
+            raise _at(node, f"{_source(node)} has the YAML tag {_tag(node)}, but is not {wanted}; remove the tag")
         if not isinstance(node, yaml.ScalarNode):
             return super().construct_object(node, deep=deep)
         try:
@@ -77,14 +77,14 @@ class _Loader(_Base):  # type: ignore[misc] # one of two bases, the C one where 
                 continue
             name = _key(key)
             if name in own:
-                raise _at(key, f"the key {quoted(name)} stands twice in one mapping; keep one of them")
+                raise _at(key, f"the key {quoted(name)} occurs twice in one mapping; remove one of the two")
             own[name] = self.construct_object(value, deep=deep)
         return merged | own
 
     def _mapping(self, node: yaml.Node) -> dict[Hashable, Any]:
         found = self.construct_object(node, deep=True)
         if not isinstance(found, dict):
-            raise _at(node, "<< takes a mapping, or a list of mappings")
+            raise _at(node, "the value of << must be a mapping or list of mappings")
         return found
 
 
@@ -98,12 +98,12 @@ _ELSEWHERE: Final[Any] = yaml.resolver.Resolver()
 
 def long_number(digits: str) -> str:
     """Say that a number is too long to be one."""
-    return f"a number of {len(digits)} digits; write a smaller one, or put it in quotes where it is text"
+    return f"the number has {len(digits)} digits; write a smaller number, or put text in quotes"
 
 
 def no_number(digits: str) -> str:
     """Say that a number is too large, infinite or none at all."""
-    return f"{digits:.40} is a number JSON does not have; put it in quotes"
+    return f"{digits:.40} is not a JSON number; put it in quotes"
 
 
 def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
@@ -122,7 +122,7 @@ def _float(loader: _Loader, node: yaml.ScalarNode) -> float:
 def _foreign(_loader: _Loader, node: yaml.Node) -> Any:
     """Refuse what JSON does not have."""
     way_out = _QUOTE if isinstance(node, yaml.ScalarNode) else "remove the tag"
-    raise _at(node, f"{_source(node)} is tagged {_tag(node)}, which is nothing JSON has; {way_out}")
+    raise _at(node, f"{_source(node)} has the YAML tag {_tag(node)}, which JSON does not support; {way_out}")
 
 
 _Loader.add_constructor(f"{_TAG}int", _integer)
@@ -255,7 +255,7 @@ def _count(value: Any, sizes: dict[int, int], above: set[int]) -> int:
     if not isinstance(value, dict | list):
         return 1
     if id(value) in above:
-        raise ValueError("an alias refers to what contains it")
+        raise ValueError("an alias refers to a value that contains the alias; remove the alias")
     if id(value) not in sizes:
         above.add(id(value))
         parts = value.values() if isinstance(value, dict) else value

@@ -71,7 +71,7 @@ class Document:
 def read(source: bytes) -> str:
     """Decode a manifest. Raises ``RequestError`` where it is too long, or naming the line that is not text."""
     if len(source) > MAX_BYTES:
-        raise RequestError(f"it has more than {MAX_BYTES >> 20} MiB; give its objects in several files")
+        raise RequestError(f"the input has more than {MAX_BYTES >> 20} MiB; split it into several files")
     try:
         text = source.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -80,7 +80,10 @@ def read(source: bytes) -> str:
             f"line {line}: byte {source[error.start]:#04x} is not UTF-8; save the file as UTF-8"
         ) from None
     if "\0" in text:
-        raise RequestError(f"line {text.count(chr(10), 0, text.index(chr(0))) + 1}: a NUL byte; this is not a manifest")
+        raise RequestError(
+            f"line {text.count(chr(10), 0, text.index(chr(0))) + 1}: the input contains a NUL byte, "
+            "so it is not a manifest"
+        )
     return text
 
 
@@ -130,7 +133,7 @@ def _json(chunk: str, line: int, start: int) -> Iterator[Document]:
             if begin:
                 at = line + chunk.count("\n", 0, position)
                 raise RequestError(
-                    f"line {at}: what follows the JSON document is neither JSON nor a --- line"
+                    f"line {at}: the text after the JSON document is neither JSON nor a --- line"
                 ) from None
             return
         except RecursionError:
@@ -147,7 +150,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise RequestError(f"the key {key!r} stands twice in one JSON object; keep one of them")
+            raise RequestError(f"the key {key!r} occurs twice in one JSON object; remove one of the two")
         found[key] = value
     return found
 
@@ -176,7 +179,7 @@ def _check_text(value: Any, chunk: str) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise RequestError("half of a surrogate pair (\\ud800 to \\udfff) stands alone; remove it") from None
+        raise RequestError("the text contains an unpaired surrogate (\\ud800 to \\udfff); remove it") from None
 
 
 _DECODER: Final = json.JSONDecoder(

@@ -218,13 +218,13 @@ def _misplaced(place: PodPlace) -> Iterator[str]:
         if contract.is_ours(key) and key != contract.MANAGED_LABEL:
             field = f"{place.field}.metadata.labels".removeprefix(".")
             asks = of_pod(key) is not None
-            yield f"{field}[{key}] does nothing there; {'make it an annotation' if asks else 'remove it'}"
+            yield f"{field}[{key}] has no effect there; {'make it an annotation' if asks else 'remove it'}"
     if place.path == place.owner_path:
         return
     where = f"{place.field}.metadata.annotations"
     for key in place.annotations:
         if contract.is_ours(key) and key not in _annotations(place.pod):
-            yield f"{key} stands on the {place.kind} and does nothing there; move it to {where}"
+            yield f"{key} has no effect on the {place.kind} itself; move it to {where}"
 
 
 def _template(place: PodPlace) -> Iterator[Mapping[str, Any]]:

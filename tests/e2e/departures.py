@@ -51,7 +51,7 @@ def moment(stamp: str) -> float:
 def releases(site: Site) -> dict[str, list[Object]]:
     """What the enforcer's log says of clients of pods being deleted, by the pod's UID."""
     said = site.shell(f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-enforcer -c enforcer --tail -1")
-    rows = [json.loads(line) for line in said.splitlines() if '"MPS client of a pod that is being deleted"' in line]
+    rows = [json.loads(line) for line in said.splitlines() if '"MPS client of a deleted pod released"' in line]
     return {uid: [row for row in rows if row["pod_uid"] == uid] for uid in {row["pod_uid"] for row in rows}}
 
 

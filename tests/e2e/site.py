@@ -183,7 +183,7 @@ class Site:
         """Our devices of the node by name, as its slices offer them."""
         found = self.cluster.list(path(RESOURCE_V1, "resourceslices"))[0]
         ours = [each["spec"] for each in found if each["spec"]["driver"] == DRIVER]
-        return {device["name"]: device for spec in ours for device in spec["devices"]}
+        return {device["name"]: device for spec in ours for device in spec.get("devices", ())}
 
     def uuid_of(self, pod: Object, request: str = MAIN) -> str:
         """UUID of the GPU that the scheduler chose for one of the pod's requests."""

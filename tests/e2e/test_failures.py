@@ -42,7 +42,7 @@ def test_a_container_that_filled_its_own_quota_is_told_so(site: Site, namespace:
     name = failed(site, namespace, greedy)
     site.until("an Event says so", lambda: "QuotaReached" in site.events(namespace, name))
     note = site.events(namespace, name)["QuotaReached"]
-    assert "failed with exit code 1, likely because it had reached its own quota" in note
+    assert "failed with exit code 1, likely because it reached its quota" in note
     assert "1980 MiB of its 2048 MiB" in note
     site.until("its sidecar says so", lambda: "QuotaReached: container main failed" in site.logs(namespace, name))
     assert "QuotaReached" in explained(site, namespace, name)
@@ -75,7 +75,7 @@ def test_a_container_that_found_the_card_full_is_told_how_much_others_hold_and_n
     name = failed(site, namespace, victim)
     site.until("an Event says so", lambda: "GpuFull" in site.events(namespace, name))
     note = site.events(namespace, name)["GpuFull"]
-    assert f"was full: {HOARD} MiB were in use by others, it held {SMALL} MiB of its 4096 MiB" in note
+    assert f"was full: other processes used {HOARD} MiB, the container used {SMALL} MiB of its 4096 MiB" in note
     site.until("its sidecar says so", lambda: "GpuFull: container main failed" in site.logs(namespace, name))
     told = note + site.logs(namespace, name) + explained(site, namespace, name)
     assert "hoarder" not in told

@@ -165,8 +165,8 @@ def test_what_exceeds_the_limit_is_refused_and_nobody_is_ended(site: Site, names
 @pytest.mark.parametrize(
     ("state", "change", "words"),
     [
-        ("NotApplied", ("-u", MPS_MEMORY_LIMIT), "was started without its limit"),
-        ("LimitEscaped", (f"{MPS_MEMORY_LIMIT}=0=2048M,1=9000M",), "names a GPU it does not see"),
+        ("NotApplied", ("-u", MPS_MEMORY_LIMIT), "started without the MPS limit"),
+        ("LimitEscaped", (f"{MPS_MEMORY_LIMIT}=0=2048M,1=9000M",), "has a limit for a GPU that it does not see"),
     ],
 )
 def test_a_limit_that_was_got_around_is_said_by_claim_event_and_explain(

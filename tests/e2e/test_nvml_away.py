@@ -54,4 +54,4 @@ def test_an_enforcer_that_finds_no_nvml_waits_for_it_and_pods_leave_meanwhile(si
 
 
 def blind(site: Site) -> bool:
-    return any("blind on all" in each for each in site.status()["problems"])
+    return any("NVML unavailable for all" in each for each in site.status()["problems"])

@@ -75,7 +75,7 @@ def test_with_the_role_it_lowers_its_own_quota_and_it_is_judged_by_that(
     site.until("the role works", lambda: "exit=0" in resize(site, where, "main", "1536Mi", "--dry-run", tenant=True))
     said = resize(site, "-n", namespace, elastic, "main", "1536Mi", tenant=True)
     assert f"{where} main: 2Gi -> 1536Mi (reserved 2Gi)" in said
-    assert "until the container starts again" in said
+    assert "until the container restarts" in said
     site.until("it is judged by the new quota", lambda: quota(site, namespace, elastic)[0] == 1536, 5)
     assert limits(site, namespace, elastic) == ("0=2048M", "2048"), "a process that runs keeps what it began with"
     assert "1536Mi, no cap (2Gi reserved)" in site.shell(f"gpu-share explain {where}", check=False)
@@ -91,7 +91,7 @@ def test_the_next_start_finds_the_new_limit(site: Site, namespace: str, elastic:
 def test_it_is_raised_again_as_far_as_was_reserved_and_no_further(site: Site, namespace: str, elastic: str) -> None:
     where = f"{namespace}/{elastic}"
     refused = resize(site, where, "main", "3Gi")
-    assert "keeps 1536Mi: 3Gi is more than was reserved: the pod has 2Gi of that GPU" in refused
+    assert "keeps 1536Mi: 3Gi exceeds the reservation: the pod has 2Gi of the GPU" in refused
     assert refused.endswith("exit=1")
     found = json.loads(site.shell(f"gpu-share resize {where} main 2Gi -o json"))
     assert (found["done"], found["beforeMiB"], found["afterMiB"], found["effect"]) == (
@@ -122,7 +122,7 @@ def test_what_one_container_gives_another_may_hold(site: Site, namespace: str) -
     body["spec"]["containers"] = [main, pods.container("hold", "512Mi", name="aux")]
     site.run(namespace, body)
     where = f"{namespace}/pair"
-    assert "aux 2Gi beside it); container main can have 2Gi" in resize(site, where, "main", "3Gi")
+    assert "(others: aux 2Gi); container main can have at most 2Gi" in resize(site, where, "main", "3Gi")
     assert "aux: 2Gi -> 1Gi" in resize(site, where, "aux", "1Gi")
     assert "main: 2Gi -> 3Gi" in resize(site, where, "main", "3Gi")
     site.exec(namespace, "pair", "touch", "/tmp/go")
@@ -134,7 +134,7 @@ def test_what_one_container_gives_another_may_hold(site: Site, namespace: str) -
 def test_below_what_it_holds_it_wants_force_and_is_then_ended(site: Site, namespace: str) -> None:
     where = f"{namespace}/pair"
     refused = resize(site, where, "main", "2Gi")
-    assert "container main holds 2900 MiB now: with 2Gi it would be ended" in refused
+    assert "container main holds 2900 MiB now: a quota of 2Gi would kill it" in refused
     assert restarts(site.bed.pod(namespace, "pair"))[pods.MAIN] == 0
     assert "main: 3Gi -> 2Gi" in resize(site, where, "main", "2Gi", "--force")
     site.until("it is ended", lambda: "of its 2048 MiB" in site.events(namespace, "pair").get("Killed", ""))

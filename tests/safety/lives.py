@@ -198,7 +198,7 @@ def in_ruins(trial: Trial, ruin: Callable[[bytes], bytes | None]) -> tuple[int, 
         file.write_bytes(spoilt)
     with trial.life():
         trial.wait(lambda: bool(trial.kills))
-    return trial.late(since), "grace periods start anew" in (trial.folder / "log").read_text() or spoilt is None
+    return trial.late(since), "grace periods restarted" in (trial.folder / "log").read_text() or spoilt is None
 
 
 @contextmanager

@@ -99,10 +99,12 @@ def test_what_the_kernel_holds_is_left_named_and_replaced(node: Node, cold: Path
     child = child_of(node)
     freeze(cold, child)
     wait_for(lambda: blind(node) == Reason.NVML_HUNG, 60)
-    wait_for(lambda: any(str(child) in each and "cannot be ended" in each for each in node.status()["problems"]), 60)
+    wait_for(
+        lambda: any(str(child) in each and "still run after SIGKILL" in each for each in node.status()["problems"]), 60
+    )
     wait_for(lambda: blind(node) is None, 60)
     assert Path(f"/proc/{child}").exists()
     thaw(cold)
-    wait_for(lambda: not any("cannot be ended" in each for each in node.status()["problems"]), 60)
+    wait_for(lambda: not any("still run after SIGKILL" in each for each in node.status()["problems"]), 60)
     assert not Path(f"/proc/{child}").exists()
     assert node.stop() == 0

@@ -114,7 +114,7 @@ class Node:
 
     def waiting(self) -> int:
         """How many have said that they wait for the lock."""
-        return self.log.read_text().count("waiting for its end")
+        return self.log.read_text().count("waiting for the other enforcer to exit")
 
     def at_work(self, but: int) -> int:
         """Wait until somebody else than this one is at work. Returns who."""

@@ -181,7 +181,9 @@ def test_a_storm_ends_after_three_kills_is_told_at_once_and_only_an_operator_goe
             while not opened(found, enforcer):
                 assert found.now < 1000 + HOUR, (seed, found.kills)
             status, before = found.status(), len(found.kills)
-            told = any("the breaker is open" in each for each in status["problems"]) and status["kills"]["breakerOpen"]
+            told = (
+                any("circuit breaker is open" in each for each in status["problems"]) and status["kills"]["breakerOpen"]
+            )
             late += not (told and "gpu_share_breaker_open 1.0" in generate_latest(found.metrics.registry).decode())
             most, again = max(most, len(found.killed)), max(again, before - len(found.killed))
             for _ in range(3):  # no time and no restart closes it

@@ -42,7 +42,7 @@ HEADS: Final = {
     Place.AUDIT: "The audit log has a record",
     Place.LOG: "A log has a line",
 }
-"""The sections: each Reason is where people see it first."""
+"""The sections: each Reason is in the first of its places that has one."""
 
 
 def page() -> str:
@@ -54,7 +54,7 @@ def _sections() -> Iterator[str]:
     for place, title in HEADS.items():
         yield from ("", f"## {title}")
         for row in TABLE:
-            if row.places[0] is place:
+            if next(each for each in row.places if each in HEADS) is place:
                 yield from ("", *_entry(row))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.controller import SliceController
@@ -67,5 +68,5 @@ def slices(
 ) -> SliceController:
     """What publishes the GPUs of a node where nobody else does and all are well."""
     modes = modes or fixed_modes(policy.mode)
-    availability = GpuAvailability(None, None, modes, limits(), sampler(tuple))
+    availability = GpuAvailability(None, None, modes, limits(), sampler(tuple), DriverUpgrade())
     return SliceController(api, node, policy, availability, own or Own(), modes)

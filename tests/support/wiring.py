@@ -16,6 +16,7 @@ from enforcer.mps.manager import MpsManager
 from enforcer.mps.supervisor import MpsSupervisor
 from enforcer.oom.reporter import OomReporter
 from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.informer import WITH_KUBELET, QuotaInformer
 from enforcer.quota.prepared_claims import NoClaims
 from enforcer.quota.sharing_mode_controller import SharingModeController
@@ -29,6 +30,7 @@ from enforcer.status.metrics import Metrics
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import UnattributedMonitor
+from enforcer.status.utilization import UtilizationMonitor
 from gpushare.reasons import Reason
 
 if TYPE_CHECKING:
@@ -187,7 +189,7 @@ class Pods(QuotaInformer):
 
 class _PodStatus:
     def __init__(self, sink: EventSink) -> None:
-        self.notify = sink.notify
+        self.notify, self.peaks = sink.notify, dict[tuple[str, str, str], int]()
 
     def write(self, _: object) -> None:
         """Pods have no files here."""
@@ -212,13 +214,14 @@ def loop_parts(
 ) -> LoopDependencies:
     """What a loop is made of, around what a test cares for."""
     manager, checkpoint = Manager(), Quotas(quotas)
-    manager.add_problem_check(problems)
+    manager.add_problem_check(problems, Reason.AUDIT_UNWRITABLE)
     evidence: Any = None
     return LoopDependencies(
         watch=watch, checkpoint=checkpoint, executor=cast("Any", _Executor(executor)),
         audit_log=cast("AuditWriter", audit_log), pods=pods or cast("PodStatusWriter", _PodStatus(sink)),
         metrics=metrics, manager=manager, events=NodeEvents(), oom=OomReporter(sink, metrics), clients=MpsClients(sink),
-        availability=GpuAvailability(None, None, label_modes(None), limits(), watch),
+        availability=GpuAvailability(None, None, label_modes(None), limits(), watch, DriverUpgrade()),
         unattributed=UnattributedMonitor(watch, lambda *_: None),
+        utilization=UtilizationMonitor(watch, lambda *_: None),
         verifier=LimitVerifier(evidence, watch, checkpoint, sink, None, 30.0), backoff=ClaimBackoff(), setup={},
     )  # fmt: skip

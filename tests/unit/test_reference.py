@@ -6,9 +6,11 @@ from typing import Final
 
 import pytest
 
+from enforcer.audit.record import GENESIS
+from enforcer.audit.verification import LogVerifier
 from enforcer.mps.event_reporter import IncidentCollector
 from enforcer.mps.incidents import IncidentLog
-from enforcer.status.metrics import Latest, Metrics
+from enforcer.status.metrics import Latest, Metrics, VerificationCollector
 from gpushare.reason_table import BY_REASON
 from gpushare.reasons import Reason
 from gpushare_cli.main import build_parser
@@ -44,6 +46,7 @@ def test_the_page_of_reasons_is_that_of_the_code_and_each_has_its_anchor() -> No
 def test_every_metric_is_listed() -> None:
     metrics = TEXT.partition("\n## Metrics\n")[2].partition("\n## ")[0]
     families = [*Metrics().registry.collect(), *Latest().collect(), *IncidentCollector(IncidentLog()).collect()]
+    families += VerificationCollector(LogVerifier(ROOT, lambda: GENESIS)).collect()
     own = {each.name + ("_total" if each.type == "counter" else "") for each in families if "gpu_share" in each.name}
     assert len(own) > 20
     assert [name for name in sorted(own) if f"`{name}`" not in metrics] == []

@@ -94,8 +94,16 @@ class Controller:
 
     @property
     def synced(self) -> bool:
-        """Whether both pods and templates have been listed; nothing is written before."""
+        """Whether both pods and templates have been listed; nothing is deleted before.
+
+        A missing template is created as soon as templates are listed: the list of a large cluster's pods takes half a
+        minute.
+        """
         return self._lists == {"pods", "templates"}
+
+    @property
+    def _creates(self) -> bool:
+        return "templates" in self._lists
 
     def reset_pods(self, pods: Iterable[Object]) -> None:
         """Know exactly these pods; what has come before a list breaks off is true all the same."""
@@ -114,7 +122,7 @@ class Controller:
         """
         stored = {**pod, "metadata": {**pod["metadata"], "namespace": namespace}}
         key = references.reference(stored)
-        if key is None or not self.synced or self._index.exists(key):
+        if key is None or not self._creates or self._index.exists(key):
             return
         item = references.wanted(stored)
         with self._made:
@@ -174,14 +182,14 @@ class Controller:
 
     def step(self) -> list["Write"]:
         """Take in what changed. Returns the writes that are due now."""
-        if not self.synced:
+        if not self._creates:
             return []
         now = self._clock()
         with self._lock:
             self._forget_expected(now)
             for key in self._index.touched():
                 self._consider(key)
-            for key in self._index.expire(now - self._retention):
+            for key in self._index.expire(now - self._retention) if self.synced else ():
                 self._deleting.add(key)
             writes = [Write(self._write, CREATE, key) for key in self._creating.get(now)]
             writes += [Write(self._write, DELETE, key) for key in self._deleting.get(now)]
@@ -216,7 +224,8 @@ class Controller:
     def _expect(self, item: references.TemplateReference) -> bool:
         """Let the index know an admitted pod as if it were stored; false where there are too many of them."""
         uid, now = f"admitted {item.key[0]}/{item.key[1]}", self._clock()
-        if uid not in self._expected and (len(self._expected) >= MAX_EXPECTED or self._index.unused >= MAX_UNUSED):
+        unused = self._index.unused if self.synced else 0  # before, nobody knows which are
+        if uid not in self._expected and (len(self._expected) >= MAX_EXPECTED or unused >= MAX_UNUSED):
             return False
         self._expected[uid] = now + EXPECTED_SECONDS
         self._index.put_pod(uid, item, now)
@@ -248,7 +257,7 @@ class Controller:
         taken = self._index.is_taken(key)
         if taken and key not in self._reported:
             log.error(
-                "another template has the name that pods take theirs from; delete it, and the right one is made",
+                "claim template not created: another ResourceClaimTemplate has its name; delete that one",
                 reason=Reason.TEMPLATE_CONFLICT, namespace=key[0], template=key[1],
             )  # fmt: skip
         (self._reported.add if taken else self._reported.discard)(key)
@@ -328,6 +337,6 @@ def _unavailable(error: ClusterError) -> bool:
 
 def _say_forged(pod: Object, key: Key) -> None:
     log.error(
-        "the pod names a claim template that its own content does not give; it is not created",
+        "claim template not created: the pod names a claim template that does not match its annotations",
         reason=Reason.TEMPLATE_MISMATCH, namespace=key[0], pod=pod["metadata"].get("name"), template=key[1],
     )  # fmt: skip

@@ -90,7 +90,7 @@ def _near(names: Sequence[str], key: str) -> str:
 
 def _unknown(names: Sequence[str], key: str, near: str, *, taken: bool) -> Problem:
     prefix, name = _split(key)
-    hint = f"remove it, because {near} is there as well" if taken else f"did you mean {near}?"
+    hint = f"remove it, because the pod also has {near}" if taken else f"did you mean {near}?"
     if prefix in CONTAINER_PREFIXES:
         hint = hint if near else f"it has {', '.join(_comparable(names)[:MAX_HINTS])}"
         message = f"the pod has no container named {quoted(name)}; {hint}"
@@ -101,9 +101,9 @@ def _unknown(names: Sequence[str], key: str, near: str, *, taken: bool) -> Probl
 
 def _known_elsewhere(key: str) -> str:
     """Say what a key of ours is that pods do not have as an annotation; empty for an unknown one."""
-    share = f"ask for a share with {contract.MEMORY}: 4Gi"
+    share = f"request a share with {contract.MEMORY}: 4Gi"
     if key.startswith(contract.RESIZE_OF):
-        return f"changes the quota of a container that runs; remove it, and {share}"
+        return f"resizes a running container only; remove it, and {share}"
     rows = [row for row in TABLE if row.key == key]
     objects = " and ".join(f"{row.on}s" for row in rows)
     if any(row.label for row in rows):

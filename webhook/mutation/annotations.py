@@ -206,8 +206,8 @@ def _share(container: Container, wanted: _Wanted, limits: "_Limits") -> Check[Sh
 
 def _beside_instance(key: str, cut: ShareAnnotation) -> Problem:
     message = (
-        f"asks for a share, and {cut.key:.{KEY_SHOWN}} for a MIG instance, which has memory and compute of its own; "
-        f"remove this annotation, or ask for a share alone, with {contract.MEMORY} and without the other"
+        f"requests a share, but {cut.key:.{KEY_SHOWN}} requests a MIG instance, which has its own memory and "
+        "compute; remove one of the two annotations"
     )
     return Problem(field_of(key), message)
 
@@ -294,7 +294,7 @@ def _same_gpu(pod: PodView, shares: Iterable[Share]) -> str | None:
     if wide is None or value in (None, "false"):
         return _choice(pod, contract.SAME_GPU)
     message = (
-        f"{quoted(str(value))} holds the pod to one GPU, but container {wide.container:.{MAX_NAME}} asks for "
+        f"{quoted(str(value))} puts the whole pod on one GPU, but container {wide.container:.{MAX_NAME}} asks for "
         f"{wide.gpus}; remove it"
     )
     raise PolicyDenied(field_of(contract.SAME_GPU), message)
@@ -304,8 +304,8 @@ def _no_memory(container: Container, *, main: bool) -> Problem:
     key = f"{contract.MEMORY_OF}{container.name:.{MAX_NAME}}"
     wide = f", or {contract.MEMORY}: 4Gi for the main container" if main else ""
     message = (
-        f"is missing: container {container.name:.{MAX_NAME}} asks for a share without saying how much memory; "
-        f"write for example {key}: 4Gi{wide}"
+        f"is missing: container {container.name:.{MAX_NAME}} requests a share without an amount of memory; write for "
+        f"example {key}: 4Gi{wide}"
     )
     return Problem(field_of(key), message, Reason.MEMORY_MISSING)
 

@@ -81,7 +81,7 @@ def warnings(pod: PodView, main: str, settings: Settings) -> Check[None]:
     scheduler = pod.spec.get("schedulerName")
     if scheduler and scheduler not in settings.scheduler_names:
         known = ", ".join(settings.scheduler_names)
-        yield f"schedulerName {str(scheduler)!a:.32}: only Kubernetes' own scheduler places a share; use {known}"
+        yield f"schedulerName {str(scheduler)!a:.32}: only the stock kube-scheduler places shares; use {known}"
 
 
 def check_claims(pod: PodView, sharing: Collection[str], other_claims: Collection[str]) -> Check[None]:
@@ -100,7 +100,10 @@ def check_claims(pod: PodView, sharing: Collection[str], other_claims: Collectio
 
 def _claims(container: Container, others: set[str]) -> Check[None]:
     for name in sorted(others & claims_used(container)):
-        message = f"{quoted(name)} asks another driver for a GPU beside a share; remove it, or the annotations"
+        message = (
+            f"{quoted(name)} requests a GPU of another driver in a container with a share; remove the claim, or the "
+            "gpu-share annotations"
+        )
         yield Problem(f"{container.field}.resources.claims[{ascii(name[:_KEY_SHOWN])[1:-1]}]", message)
 
 

@@ -99,7 +99,7 @@ def read_annotations(pod: Json) -> Mapping[str, Any]:
     """
     annotations = mapping(mapping(pod.get("metadata"), "metadata").get("annotations"), "metadata.annotations")
     if len(annotations) > MAX_ANNOTATIONS:
-        message = f"has {len(annotations)} keys; the API server takes 256 KiB"
+        message = f"has {len(annotations)} keys, more than the API server's limit of 256 KiB allows; remove some"
         raise PolicyDenied("metadata.annotations", message, Reason.TOO_LARGE)
     if not all(isinstance(key, str) for key in annotations):
         raise invalid("metadata.annotations", "has a key that is not a string; put it in quotes")
@@ -137,13 +137,13 @@ def _containers(spec: Json) -> Check[list[Container]]:
         for index, raw in enumerate(lists):
             container = yield from _container(section, f"spec.{section}[{index}]", raw)
             if container.name and container.name in names:
-                message = f"{quoted(container.name)} is the name of {names[container.name]} too; rename one of them"
+                message = f"{quoted(container.name)} is also the name of {names[container.name]}; rename one of the two"
                 yield problem(f"{container.field}.name", message)
             names[container.name] = container.field
             found.append(container)
             brought += container.name != contract.SIDECAR
             if brought > MAX_CONTAINERS:
-                message = f"a sharing pod may have {MAX_CONTAINERS} containers of its own in all, this one has more"
+                message = f"the pod has too many containers; write at most {MAX_CONTAINERS} in a pod with a share"
                 raise PolicyDenied(f"spec.{section}", message, Reason.TOO_MANY_CONTAINERS)
     return found
 
@@ -180,6 +180,6 @@ def _env(raw: Json, field: str) -> Check[list[dict[str, Any]]]:
         yield from (problem(f"{field}[{index}].name", "must be a string") for index in wrong)
     ours = sum(entry["name"] in RESERVED for entry in named)
     if len(env) - min(ours, len(RESERVED)) > MAX_ENV:
-        message = f"a container of a sharing pod may have {MAX_ENV} variables of its own, this one has {len(env)}"
+        message = f"has {len(env)} variables; write at most {MAX_ENV} for a container of a pod with a share"
         raise PolicyDenied(field, message, Reason.TOO_LARGE)
     return named

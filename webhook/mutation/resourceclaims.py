@@ -143,9 +143,11 @@ def check_number(requests: Sequence[Request]) -> Iterator[Problem]:
     devices = sum(each.gpus for each in requests)
     if devices > contract.MAX_SHARING_CONTAINERS:
         counted = (
-            f"{len(requests)} containers share a GPU" if devices == len(requests) else f"it asks for {devices} GPUs"
+            f"{len(requests)} containers share a GPU"
+            if devices == len(requests)
+            else (f"the pod requests {devices} GPUs")
         )
-        message = f"{counted}; a claim serves at most {contract.MAX_SHARING_CONTAINERS}"
+        message = f"{counted}; one ResourceClaim serves at most {contract.MAX_SHARING_CONTAINERS}"
         yield Problem("spec.containers", message, Reason.TOO_MANY_CONTAINERS)
 
 
@@ -233,7 +235,7 @@ def check_compute(claim: ClaimPlan, most: int) -> Iterator[Problem]:
         together, alone = (_most(requests, same_gpu=same_gpu).compute for same_gpu in (group.same_gpu, False))
         if together > most or alone > WHOLE_GPU_PERCENT:
             asked, bound = (together, most) if together > most else (alone, WHOLE_GPU_PERCENT)
-            message = f"the containers of this pod ask for {asked}% of one GPU together; ask for at most {bound}%"
+            message = f"the containers of this pod together request {asked}% of one GPU; request at most {bound}%"
             yield Problem(field_of(contract.COMPUTE), message + _way_out(group, None), Reason.ABOVE_MAXIMUM)
 
 
@@ -245,8 +247,8 @@ def check_memory(claim: ClaimPlan, most_mib: int | None) -> Iterator[Problem]:
         needed = _most(requests, same_gpu=group.same_gpu).memory_mib
         if most_mib is not None and needed > most_mib:
             message = (
-                f"the containers of this pod need {format_mib(needed)} on one GPU together; the largest has "
-                f"{format_mib(most_mib)}: ask for less{_way_out(group, most_mib)}"
+                f"the containers of this pod together request {format_mib(needed)} on one GPU; the largest GPU has "
+                f"{format_mib(most_mib)}: request less{_way_out(group, most_mib)}"
             )
             yield Problem(field_of(contract.MEMORY), message, Reason.ABOVE_MAXIMUM)
 

@@ -34,7 +34,7 @@ ACROSS_NODES: Final = get_args(AcrossNodes)
 
 
 def _requests() -> dict[str, str]:
-    return {"cpu": "10m", "memory": "64Mi"}
+    return {"cpu": "1m", "memory": "24Mi"}
 
 
 def _limits() -> dict[str, str]:
@@ -114,14 +114,14 @@ def _overcommit(name: str, text: str) -> int:
 def _object(name: str, text: str) -> dict[str, str]:
     value = _json(name, text)
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-        raise ConfigError(f'{name}: {text!r:.80} is no JSON object of strings, such as {{"cpu": "10m"}}')
+        raise ConfigError(f'{name}: {text!r:.80} is not a JSON object of strings; write for example {{"cpu": "10m"}}')
     return value
 
 
 def _tolerations(name: str, text: str) -> tuple[dict[str, Any], ...]:
     value = _json(name, text)
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise ConfigError(f"{name}: {text!r:.80} is no JSON list of tolerations")
+        raise ConfigError(f"{name}: {text!r:.80} is not a JSON list of tolerations")
     return tuple(value)
 
 
@@ -129,20 +129,24 @@ def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{name}: {text!r:.80} is no JSON: {error}") from error
+        raise ConfigError(f"{name}: {text!r:.80} is not JSON: {error}") from error
 
 
 def _paths(name: str, text: str) -> tuple[str, ...]:
     paths = tuple(text.split(","))
     if not all(path.startswith("/") for path in paths):
-        raise ConfigError(f"{name}: {text!r:.80} is not a list of absolute paths, such as /var/lib/kubelet,/run/cdi")
+        raise ConfigError(
+            f"{name}: {text!r:.80} is not a list of absolute paths; write for example /var/lib/kubelet,/run/cdi"
+        )
     return paths
 
 
 def _names(name: str, text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if not all(names) or any(each != each.strip() for each in names):
-        raise ConfigError(f"{name}: {text!r:.80} has an empty name or a blank; write for example default-scheduler")
+        raise ConfigError(
+            f"{name}: {text!r:.80} contains an empty name or a space; write for example default-scheduler"
+        )
     return names
 
 
@@ -168,7 +172,7 @@ def _pull_policy(name: str, text: str) -> str:
 
 def _one_of(name: str, text: str, allowed: tuple[str, ...]) -> str:
     if text not in allowed:
-        raise ConfigError(f"{name}: {text!r:.80} is not one of {', '.join(allowed)}")
+        raise ConfigError(f"{name}: {text!r:.80} is unknown; write one of {', '.join(allowed)}")
     return text
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.fields import mapping, objects, strings
 from gpushare.host_access import normal
-from webhook.mutation import sidecar_image, sidecar_spec
+from webhook.mutation import sidecar_image
 
 Json = Mapping[str, Any]
 Object = dict[str, Any]
@@ -50,14 +50,6 @@ def hides_gpus(variable: Json) -> bool:
     return variable["name"] in HIDING and not variable.get("valueFrom") and isinstance(value, str) and value in NO_GPU
 
 
-def is_our_probe(action: object) -> bool:
-    """Tell whether a probe's ``exec`` runs our program, or a script on the status file, of whichever build."""
-    command = action.get("command") if isinstance(action, dict) else None
-    if not isinstance(command, list):
-        return False
-    return command[:1] == ["gpu-share"] or (command[:2] == ["sh", "-c"] and command[3:] == [sidecar_spec.STATUS])
-
-
 def is_our_mount(mount: Json) -> bool:
     """Tell whether a mount is the empty volume in place of a token."""
     return mount.get("name") == contract.NO_TOKEN_VOLUME and normal(mount.get("mountPath")) == normal(
@@ -80,7 +72,6 @@ def merged(standing: Json, wanted: Json, field: str) -> Json:
         "imagePullPolicy": _pull_policy(standing.get("imagePullPolicy"), wanted["imagePullPolicy"], other=other),
         "args": wanted["args"],
         "restartPolicy": wanted["restartPolicy"],
-        "startupProbe": _startup_probe(after.get("startupProbe"), wanted["startupProbe"]),
         "resources": _resources(mapping(after.get("resources"), f"{field}.resources"), wanted, renew=other),
         "securityContext": _security(after, wanted["securityContext"], f"{field}.securityContext"),
         "volumeMounts": _mounts(after, wanted["volumeMounts"], f"{field}.volumeMounts"),
@@ -110,22 +101,16 @@ def _may_stay(variable: str) -> bool:
 
 def _same_program(standing: Json, wanted: Json) -> bool:
     probe = standing.get("startupProbe")
-    action = probe.get("exec") if isinstance(probe, dict) else None
     return (
         not standing.get("command")
         and (standing.get("args") or wanted["args"]) == wanted["args"]
-        and (action or wanted["startupProbe"]["exec"]) == wanted["startupProbe"]["exec"]
+        and not (isinstance(probe, dict) and probe.get("exec"))
     )
 
 
 def _pull_policy(standing: object, wanted: str, *, other: bool) -> object:
     """Keep what others wrote; of another release, which may have had another policy, only the strictest one."""
     return wanted if not standing or (other and standing != "Always") else standing
-
-
-def _startup_probe(standing: object, wanted: Json) -> object:
-    """The API server adds defaults to a probe, and others may have more patience; what it runs is ours."""
-    return standing if isinstance(standing, dict) and standing.get("exec") == wanted["exec"] else wanted
 
 
 def _resources(standing: Json, wanted: Json, *, renew: bool) -> Object:

@@ -1,6 +1,8 @@
 """Build the sidecar container and volume of a sharing pod. Pure.
 
-A native sidecar that passes Pod Security ``restricted``, holds no token and no GPU, and is trusted by nobody.
+A native sidecar that passes Pod Security ``restricted``, holds no token and no GPU, and is trusted by nobody. It has no
+probe: the kubelet creates no container before the driver has prepared the pod's claim, and the driver waits until the
+claim's GPUs take clients and are watched.
 """
 
 from typing import Any, Final
@@ -10,26 +12,6 @@ from webhook.mutation.settings import Settings
 
 Object = dict[str, Any]
 USER: Final = 65532
-STATUS: Final = f"{contract.STATUS_PATH}/status.json"
-"""What the enforcer says about the pod: ``sidecar/pod_status.py`` describes it."""
-PROBE: Final = """\
-for pause in 0 0.3 0.7 1 2 3; do
-  sleep $pause
-  grep -qs '"ready": *true' "$0" && exit
-done
-why=$(grep -os '"waiting": *"[^"]*' "$0")
-why=${why#*: *\\"}
-echo "the share of the GPU is not ready: ${why:-the enforcer has not written a status yet}"
-exit 1
-"""
-"""The start-up probe: 0 once the status file says ready, 1 with a sentence when it has not for seven seconds.
-
-A shell's few milliseconds: Python's start, for thirty pods at once, holds up a node. It waits by itself, because what a
-runtime does to start it costs twenty times as much as what it does, and because a share is ready within a second. It
-looks ever more rarely: where many wait, it is because the node is busy.
-
-Inside a text of the file a quote has a backslash before it, so that nothing but the key itself reads ``"ready":``.
-"""
 _EMPTY_SIZE: Final = "1Mi"
 
 
@@ -57,12 +39,6 @@ def container(
             {"name": contract.CUDA_VISIBLE_DEVICES, "value": contract.NO_CUDA_DEVICE},
             {"name": contract.NVIDIA_VISIBLE_DEVICES, "value": contract.NO_NVIDIA_DEVICE},
         ],
-        "startupProbe": {
-            "exec": {"command": ["sh", "-c", PROBE, STATUS]},
-            "periodSeconds": 2,
-            "timeoutSeconds": 15,
-            "failureThreshold": 45,
-        },
         "resources": {**amounts, "claims": [{"name": contract.CLAIM, "request": contract.SIDECAR}]},
         "securityContext": {
             "allowPrivilegeEscalation": False,

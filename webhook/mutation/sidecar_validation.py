@@ -34,8 +34,8 @@ _PROFILE_ANNOTATIONS: Final = (
     f"container.seccomp.security.alpha.kubernetes.io/{contract.SIDECAR}",
 )
 _FLAGS: Final = {
-    "privileged": (False, "gives the sidecar the node's devices"),
-    "allowPrivilegeEscalation": (False, "lets the sidecar gain rights"),
+    "privileged": (False, "gives the sidecar access to all devices of the node"),
+    "allowPrivilegeEscalation": (False, "lets the sidecar gain privileges"),
     "readOnlyRootFilesystem": (True, "lets the sidecar's program be replaced"),
     "runAsNonRoot": (True, "lets the sidecar run as root"),
 }
@@ -71,7 +71,7 @@ def ours(pod: PodView, settings: Settings) -> Container | None:
 def _annotations(pod: PodView) -> Check[None]:
     for key in _PROFILE_ANNOTATIONS:
         if str(pod.annotations.get(key)).lower() == _UNCONFINED:
-            yield _changed(f"metadata.annotations[{key}]", f"{_UNCONFINED} removes the sidecar's profile")
+            yield _changed(f"metadata.annotations[{key}]", f"{_UNCONFINED} removes the sidecar's security profile")
 
 
 def _own(standing: Container, wanted: Json) -> Check[None]:
@@ -96,7 +96,7 @@ def _of_every_container(standing: Container) -> Check[None]:
 
 def _program(raw: Json, field: str, wanted: Json) -> Check[None]:
     if raw.get("command"):
-        yield _changed(f"{field}.command", "starts another program than the sidecar's")
+        yield _changed(f"{field}.command", "starts a program other than gpu-share sidecar")
     if raw.get("args") and raw["args"] != wanted["args"]:
         yield _changed(f"{field}.args", "are not the sidecar's")
     if raw.get("workingDir"):
@@ -112,13 +112,12 @@ def _program(raw: Json, field: str, wanted: Json) -> Check[None]:
 def _actions(raw: Json, field: str) -> Check[None]:
     """Commands that the kubelet runs in the container."""
     for key in sidecar_merge.PROBES:
-        action = mapping(raw.get(key), f"{field}.{key}").get("exec")
-        if action and not (key == "startupProbe" and sidecar_merge.is_our_probe(action)):
-            yield _changed(f"{field}.{key}.exec", "runs a command that is not the sidecar's")
+        if mapping(raw.get(key), f"{field}.{key}").get("exec"):
+            yield _changed(f"{field}.{key}.exec", "runs a command other than gpu-share")
     hooks = mapping(raw.get("lifecycle"), f"{field}.lifecycle")
     for key in sidecar_merge.HOOKS:
         if mapping(hooks.get(key), f"{field}.lifecycle.{key}").get("exec"):
-            yield _changed(f"{field}.lifecycle.{key}.exec", "runs a command that is not the sidecar's")
+            yield _changed(f"{field}.lifecycle.{key}.exec", "runs a command other than gpu-share")
 
 
 def _variables(raw: Json, field: str) -> Check[None]:
@@ -126,7 +125,7 @@ def _variables(raw: Json, field: str) -> Check[None]:
     for entry in objects(raw.get("env"), f"{field}.env"):
         name = str(entry.get("name"))
         if sidecar_merge.is_protected(name) and not sidecar_merge.hides_gpus(entry):
-            yield _changed(f"{field}.env[{_escaped(name)}]", "can change what the sidecar runs or which GPU it sees")
+            yield _changed(f"{field}.env[{_escaped(name)}]", "can change the sidecar's program or its visible GPUs")
     for index, entry in enumerate(objects(raw.get("envFrom"), f"{field}.envFrom")):
         prefix = entry.get("prefix") or ""
         if not isinstance(prefix, str) or sidecar_merge.can_be_protected(prefix):
@@ -139,7 +138,7 @@ def _mounts(raw: Json, field: str) -> Check[None]:
         path = mount.get("mountPath")
         ours = sidecar_merge.is_our_mount(mount) and not mount.get("subPath") and not mount.get("subPathExpr")
         if not ours and overlaps(normal(path), PROTECTED_PATHS):
-            message = f"{_quoted(path)} covers the sidecar's program, its status or the place of a token"
+            message = f"{_quoted(path)} hides the sidecar's program, its status file or a token folder"
             yield _changed(f"{field}.volumeMounts[{index}].mountPath", message)
     if raw.get("volumeDevices"):
         yield _changed(f"{field}.volumeDevices", "gives the sidecar a device")
@@ -156,7 +155,7 @@ def _rights(raw: Json, field: str) -> Check[None]:
         yield _changed(f"{field}.runAsUser", f"{_quoted(user)} lets the sidecar run as root")
     for key, value in context.items():
         if value and key not in _CHECKED:
-            yield _changed(f"{field}.{_escaped(str(key))}", "may give the sidecar a right")
+            yield _changed(f"{field}.{_escaped(str(key))}", "can give the sidecar a privilege")
 
 
 def _capabilities(raw: Json, field: str) -> Check[None]:
@@ -175,7 +174,7 @@ def _profiles(raw: Json, field: str) -> Check[None]:
     for key in ("seccompProfile", "appArmorProfile"):
         profile = mapping(context.get(key), f"{field}.{key}")
         if profile and profile.get("type") not in _PROFILES:
-            yield _changed(f"{field}.{key}", f"{_quoted(profile.get('type'))} removes the sidecar's profile")
+            yield _changed(f"{field}.{key}", f"{_quoted(profile.get('type'))} removes the sidecar's security profile")
     options = mapping(context.get("seLinuxOptions"), f"{field}.seLinuxOptions")
     if options.get("type") in _UNCONFINED_SELINUX:
         yield _changed(f"{field}.seLinuxOptions.type", f"{_quoted(options['type'])} is not confined")

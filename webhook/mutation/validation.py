@@ -21,7 +21,7 @@ _WHOLE_PREFIXES: Final = ("nvidia.com/gpu.", "nvidia.com/mig-")
 _NAME_SHOWN: Final = 40
 """Of a container's name in a warning, in characters."""
 _GPU_CLASSES: Final = (*contract.OTHER_GPU_CLASSES, *contract.ALL_CLASSES)
-_NON_ROOT: Final = "false: this cluster refuses root beside a share; set it to true"
+_NON_ROOT: Final = "false: this cluster denies root in pods with a share; set it to true"
 _WHOLE: Final = {contract.WHOLE_GPU, *(contract.IMPLICIT_RESOURCE + name for name in _GPU_CLASSES)}
 """Resources that are a GPU; for those of device classes, the scheduler itself makes a claim."""
 
@@ -80,14 +80,14 @@ def _root_of(container: Container, inner: Json, outer: Json, *, sharing: bool) -
         yield Problem(field, _NON_ROOT)
     user, field = _effective(inner, outer, "runAsUser", container)
     if user == 0 and (sharing or non_root is not False):
-        yield Problem(field, "0 is root, which this cluster refuses beside a share; name another user")
+        yield Problem(field, "0 is root, which this cluster denies in pods with a share; write another user ID")
 
 
 def _node_name(pod: PodView) -> Check[None]:
     if node := pod.spec.get("nodeName"):
         message = (
-            f"{quoted(str(node))} goes around the scheduler, which chooses the GPU; remove it, "
-            "and use nodeSelector or nodeAffinity"
+            f"{quoted(str(node))} bypasses the scheduler, which must choose the GPU; remove spec.nodeName, and use "
+            "nodeSelector or nodeAffinity"
         )
         yield Problem("spec.nodeName", message)
 
@@ -136,10 +136,13 @@ def _whole_amounts(container: Container, resources: Json, part: str, field: str)
         if key not in _WHOLE and not str(key).startswith(_WHOLE_PREFIXES):
             continue
         if not _is_zero(value):
-            message = f"{quoted(str(value))} asks for a whole GPU beside a share; remove it, or the annotations"
+            message = (
+                f"{quoted(str(value))} requests a whole GPU in a container of a pod with a share; remove it, or the "
+                "gpu-share annotations"
+            )
             yield Problem(f"{field}[{key:.80}]", message)
         elif part == "limits" or key not in mapping(resources.get("limits"), field):
-            yield f"{key:.40}: 0 of container {container.name:.40} has no meaning beside a share"
+            yield f"{key:.40}: 0 of container {container.name:.40} has no effect in a pod with a share"
 
 
 def _is_zero(value: Any) -> bool:

@@ -138,7 +138,7 @@ def test_fresh_pods_hold_little_on_average_and_wait_with_an_event_that_says_why(
     with created(lambda number: site.create(attacker, fresh(f"fresh-{number}"))):
         is_little(site, attacker, 3 * GIB)
     notes = [site.events(attacker, each["metadata"]["name"]) for each in site.pods(attacker)]
-    assert "so new ones wait" in str(notes)
+    assert "so the driver delays this pod" in str(notes)
     site.shell(f"kubectl -n {attacker} delete pods --all --wait", seconds=180)
     time.sleep(60.0)  # kills of pods that are gone count towards a storm for a minute
     is_enforced(site, victim)

@@ -173,7 +173,7 @@ def test_a_share_whose_gpu_is_missing_is_refused_with_the_reason(
 def refused(site: Site, namespace: str, name: str, device: str) -> bool:
     """Whether an Event of the pod says that the node does not have its device."""
     return any(
-        f"{device} of pool" in note and "does not have" in note for note in site.events(namespace, name).values()
+        f"{device} of pool" in note and "has only the devices" in note for note in site.events(namespace, name).values()
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.controlplane.bed import Bed
+from tests.integration.controlplane.release import Release, on_control_plane
 from tests.testbed.cluster.controlplane import ControlPlane, sweep
 from tests.testbed.cluster.need import require_binaries
 
@@ -25,3 +26,9 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture(scope="session")
 def bed(plane: ControlPlane) -> Bed:
     return Bed.install(plane)
+
+
+@pytest.fixture(scope="module", name="installed")
+def _installed(bed: Bed) -> Iterator[Release]:
+    with on_control_plane(bed) as release:
+        yield release

@@ -6,8 +6,8 @@ No kubelet runs the pods of these workloads, so they are declared Ready.
 import copy
 import io
 import json
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from gpushare import contract
 from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, MERGE_PATCH, RESOURCE_V1, KubeClient, path
 from gpushare.version import installed
 from gpushare_cli.main import main
-from tests.integration.controlplane import objects
+from tests.integration.controlplane import manifests, objects
 from tests.integration.controlplane.bed import SLICES, SYSTEM, Bed
 from tests.testbed.cluster.controlplane import RBAC_V1
 
@@ -93,6 +93,32 @@ class Release:
         for node in NODES:
             self.report(node)
         self.bed.until("all pods are Ready", self.ready)
+
+
+@contextmanager
+def on_control_plane(bed: Bed) -> Iterator[Release]:
+    """Bring the workloads of the release, and two nodes for them; the nodes of other tests are opted out meanwhile."""
+    workloads = [each for each in manifests.load() if each["kind"] in KINDS]
+    others = [each["metadata"]["name"] for each in bed.cluster.list(path(CORE_V1, "nodes"))[0]]
+    label(bed, others, None)
+    manifests.apply(bed.cluster, workloads)
+    for node in NODES:
+        bed.node(node, 16384)
+    release = Release(bed=bed, namespace=bed.namespace("check"))
+    release.restore()
+    yield release
+    manifests.delete(bed.cluster, workloads)
+    bed.empty(SYSTEM)
+    for node in NODES:
+        bed.cluster.delete(path(CORE_V1, "nodes", node))
+        bed.remove(path(RESOURCE_V1, SLICES, f"{node}-{contract.DRIVER}"))
+    label(bed, others, "true")
+
+
+def label(bed: Bed, nodes: list[str], value: str | None) -> None:
+    """Opt nodes of other tests in or out: nothing runs on them."""
+    for node in nodes:
+        bed.cluster.patch(path(CORE_V1, "nodes", node), {"metadata": {"labels": {contract.NODE_LABEL: value}}})
 
 
 def check(kubeconfig: Path | str, *options: str) -> tuple[int, dict[str, tuple[str, str]]]:

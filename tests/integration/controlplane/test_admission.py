@@ -18,6 +18,7 @@ from gpushare.kube_client import CORE_V1, JSON_PATCH, RESOURCE_V1, path
 from tests.integration.controlplane import objects
 from tests.integration.controlplane.bed import PODS, TEMPLATES, Bed, template_name
 from tests.integration.controlplane.objects import Object
+from tests.load.bench import __main__ as bench
 
 pytestmark = pytest.mark.controlplane
 
@@ -82,6 +83,15 @@ def test_a_dry_run_is_rewritten_and_leaves_nothing_behind(bed: Bed) -> None:
     bed.until("the other pod's template is there", lambda: len(bed.list(TEMPLATES, namespace)) == 1)
     names = {each["metadata"]["name"] for each in bed.list(TEMPLATES, namespace)}
     assert template_name(answered) not in names
+
+
+def test_the_benchmarks_pods_are_accepted(bed: Bed) -> None:
+    namespace = bed.namespace("bench")
+    bed.cluster.create(path(CORE_V1, "serviceaccounts", namespace=namespace), {"metadata": {"name": "model"}})
+    for body in bench.pods().values():
+        body["metadata"]["namespace"] = namespace
+        made = bed.create(namespace, body, dryRun="All")
+        assert made["metadata"]["labels"][MANAGED_LABEL] == "true"
 
 
 def test_the_sidecar_of_a_rewritten_pod_has_no_token(bed: Bed) -> None:

@@ -3,11 +3,20 @@
 The release is the shipped one with all its workloads. No kubelet runs their pods, so the tests declare them Ready.
 """
 
-from collections.abc import Callable, Iterator
+import base64
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
 
+from certs import pki
 from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
@@ -15,53 +24,12 @@ from gpushare_cli.check import installation
 from gpushare_cli.check.content import compared
 from tests.integration.controlplane import manifests, objects
 from tests.integration.controlplane.bed import SLICES, SYSTEM, Bed, may
-from tests.integration.controlplane.release import (
-    BINDINGS,
-    CLASS,
-    KINDS,
-    NODES,
-    POLICIES,
-    ROLE,
-    ROLE_BINDING,
-    SERVICE,
-    WEBHOOK,
-    Release,
-    check,
-    scaled_to_nothing,
-    second_driver,
-    unready,
-)
+from tests.integration.controlplane.release import WEBHOOK, Release, check
+from tests.integration.controlplane.sabotages import SABOTAGES
 from tests.support import helm
 from tests.testbed.cluster.controlplane import RBAC_V1, TENANT
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.timeout(300)]
-
-Change = Callable[[Release], object]
-
-
-@pytest.fixture(scope="module", name="installed")
-def _installed(bed: Bed) -> Iterator[Release]:
-    workloads = [each for each in manifests.load() if each["kind"] in KINDS]
-    others = [each["metadata"]["name"] for each in bed.cluster.list(path(CORE_V1, "nodes"))[0]]
-    label(bed, others, None)
-    manifests.apply(bed.cluster, workloads)
-    for node in NODES:
-        bed.node(node, 16384)
-    release = Release(bed=bed, namespace=bed.namespace("check"))
-    release.restore()
-    yield release
-    manifests.delete(bed.cluster, workloads)
-    bed.empty(SYSTEM)
-    for node in NODES:
-        bed.cluster.delete(path(CORE_V1, "nodes", node))
-        bed.remove(path(RESOURCE_V1, SLICES, f"{node}-{contract.DRIVER}"))
-    label(bed, others, "true")
-
-
-def label(bed: Bed, nodes: list[str], value: str | None) -> None:
-    """Opt nodes of other tests in or out: nothing runs on them."""
-    for node in nodes:
-        bed.cluster.patch(path(CORE_V1, "nodes", node), {"metadata": {"labels": {contract.NODE_LABEL: value}}})
 
 
 @pytest.fixture(name="release")
@@ -92,122 +60,6 @@ def test_a_healthy_release_is_green(release: Release) -> None:
     assert found["enforcers"][1] == "on 2 labelled nodes"
 
 
-def first_rule(item: Any) -> Any:
-    return item["webhooks"][0]
-
-
-SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
-    "the Service has a wrong port": (
-        "webhook configuration and Service", "services/gpu-share-webhook: ports[0].targetPort is 'http'",
-        lambda r: r.edit(SERVICE, lambda item: item["spec"]["ports"][0].update(targetPort="http")),
-    ),
-    "the Service selects nothing": (
-        "webhook configuration and Service", "services/gpu-share-webhook: selector",
-        lambda r: r.edit(SERVICE, lambda item: item["spec"]["selector"].update(app="other")),
-    ),
-    "a binding is deleted": (
-        "policies and their bindings", "validatingadmissionpolicybindings/gpu-share-last-word is missing",
-        lambda r: r.delete(f"{BINDINGS}/gpu-share-last-word"),
-    ),
-    "a binding audits": (
-        "policies and their bindings", "gpu-share-slices: validationActions[0] is 'Audit', and 'Deny' as shipped",
-        lambda r: r.edit(f"{BINDINGS}/gpu-share-slices", lambda item: item["spec"].update(validationActions=["Audit"])),
-    ),
-    "a binding matches nothing": (
-        "policies and their bindings", "gpu-share-frozen: matchResources is",
-        lambda r: r.edit(f"{BINDINGS}/gpu-share-frozen", lambda item: item["spec"].update(
-            matchResources={"namespaceSelector": {"matchLabels": {"a": "b"}}})),
-    ),
-    "an expression is edited": (
-        "policies and their bindings", "gpu-share-last-word: validations[2].expression is 'true'",
-        lambda r: r.edit(
-            f"{POLICIES}/gpu-share-last-word", lambda item: item["spec"]["validations"][2].update(expression="true")),
-    ),
-    "a policy has another condition": (
-        "policies and their bindings", "gpu-share-namespaces: matchConditions",
-        lambda r: r.edit(f"{POLICIES}/gpu-share-namespaces", lambda item: item["spec"].setdefault(
-            "matchConditions", []).append({"name": "never", "expression": "false"})),
-    ),
-    "a policy fails open": (
-        "policies and their bindings", "gpu-share-claims: failurePolicy is 'Ignore'",
-        lambda r: r.edit(f"{POLICIES}/gpu-share-claims", lambda item: item["spec"].update(failurePolicy="Ignore")),
-    ),
-    "the webhook fails open": (
-        "webhook configuration and Service", "webhooks[0].failurePolicy is 'Ignore', and 'Fail' as shipped",
-        lambda r: r.edit(WEBHOOK, lambda item: first_rule(item).update(failurePolicy="Ignore")),
-    ),
-    "the webhook skips namespaces": (
-        "webhook configuration and Service", "webhooks[0].namespaceSelector.matchLabels",
-        lambda r: r.edit(WEBHOOK, lambda item: first_rule(item)["namespaceSelector"]["matchLabels"].update(team="a")),
-    ),
-    "the webhook skips pods": (
-        "webhook configuration and Service", "webhooks[0].objectSelector",
-        lambda r: r.edit(WEBHOOK, lambda item: first_rule(item).update(objectSelector={"matchLabels": {"a": "b"}})),
-    ),
-    "a rule of a role is removed": (
-        "accounts, roles and their bindings", "clusterroles/gpu-share-enforcer: rules",
-        lambda r: r.edit(ROLE, lambda item: item["rules"].pop()),
-    ),
-    "a role has one more right": (
-        "accounts, roles and their bindings", "gpu-share-enforcer: rules[0].verbs has 2 entries, and 1 as shipped",
-        lambda r: r.edit(ROLE, lambda item: item["rules"][0]["verbs"].append("patch")),
-    ),
-    "a role's binding is deleted": (
-        "accounts, roles and their bindings", "clusterrolebindings/gpu-share-webhook is missing",
-        lambda r: r.delete(ROLE_BINDING),
-    ),
-    "an account is deleted": (
-        "accounts, roles and their bindings", "serviceaccounts/gpu-share-enforcer is missing",
-        lambda r: r.delete(path(CORE_V1, "serviceaccounts", "gpu-share-enforcer", SYSTEM)),
-    ),
-    "a node publishes nothing": (
-        "nodes that share their GPUs", "2; without a ResourceSlice: check-b",
-        lambda r: r.delete(path(RESOURCE_V1, SLICES, f"check-b-{contract.DRIVER}")),
-    ),
-    "a DeviceClass is missing": (
-        "DeviceClasses", "deviceclasses/gpu-share.io is missing",
-        lambda r: r.delete(CLASS),
-    ),
-    "the caBundle is gone": (
-        "webhook certificate", "gpu-share has no caBundle",
-        lambda r: r.edit(WEBHOOK, lambda item: first_rule(item)["clientConfig"].pop("caBundle")),
-    ),
-    "the webhook configuration is gone": (
-        "webhook certificate", "not there", lambda r: r.delete(WEBHOOK),
-    ),
-    "the webhook is scaled to nothing": (
-        "webhook replicas", "0 of 0 ready",
-        scaled_to_nothing,
-    ),
-    "a labelled node has no enforcer": (
-        "enforcers", "not ready on 1 node: check-b",
-        lambda r: unready(r, "gpu-share-enforcer", "check-b"),
-    ),
-    "a labelled node has no MPS pod": (
-        "MPS pods", "not ready on 1 node: check-a",
-        lambda r: unready(r, "gpu-share-mps", "check-a"),
-    ),
-    "the circuit breaker is open": (
-        "enforcer reports", "check-b: circuit breaker open since 2026-11-24T10:00:00Z: nothing is killed",
-        lambda r: r.report("check-b", breaker="2026-11-24T10:00:00Z"),
-    ),
-    "the audit log cannot be written": (
-        "enforcer reports", "check-a: audit log: no space left on device",
-        lambda r: r.report("check-a", auditLog="no space left on device"),
-    ),
-    "an enforcer has a problem": (
-        "enforcer reports", "check-a: NVML is away", lambda r: r.report("check-a", problems=["NVML is away"]),
-    ),
-    "an enforcer is newer than the webhook": (
-        "versions", "not supported beside this webhook: check-a (99.1.0)",
-        lambda r: r.report("check-a", version="99.1.0"),
-    ),
-    "a second driver publishes the GPU": (
-        "GPUs of two drivers", "check-a: gpu-0 of gpu.nvidia.com", lambda r: second_driver(r.cluster, "check-a"),
-    ),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("name", SABOTAGES)
 def test_a_sabotage_is_found(name: str, release: Release) -> None:
     question, detail, sabotage = SABOTAGES[name]
@@ -228,6 +80,111 @@ def test_a_webhook_that_does_not_answer_is_found_by_trying(release: Release) -> 
         release.bed.start_webhooks()
     assert (code, found["sharing pod"][0]) == (1, "wrong")
     assert "failed calling webhook" in found["sharing pod"][1]
+
+
+LIVES: Final = {
+    "is after": (timedelta(days=-30), timedelta(days=-1)),
+    "is before": (timedelta(days=1), timedelta(days=30)),
+    "not 127.0.0.1": (timedelta(days=-1), timedelta(days=30)),
+}
+"""Why the API server refuses a certificate, and when that one is valid; the last has another name."""
+
+
+@pytest.mark.parametrize("why", LIVES)
+@pytest.mark.parametrize("opted_in", [True, False])
+def test_a_serving_certificate_that_is_not_valid_is_found(why: str, opted_in: bool, release: Release) -> None:  # noqa: FBT001 - a parameter of the test
+    """Also while no namespace has opted in; ``-n`` names one, and else the check of this test sees none."""
+    bed = release.bed
+    begins, ends = (datetime.now(UTC) + each for each in LIVES[why])
+    secret = bed.cluster.get(path(CORE_V1, "secrets", "gpu-share-webhook-tls-ca", SYSTEM))["data"]
+    authority = pki.Pair(base64.b64decode(secret["ca.crt"]), base64.b64decode(secret["ca.key"]))
+    names = ["IP:127.0.0.2" if why.startswith("not") else "IP:127.0.0.1"]
+    bed.stop_webhooks()
+    try:
+        with presented(pki.issue(authority, names, begins, ends), bed.replicas[0].port), no_opt_in(opted_in=opted_in):
+            options = ("-n", release.namespace) if opted_in else ()
+            code, found = check(release.admin, "--cluster", *options)
+    finally:
+        bed.start_webhooks()
+    assert (code, found["sharing pod"][0]) == (1, "wrong")
+    assert "Secret gpu-share-system/gpu-share-webhook-tls" in found["sharing pod"][1]
+    assert why in found["sharing pod"][1]
+
+
+@contextmanager
+def presented(pair: pki.Pair, port: int) -> Iterator[None]:
+    """Serve TLS handshakes with a certificate, and nothing else, where a replica of the webhook listened."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with TemporaryDirectory() as folder:
+        for name, content in (("crt", pair.certificate), ("key", pair.key)):
+            (Path(folder) / name).write_bytes(content)
+        context.load_cert_chain(f"{folder}/crt", f"{folder}/key")
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        thread = threading.Thread(target=_handshakes, args=(listener, context), daemon=True)
+        thread.start()
+        yield
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+
+
+def _handshakes(listener: socket.socket, context: ssl.SSLContext) -> None:
+    with suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            with suppress(OSError), connection:
+                context.wrap_socket(connection, server_side=True).close()
+
+
+@contextmanager
+def no_opt_in(*, opted_in: bool) -> Iterator[None]:
+    """Have the check see no namespace that opted in, whatever other tests left there."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not opted_in:
+            patch.setattr("gpushare_cli.check.trial._opted_in", lambda *_: iter(()))
+        yield
+
+
+def test_without_an_opted_in_namespace_the_webhook_is_tried_and_nothing_is_created(release: Release) -> None:
+    before = release.bed.requests_answered()
+    with no_opt_in(opted_in=False):
+        level, detail = check(release.admin, "--cluster")[1]["sharing pod"]
+    assert (level, "the webhook answers" in detail) == ("warning", True), detail
+    assert release.bed.requests_answered() > before
+    left = release.cluster.list(path(CORE_V1, "pods", namespace=SYSTEM))[0]
+    assert not [each for each in left if each["metadata"]["name"].startswith("gpu-share-check-")]
+
+
+def test_without_an_opted_in_namespace_a_webhook_that_is_away_is_found(release: Release) -> None:
+    release.bed.stop_webhooks()
+    try:
+        with no_opt_in(opted_in=False):
+            code, found = check(release.admin, "--cluster")
+    finally:
+        release.bed.start_webhooks()
+    assert (code, found["sharing pod"][0]) == (1, "wrong"), found["sharing pod"]
+
+
+def test_real_pods_of_the_releases_namespace_are_not_asked_about(release: Release) -> None:
+    release.bed.stop_webhooks()
+    pod = objects.pod("gpu-share-check-real", "1Gi")
+    try:
+        release.cluster.create(path(CORE_V1, "pods", namespace=SYSTEM), pod)
+    finally:
+        release.bed.start_webhooks()
+        release.bed.delete_pod(SYSTEM, "gpu-share-check-real")
+
+
+def test_a_taint_rule_on_our_gpus_is_shown(release: Release) -> None:
+    taint = {"key": "example.com/repair", "value": "fan", "effect": "NoSchedule"}
+    selector = {"driver": contract.DRIVER, "pool": "check-a"}
+    body = {"metadata": {"name": "repair"}, "spec": {"deviceSelector": selector, "taint": taint}}
+    where = path(RESOURCE_V1, "devicetaintrules")
+    release.cluster.create(where, body)
+    try:
+        found = check(release.admin, "--cluster")[1]["DeviceTaintRules"]
+    finally:
+        release.cluster.delete(f"{where}/repair")
+    assert found == ("warning", "repair (example.com/repair=fan:NoSchedule on pool check-a)")
 
 
 def test_waiting_ends_with_the_repair(release: Release) -> None:
@@ -281,10 +238,22 @@ def test_the_account_of_the_job_tries_a_pod_and_creates_none(release: Release) -
         bed.until("the job may create pods", lambda: may(who, "create", "", "pods", release.namespace))
         code, found = check(kubeconfig, "--cluster")
         assert (code, found["sharing pod"][0]) == (0, "ok"), found
-        with pytest.raises(ClusterError, match="by dry run alone"):
-            who.create(path(CORE_V1, "pods", namespace=release.namespace), objects.pod("real", "1Gi"))
+        assert "not asked" not in found, "it has each right that the check needs"
+        for where, body in real_objects(release.namespace):
+            with pytest.raises(ClusterError, match="by dry run alone"):
+                who.create(where, body)
     finally:
         manifests.delete(bed.cluster, hooks)
+
+
+def real_objects(namespace: str) -> list[tuple[str, dict[str, Any]]]:
+    """One object of each kind that the check tries."""
+    template = {"metadata": {"name": "real"}, "spec": {"spec": {"devices": {}}}}
+    return [
+        (path(CORE_V1, "pods", namespace=namespace), objects.pod("real", "1Gi")),
+        (path(RESOURCE_V1, "resourceclaimtemplates", namespace=namespace), template),
+        (path(RESOURCE_V1, SLICES), objects.resource_slice("real", [1024])),
+    ]
 
 
 def test_a_tenant_learns_which_shares_can_be_had(release: Release) -> None:

@@ -104,7 +104,7 @@ def test_a_gpu_a_device_plugin_offers_is_left_alone_from_the_start(machine: Mach
     assert set(machine.devices()) == {machine.device(0), "status"}
     items, _ = machine.bed.cluster.list(path(RESOURCE_V1, SLICES), fieldSelector=f"spec.nodeName={NODE}")
     note = json.loads(items[0]["metadata"]["annotations"][EXCLUDED_GPUS])
-    assert note == {machine.gpu(1): "Contended: a device plugin offers it as nvidia.com/gpu"}
+    assert note == {machine.gpu(1): "Contended: a device plugin offers the GPU as nvidia.com/gpu"}
     machine.bed.until("MPS serves the other", lambda: machine.sim.compute_mode(machine.gpu(0)) == EXCLUSIVE, 20)
     assert machine.sim.compute_mode(machine.gpu(1)) == 0
     assert not (machine.daemon(1) / "daemon.json").exists()

@@ -6,6 +6,7 @@ import pytest
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.nvml.device_health import Effect, GpuConditions
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.types import Mode
 from enforcer.resourceslices import contention_monitor
 from enforcer.resourceslices.availability import GpuAvailability
@@ -110,7 +111,7 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     modes, writer = fixed_modes(), ApiWriter()
     reporter = NodeEventRecorder(cluster, where, writer)
     contention = ContentionMonitor(cluster, where, list, reporter, threading.Event())
-    availability = GpuAvailability(contention, None, modes, limits(), sampler(tuple))
+    availability = GpuAvailability(contention, None, modes, limits(), sampler(tuple), DriverUpgrade())
     offering = SliceController(cluster, where, InventoryPolicy(), availability, Own(), modes)
     rival = {
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "rival"},

@@ -126,7 +126,7 @@ def test_without_its_lock_it_ends_nobody_and_stops_to_be_started_again(node: Nod
     node.sim.register(tenant.pid, node.gpu, 9000)
     assert node.enforcer
     assert node.enforcer.wait(30) == 1
-    assert "was taken away" in node.log()
+    assert "removed or replaced" in node.log()
     assert alive(tenant)
     node.start()
     wait_for(lambda: not alive(tenant), 30)

@@ -18,6 +18,7 @@ from enforcer.mps.manager import MpsManager
 from enforcer.mps.supervisor import MpsSupervisor
 from enforcer.nvml.driver_root import DriverRoot
 from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import InventoryPolicy
@@ -84,6 +85,7 @@ def _keeping(machine: Machine) -> Iterator[tuple[MpsSupervisor, SharingModeContr
     sources = PlannerInputs(
         watch=sampler(lambda: [GpuSnapshot(gpu=each) for each in gpus]), shared=ShareableGpus(None, "n1", None, modes),
         modes=modes, policy=InventoryPolicy(), claims=claims, checkpoint=Quotas(tuple), tools=tools,
+        upgrade=DriverUpgrade(),
     )  # fmt: skip
     manager = MpsManager()
     yield MpsSupervisor(manager, DaemonPlanner(manager, machine.run, sources), fresh=0), modes, held

@@ -86,7 +86,7 @@ def test_a_killed_daemon_is_started_again(place: Place) -> None:
 def test_a_stopped_daemon_is_set_going_and_told(place: Place) -> None:
     pid = place.pid()
     os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: "had been stopped and was set going again" in place.node.log(), 20)
+    wait_for(lambda: "was stopped by another process (SIGSTOP); the enforcer sent SIGCONT" in place.node.log(), 20)
     assert place.say("get_default_active_thread_percentage") == "100.0"
     assert place.pid() == pid
 
@@ -105,7 +105,7 @@ def test_what_another_user_changes_is_put_right_and_told(place: Place, word: str
 
     def told() -> bool:
         place.say(word, NOBODY)  # again: one that falls between a look's question and its answer is put right unseen
-        return "had been changed and was put right" in place.node.log()
+        return "; the enforcer restored the value" in place.node.log()
 
     wait_for(told, 20)
     wait_for(lambda: place.say(ask) == before, 20)

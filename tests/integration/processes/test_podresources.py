@@ -29,9 +29,9 @@ def test_what_plugins_offer_is_read(kubelet: Offered, tmp_path: Path) -> None:
 
 def test_a_kubelet_that_refuses_or_is_not_there_is_said(kubelet: Offered, tmp_path: Path) -> None:
     kubelet += [("nvidia.com/gpu", [""])]
-    with pytest.raises(KubeletError, match="does not answer: still starting"):
+    with pytest.raises(KubeletError, match=r"does not answer on .*: still starting"):
         allocatable(tmp_path)
-    with pytest.raises(KubeletError, match=r"--kubelet-root \(chart value kubeletRoot\) says where"):
+    with pytest.raises(KubeletError, match=r"does not exist; .*--kubelet-root \(chart value kubeletRoot\)"):
         allocatable(tmp_path / "elsewhere")
     assert allocatable(tmp_path / "elsewhere", optional=True) == ()
 

@@ -45,10 +45,10 @@ def limit_of(node: Node, container: Container) -> dict[str, str]:
     ("limit", "options", "state", "words"),
     [
         ("0=4096M", MPS, "InForce", "MPS client"),
-        (None, MPS, "NotApplied", "without its limit"),
+        (None, MPS, "NotApplied", "without the MPS limit"),
         ("0=9000M", MPS, "LimitEscaped", "9000 MiB"),
         ("0=4096M,1=9000M", MPS, "LimitEscaped", "does not see"),
-        ("0=4096M", ("--mib", "1000", "--kind", "compute"), "LimitEscaped", "no MPS client"),
+        ("0=4096M", ("--mib", "1000", "--kind", "compute"), "LimitEscaped", "not an MPS client"),
         ("0=4096M", (*MPS, "--fork", "1"), "PerProcessOnly", "2 processes"),
     ],
 )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -41,18 +41,24 @@ def tell(file):
 threading.Thread(target=tell, args=[Path(sys.argv[1])], name="test", daemon=True).start()
 sys.exit(main(sys.argv[2:]))
 """
-NODE: Final = {"metadata": {"name": "n1", "uid": "n1", "labels": {NODE_LABEL: "true"}, "annotations": {}}}
+NODE: Final[dict[str, Any]] = {
+    "metadata": {"name": "n1", "uid": "n1", "labels": {NODE_LABEL: "true"}, "annotations": {}}
+}
 
 
-class _Api(BaseHTTPRequestHandler):
+class Api(BaseHTTPRequestHandler):
     """An API server with one node, and lists that are empty."""
 
     def log_message(self, *_: object) -> None:
         """Keep the test's output quiet."""
 
+    def node(self) -> dict[str, Any]:
+        """Return the Node object."""
+        return NODE
+
     def do_GET(self) -> None:
         if self.path.startswith("/api/v1/nodes/"):
-            self._answer(json.dumps(NODE).encode())
+            self._answer(json.dumps(self.node()).encode())
         elif "sendInitialEvents" in self.path:
             end = {"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}}
             self._answer(json.dumps({"type": "BOOKMARK", "object": {"metadata": end}}).encode() + b"\n")
@@ -74,9 +80,9 @@ class _Api(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def api_server(folder: Path) -> Iterator[Path]:
+def api_server(folder: Path, api: type[Api]) -> Iterator[Path]:
     """Serve; gives the kubeconfig."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Api) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), api) as server:
         server.daemon_threads, server.block_on_close = True, False
         server.ended = threading.Event()  # type: ignore[attr-defined] # ours
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -91,11 +97,11 @@ def api_server(folder: Path) -> Iterator[Path]:
         server.shutdown()
 
 
-def start(machine: Machine, stack: ExitStack) -> subprocess.Popen[bytes]:
+def start(machine: Machine, stack: ExitStack, api: type[Api] = Api) -> subprocess.Popen[bytes]:
     """Start the enforcer with all of its parts on a node of two GPUs."""
     kubelet = machine.root / "kubelet"
     stack.enter_context(pod_resources(kubelet))
-    kubeconfig = stack.enter_context(api_server(machine.root))
+    kubeconfig = stack.enter_context(api_server(machine.root, api))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -150,7 +156,7 @@ def test_the_threads_are_those_of_the_table_and_no_more_than_twelve_last_beside_
         assert found["release-GPU"] == 2
         enforcer.terminate()
         assert enforcer.wait(30) == 0, (machine.root / "enforcer.log").read_text()
-        assert "left behind" not in (machine.root / "enforcer.log").read_text()
+        assert "did not stop in time" not in (machine.root / "enforcer.log").read_text()
 
 
 def _released(machine: Machine) -> int:

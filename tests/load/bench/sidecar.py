@@ -1,9 +1,8 @@
-"""``python -m tests.load.bench.sidecar``: what the sidecar costs a pod: memory; time to start, probe and stop."""
+"""``python -m tests.load.bench.sidecar``: what the sidecar costs a pod: memory; time to start and stop."""
 
 import argparse
 import json
 import os
-import resource
 import selectors
 import signal
 import statistics
@@ -15,15 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from webhook.mutation.sidecar_spec import PROBE
-
 COMMAND = (sys.executable, "-m", "gpushare_cli", "sidecar")
 COLUMNS = "{:<34} {:>9} {:>9} {:>9}"
 TICKS = os.sysconf("SC_CLK_TCK")
 CPU_SECONDS = 10.0
-IN_PYTHON = "import sys; from gpushare_cli import main; from sidecar import files, main, pod_status\n"
-IN_PYTHON += "sys.exit(not pod_status.parse(files.read(sys.argv[1], pod_status.MAX_BYTES)).ready)"
-"""The probe as it was before it was a shell's, with what the command line loads for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +25,6 @@ class Run:
     """One life of a sidecar. Seconds, and KiB."""
 
     started: float
-    probed: float
-    in_python: float
     stopped: float
     rss: int
     peak: int
@@ -68,8 +60,6 @@ def show(runs: list[Run]) -> None:
         ("  proportional to sharers, Pss", [run.pss for run in runs], 1024, "MiB"),
         ("  of its own alone, Private", [run.private for run in runs], 1024, "MiB"),
         ("start to first line", [run.started for run in runs], 1e-3, "ms"),
-        ("start-up probe, processor time", [run.probed for run in runs], 1e-3, "ms"),
-        ("  were it Python's", [run.in_python for run in runs], 1e-3, "ms"),
         ("SIGTERM to its end", [run.stopped for run in runs], 1e-3, "ms"),
     ]
     for what, measured, unit, name in rows:
@@ -87,29 +77,16 @@ def live(folder: Path) -> Run:
     for number in range(3):
         write(folder, number)
         time.sleep(0.5)
-    file = str(folder / "status.json")
-    probed, in_python = spent(["sh", "-c", PROBE, file]), spent([sys.executable, "-c", IN_PYTHON, file])
     status, rollup = (fields(process.pid, name) for name in ("status", "smaps_rollup"))
     private = rollup["Private_Clean"] + rollup["Private_Dirty"]
     stopped = stop(process)
-    return Run(started, probed, in_python, stopped, status["VmRSS"], status["VmHWM"], rollup["Pss"], private)
-
-
-def spent(command: list[str]) -> float:
-    """Processor seconds of a program and its children, which must succeed; the best of three."""
-    return min(once(command) for _ in range(3))
-
-
-def once(command: list[str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Run(started, stopped, status["VmRSS"], status["VmHWM"], rollup["Pss"], private)
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
     command = [*COMMAND, "--status", str(folder), "--listen", "127.0.0.1:0"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
+    as_in_the_image = {**os.environ, "PYTHONOPTIMIZE": "2"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0, env=as_in_the_image)
 
 
 def first_line(process: subprocess.Popen[bytes]) -> bytes:

@@ -47,8 +47,8 @@ def main(argv: Sequence[str]) -> int:
 def build(asked: argparse.Namespace) -> int:
     """Build and fetch what is missing, and say what will be used."""
     groups = _groups(asked)
-    if Group.CHART not in groups:
-        groups = (*groups, Group.CHART)  # what no node is needed for installs the chart all the same
+    # What no node is needed for installs the chart all the same, and checks its metrics and alerts.
+    groups = (*groups, *(each for each in (Group.CHART, Group.MONITORING) if each not in groups))
     build_missing(groups=groups)
     for group in groups:
         for name, where in find_all(group).items():

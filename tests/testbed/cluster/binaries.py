@@ -19,12 +19,14 @@ from tests.testbed.cluster.errors import BedError, MissingBinariesError
 ETCD: Final = "3.7.3"
 CONTAINERD: Final = "2.4.2"
 HELM: Final = "4.3.1"
-OLDEST: Final = {"etcd": (3, 5), "containerd": (2, 1), "helm": (3, 18)}
+PROMETHEUS: Final = "3.16.0"
+OLDEST: Final = {"etcd": (3, 5), "containerd": (2, 1), "helm": (3, 18), "prometheus": (3, 10)}
 MODULES: Final = Path(__file__).parent / "modules"
 KUBERNETES_NAMES: Final = ("kube-apiserver", "kube-scheduler", "kube-controller-manager")
 KUBERNETES_NODE_NAMES: Final = ("kubelet", "kube-proxy", "kubectl")
 CONTAINERD_NAMES: Final = ("containerd", "containerd-shim-runc-v2", "ctr")
 CONTAINERD_PACKAGE: Final = "github.com/containerd/containerd/v2"
+PROMETHEUS_PACKAGE: Final = "github.com/prometheus/prometheus"
 VERSION_ARGUMENTS: Final = {
     "kubectl": ("version", "--client"),
     "helm": ("version", "--short"),
@@ -56,6 +58,7 @@ class Group(StrEnum):
     CONTROL_PLANE = "control plane"
     NODE = "node"
     CHART = "chart"
+    MONITORING = "monitoring"
 
 
 def wanted(group: Group = Group.CONTROL_PLANE) -> tuple[Binary, ...]:
@@ -69,6 +72,9 @@ def wanted(group: Group = Group.CONTROL_PLANE) -> tuple[Binary, ...]:
         return (*_kubernetes(kubernetes, KUBERNETES_NAMES), etcd.binary("etcd", "go.etcd.io/etcd/server/v3"))
     if group is Group.CHART:
         return (_Module("helm", HELM).binary("helm", "helm.sh/helm/v4/cmd/helm"),)
+    if group is Group.MONITORING:
+        prometheus = _Module("prometheus", PROMETHEUS)
+        return tuple(prometheus.binary(name, f"{PROMETHEUS_PACKAGE}/cmd/{name}") for name in ("promtool", "prometheus"))
     containerd = _Module("containerd", CONTAINERD)
     return (
         *_kubernetes(_Module("kubernetes-node", versions.VERSIONS[versions.NEWEST]), KUBERNETES_NODE_NAMES),

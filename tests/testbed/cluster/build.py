@@ -22,6 +22,7 @@ from tests.testbed.cluster.binaries import (
     CONTAINERD_PACKAGE,
     HELM,
     MODULES,
+    PROMETHEUS,
     Binary,
     Group,
     cache_root,
@@ -38,8 +39,9 @@ FLAGS: Final = {
     "etcd": "-s -w",
     "containerd": f"-s -w -X {CONTAINERD_PACKAGE}/version.Version=v{CONTAINERD}",
     "helm": f"-s -w -X helm.sh/helm/v4/internal/version.version=v{HELM}",
+    "prometheus": f"-s -w -X github.com/prometheus/common/version.Version={PROMETHEUS}",
 }
-TAGS: Final = {"containerd": "no_btrfs no_zfs no_devmapper"}
+TAGS: Final = {"containerd": "no_btrfs no_zfs no_devmapper", "prometheus": "remove_all_sd"}
 Say = Callable[[str], None]
 
 

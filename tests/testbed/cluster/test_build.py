@@ -162,6 +162,7 @@ def test_what_a_node_needs_is_a_group_of_its_own(tmp_path: Path) -> None:
     build.build_missing(lambda _: None, tuple(binaries.Group))
     assert [line.split()[0] for line in calls.read_text().splitlines()[4:]] == [
         "kubelet", "kube-proxy", "kubectl", "containerd", "containerd-shim-runc-v2", "ctr", "helm",
+        "promtool", "prometheus",
     ]  # fmt: skip
     assert set(binaries.find_all(binaries.Group.NODE)) >= {"kubelet", "containerd"}
 

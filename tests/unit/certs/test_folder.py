@@ -103,11 +103,11 @@ def test_many_runners_at_once_end_with_one_pair(tmp_path: Path) -> None:
     [
         ([], "either --dir DIR or --secret"),
         (["--dir", "a", "--secret", "a/b"], "either --dir DIR or --secret"),
-        (["--dir", "a"], "give --dns or --ip"),
+        (["--dir", "a"], "--dns and --ip are empty"),
         (["--dir", "a", "--dns", "*"], "'*' is not a DNS name"),
         (["--dir", "a", "--dns", "a,b c"], "'b c' is not a DNS name"),
         (["--dir", "a", "--dns", "ä"], "is not a DNS name"),
-        (["--dir", "a", "--ip", "1.2.3"], "'1.2.3' is not an address"),
+        (["--dir", "a", "--ip", "1.2.3"], "'1.2.3' is not an IP address"),
         (["--secret", "b", "--dns", "a"], "NAMESPACE/NAME"),
         (["--secret", "a/b/c", "--dns", "a"], "NAMESPACE/NAME"),
         (["--dir", "a", "--dns", "a", "--leaf-days", "31"], "--leaf-days 31"),
@@ -133,7 +133,7 @@ def test_intervals_that_are_none_are_refused(seconds: str, capsys: pytest.Captur
 def test_a_folder_that_cannot_be_written_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(["--dir", str(tmp_path / "file" / "x"), *COMMAND]) == 2
-    assert "give a folder of your own" in capsys.readouterr().err
+    assert "write a folder that you own" in capsys.readouterr().err
 
 
 def test_watching_looks_again_until_told_to_stop() -> None:
@@ -147,3 +147,16 @@ def test_watching_looks_again_until_told_to_stop() -> None:
 
     assert watch(run, stopping, 0.01) == 0
     assert len(runs) == 3
+
+
+def test_the_ready_file_is_touched_after_a_run_that_left_all_in_order_and_after_no_other(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    command = ["--dir", str(tmp_path / "tls"), f"--ready-file={ready}", *COMMAND]
+    (tmp_path / "tls").write_text("no folder")
+    assert main(command) != 0
+    assert not ready.exists()
+    (tmp_path / "tls").unlink()
+    assert main(command) == 0
+    os.utime(ready, (0, 0))
+    assert main(command) == 0
+    assert ready.stat().st_mtime > 0, "each run touches it"

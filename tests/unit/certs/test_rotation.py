@@ -64,7 +64,7 @@ def test_what_comes_after_a_failure_is_reported_again() -> None:
             rotator.reconcile()
         world.serving.before = str
         rotator.reconcile()
-    assert [each["event"] for each in log].count("certificates in order") == 2
+    assert [each["reason"] for each in log].count("CertificateCurrent") == 2
 
 
 def test_the_authoritys_key_is_not_among_what_the_server_mounts() -> None:

@@ -19,7 +19,8 @@ Object = dict[str, Any]
 VALUES: Final[Object] = yaml.safe_load((helm.CHART / "values.yaml").read_text())
 SCHEMA: Final[Object] = json.loads((helm.CHART / "values.schema.json").read_text())
 PLAIN: Final = (
-    "--set=namespace.create=true,monitoring.serviceMonitor.enabled=true,monitoring.prometheusRule.enabled=true",
+    "--set=namespace.create=true,monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true",
+    "--set=monitoring.prometheusRule.enabled=true,monitoring.dashboard.enabled=true",
 )
 SIMULATED: Final = (*PLAIN, "--set=simulate.enabled=true")
 WORLDS: Final = (("--set=webhook.clientCA=clients",), PLAIN, SIMULATED, ("--set=mps.sharedMemory=private",), ())
@@ -34,6 +35,8 @@ SAMPLES: Final = {
     "certs.leafDays": 20,
     "image.digest": f"sha256:{'0' * 64}",
     "imagePullSecrets": [{"name": "x"}],
+    "monitoring.podMonitor.interval": "7s",
+    "monitoring.prometheusRule.runbook": "https://example.org/3am",
     "monitoring.serviceMonitor.interval": "7s",
     "simulate.driver": "615.71.09",
     "simulate.mig": ["1g.4gb"],
@@ -322,14 +325,6 @@ def test_the_uninstall_hooks_run_in_order_and_leave_no_identity_behind() -> None
     refused = "--set=uninstall.waitForClaims=false"
     arguments = [spec["containers"][0]["args"] for name, spec in pods(refused) if "uninstall-before" in name]
     assert "--ignore-claims" in arguments[0]
-
-
-def test_alerts_and_notes_name_metrics_that_exist() -> None:
-    rules = of(PLAIN, "PrometheusRule")[0]["spec"]["groups"][0]["rules"]
-    named = {name for rule in rules for name in re.findall(r"gpu_share_[a-z_]+", rule["expr"])}
-    parts = ("webhook", "enforcer/status", "sidecar")
-    sources = "".join((helm.ROOT / part / "metrics.py").read_text() for part in parts)
-    assert all(name in sources or name.removeprefix("gpu_share_") in sources for name in named)
 
 
 def test_the_enforcer_goes_to_nodes_that_opted_in_unless_told_otherwise() -> None:

@@ -1,12 +1,16 @@
 """The job that checks an installation, its account, and what operators may read for it."""
 
 import json
+from itertools import product
 from typing import Any
 
 import pytest
 
+from gpushare.version import installed
+from gpushare_cli.check import cluster
 from gpushare_cli.main import build_parser
 from tests.support import helm
+from tests.support.asked_rights import Recorder, Right, given
 from tests.unit.deploy.test_chart import VALUES, of
 
 
@@ -31,12 +35,57 @@ def test_an_installation_ends_with_the_check_and_helm_test_repeats_it() -> None:
     assert off.keys() == {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 
 
-def test_the_check_reads_and_creates_nothing_but_pods_which_a_policy_keeps_to_dry_runs() -> None:
+RELEASE = [
+    {
+        "metadata": {
+            "name": "gpu-share-webhook",
+            "namespace": "gpu-share-system",
+            "labels": {"app.kubernetes.io/version": installed()},
+        }
+    }
+]
+
+
+def rights_asked() -> set[Right]:
+    """What the job asks the API server for, with namespaces that opted in and without."""
+    found: set[Right] = set()
+    for namespaces in ([], [{"metadata": {"name": "a", "labels": {"gpu-share.io/enabled": "true"}}}]):
+        api = Recorder(namespaces=namespaces, daemonsets=[{}], deployments=RELEASE)
+        for _, ask in [("version", cluster.version), *cluster.questions(None)]:
+            ask(api)  # type: ignore[arg-type] # it has what a check calls
+        found |= api.asked
+    return found
+
+
+def test_the_account_has_each_right_that_the_check_asks_for_and_no_other() -> None:
+    rules, asked = check_hooks()["ClusterRole"]["rules"], rights_asked()
+    assert [each for each in sorted(asked) if not given(rules, each)] == []
+    for rule in rules:
+        every = product(rule["verbs"], rule["apiGroups"], rule["resources"])
+        used = {(verb, group, resource): names_of(asked, verb, group, resource) for verb, group, resource in every}
+        assert all(used.values()), f"nobody asks for all of {rule}"
+        assert set(rule.get("resourceNames", ())) <= set().union(*used.values()), rule
+
+
+def names_of(asked: set[Right], verb: str, group: str, resource: str) -> set[str]:
+    return {each.name for each in asked if (each.verb, each.group, each.resource) == (verb, group, resource)}
+
+
+def test_what_the_check_creates_a_policy_keeps_to_dry_runs() -> None:
     hooks = check_hooks()
     writing = [rule for rule in hooks["ClusterRole"]["rules"] if set(rule["verbs"]) - {"get", "list", "watch"}]
-    assert writing == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}]
+    assert {verb for rule in writing for verb in rule["verbs"]} == {"create"}
+    created = {(each.group, each.resource) for each in rights_asked() if each.verb == "create"}
+    policy = hooks["ValidatingAdmissionPolicy"]["spec"]
+    kept = policy["matchConstraints"]["resourceRules"]
+    assert created == {(rule["apiGroups"][0], name) for rule in kept for name in rule["resources"]}
     account = f"system:serviceaccount:{helm.SYSTEM}:gpu-share-check"
-    assert account in hooks["ValidatingAdmissionPolicy"]["spec"]["matchConditions"][0]["expression"]
+    assert account in policy["matchConditions"][0]["expression"]
+
+
+def test_operators_may_ask_all_but_the_dry_runs() -> None:
+    role = next(each for each in of((), "ClusterRole") if each["metadata"]["name"] == "gpu-share-operator")
+    assert {each.verb for each in rights_asked() if not given(role["rules"], each)} == {"create"}
 
 
 def test_operators_may_read_every_object_that_the_check_compares() -> None:

@@ -39,5 +39,5 @@ def test_flapping_below_the_grace_period_makes_one_warning_and_then_one_in_five_
     assert world.decisions == []
     assert 'gpu_share_limit_violations_total{action="warned"} 100.0' in world.scrape(), "it went over that often"
     assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA, Reason.BACK_UNDER_QUOTA] * 2
-    assert "for the 76th time in 5 min; its processes are ended" in world.notices[2].note
+    assert "for the 76th time in 5 min; the enforcer kills its processes" in world.notices[2].note
     assert [record.get("times") for record in world.records() if record["kind"] == "WARNED"] == [None, 76]

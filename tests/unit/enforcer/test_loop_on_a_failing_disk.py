@@ -27,4 +27,4 @@ def test_a_failure_to_keep_grace_periods_is_logged_once_until_they_are_kept_agai
             hindrance.rmdir()
             world.look(2)
     assert (world.folder / state_file.NAME).exists()
-    assert len([each for each in logs if each["event"] == "grace periods not kept"]) == 2
+    assert len([each for each in logs if each["event"] == "grace periods not saved"]) == 2

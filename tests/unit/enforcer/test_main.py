@@ -69,18 +69,18 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "--node is missing"), ([*BASE, "--poll-seconds", "0"], "--poll-seconds 0.0 is not an interval"),
-        ([*BASE, "--audit-keep-days", "-1"], "--audit-keep-days -1 cannot be kept; write 0 for no limit"),
-        ([*BASE, "--audit-keep-mib", "9999999"], "or up to 1048576"),
-        ([*BASE, "--max-kills-per-minute", "0"], "--max-kills-per-minute 0 ends nobody"),
+        ([], "--node is missing"), ([*BASE, "--poll-seconds", "0"], "--poll-seconds 0.0 is out of range"),
+        ([*BASE, "--audit-keep-days", "-1"], "--audit-keep-days -1 is out of range; write 0 for no limit"),
+        ([*BASE, "--audit-keep-mib", "9999999"], "or 1 to 1048576"),
+        ([*BASE, "--max-kills-per-minute", "0"], "--max-kills-per-minute 0 allows no kill"),
         ([*BASE, "--metrics", "here"], "is not an address"),
         ([*BASE, "--metrics", "x:99999"], "is not an address"),
-        ([*BASE, "--poll-seconds", "nan"], "--poll-seconds nan is not an interval"),
-        ([*BASE, "--poll-seconds", "inf"], "--poll-seconds inf is not an interval"),
-        ([*BASE, "--poll-seconds", "1e-9"], "is not an interval"),
-        ([*BASE, "--termination-timeout", "-1"], "--termination-timeout -1.0 is not a timeout"),
-        ([*BASE, "--termination-timeout", "nan"], "is not a timeout"),
-        ([*BASE, "--termination-timeout", "1e9"], "--termination-timeout 1000000000.0 is not a timeout"),
+        ([*BASE, "--poll-seconds", "nan"], "--poll-seconds nan is out of range"),
+        ([*BASE, "--poll-seconds", "inf"], "--poll-seconds inf is out of range"),
+        ([*BASE, "--poll-seconds", "1e-9"], "is out of range"),
+        ([*BASE, "--termination-timeout", "-1"], "--termination-timeout -1.0 is out of range"),
+        ([*BASE, "--termination-timeout", "nan"], "is out of range"),
+        ([*BASE, "--termination-timeout", "1e9"], "--termination-timeout 1000000000.0 is out of range"),
         ([*BASE, "--memory-reserve", "512"], "--memory-reserve: '512' is not a quantity of memory; did you mean 512Mi"),
     ],
 )  # fmt: skip
@@ -114,8 +114,8 @@ def test_it_starts_without_nvml_says_what_is_missing_and_goes_on_when_it_is_back
     options = [*BASE, "--state", str(tmp_path), "--run", str(tmp_path), "--no-cluster", "--allow-any-pid-namespace"]
     assert main(options, reader=reader, attributor=Attributor()) == 0
     (hindrance, away), (none, back) = said
-    assert (hindrance, none) == ("the node's GPUs cannot be counted: the driver is gone", None)
-    assert ("blind on all: the driver is gone" in away["problems"], away["gpus"]) == (True, [])
+    assert (hindrance, none) == ("the enforcer cannot list the GPUs of this node: the driver is gone", None)
+    assert ("NVML unavailable for all: the driver is gone" in away["problems"], away["gpus"]) == (True, [])
     assert {gpu["uuid"] for gpu in back["gpus"]} == {GPU, OTHER_GPU}
 
 
@@ -185,7 +185,7 @@ def test_a_node_without_the_label_offers_nothing_and_takes_back_what_it_offered(
     assert api.slices
     api.node["metadata"]["labels"] = {contract.NODE_LABEL: "false"}
     offering.publish(VIEWS, [])
-    assert api.slices == {}
+    assert api.devices() == []
 
 
 def test_without_nvml_what_an_enforcer_before_us_offered_is_taken_back(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_without_nvml_what_an_enforcer_before_us_offered_is_taken_back(tmp_path:
     reader.all_broken = True
     turns = Turns(offering, UsageSampler(reader, Attributor()), Checkpoint(tmp_path), Wake(), None)
     turns.offer()
-    assert (api.slices, offering.problem) == ({}, None)
+    assert (api.devices(), offering.problem) == ([], None)
     reader.all_broken = False
     turns.offer()
     assert api.devices() == ["status", OTHER_DEVICE]

@@ -81,5 +81,5 @@ def test_its_end_leaves_no_thread_and_no_listener() -> None:
 def test_an_address_that_is_taken_is_a_wrong_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"--admin 127.0.0.1:{port} cannot be listened on"):
+        with pytest.raises(ConfigError, match="--admin: cannot listen on"):
             metrics_server.serve("--admin", ("127.0.0.1", port), CollectorRegistry(), lambda: None)

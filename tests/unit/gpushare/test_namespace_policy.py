@@ -24,10 +24,10 @@ READ: list[tuple[dict[str, str], dict[str, Any]]] = [
 ]  # fmt: skip
 REFUSED = [
     ({"gpu-share.io/max-memroy": "4Gi"}, "did you mean gpu-share.io/max-memory"),
-    ({"gpu-share.io/whatever-it-is": "4Gi"}, "no such annotation"),
-    ({"memory.gpu-share.io/model": "4Gi"}, "no such annotation"),
-    ({"gpu-share.io/enabled": "true"}, "is a label of namespaces and no annotation; move it to metadata.labels"),
-    ({"gpu-share.io/managed": "true"}, "is a label of pods, which gpu-share itself sets; remove it"),
+    ({"gpu-share.io/whatever-it-is": "4Gi"}, "is not a namespace annotation"),
+    ({"memory.gpu-share.io/model": "4Gi"}, "is not a namespace annotation"),
+    ({"gpu-share.io/enabled": "true"}, "is a namespace label, not an annotation; move it to metadata.labels"),
+    ({"gpu-share.io/managed": "true"}, "is a pod label that the webhook sets; remove it"),
     ({"gpu-share.io/max-memory": "4096"}, "did you mean 4096Mi"),
     ({"gpu-share.io/max-memory": "0"}, "write for example 4Gi"),
     ({"gpu-share.io/tolerance": "0"}, "write for example 4Gi"),
@@ -41,9 +41,9 @@ REFUSED = [
     ({"gpu-share.io/debt-refill": "25h"}, "is not between 1s and 86400s"),
     ({"gpu-share.io/tolerance": "5"}, "did you mean 5Mi"),
     ({"gpu-share.io/tolerance": "0%"}, "1% to 100%"),
-    ({"gpu-share.io/frameworks": "jax, none"}, "'none' is not one of jax, torch; or write 'none' alone"),
-    ({"gpu-share.io/frameworks": "JAX"}, "'JAX' is not one of jax, torch"),
-    ({"gpu-share.io/frameworks": ""}, "is not a list of words"),
+    ({"gpu-share.io/frameworks": "jax, none"}, "'none' is unknown; write any of jax, torch, or 'none' alone"),
+    ({"gpu-share.io/frameworks": "JAX"}, "'JAX' is unknown; write any of jax, torch"),
+    ({"gpu-share.io/frameworks": ""}, "is not a comma-separated list"),
 ]  # fmt: skip
 
 

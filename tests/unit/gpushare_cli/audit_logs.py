@@ -77,7 +77,10 @@ class Nodes:
         self.slices.append({"metadata": metadata, "spec": {"nodeName": node, "driver": "gpu-share.io"}})
 
     def event(self, node: str, head: object, reporter: str = REPORTER) -> None:
-        note = f"container model holds 9216 MiB of its 4096 MiB: ended 1 of its processes (pid 501); audit log {head}"
+        note = (
+            "container model holds 9216 MiB of its 4096 MiB: the enforcer killed 1 of its processes (pid 501); "
+            f"audit log {head}"
+        )
         metadata = {"namespace": "asr", "name": f"tts-0-{len(self.events)}"}
         told = {"message": note, "reportingComponent": reporter, "reportingInstance": node}
         self.events.append({"metadata": metadata, **told})

@@ -29,6 +29,6 @@ def test_json_has_the_whole_table(capsys: pytest.CaptureFixture[str]) -> None:
         "examples": ["4Gi"],
         "default": "default-memory of the namespace",
         "readBy": ["webhook", "enforcer", "admission policy"],
-        "meaning": "GPU memory of a container's share",
+        "meaning": "GPU memory that each container with a share reserves",
         "message": "'?' is not a quantity of memory; write for example 4Gi or 512Mi (suffixes Mi, Gi, Ti, M, G, T)",
     }

@@ -33,6 +33,8 @@ FILES = ":0"
         (["completion", "b"], ["bash", NO_FILES]),
         (["resize", "--dry"], ["--dry-run", NO_FILES]),
         (["resize", "po"], [NO_FILES]),
+        (["top", "--sort", "kill"], ["kill-in", "kills", NO_FILES]),
+        (["bundle", "--to", ""], [FILES]),
         ([], [*VERBS, NO_FILES]),
     ],
 )

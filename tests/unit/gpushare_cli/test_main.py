@@ -92,7 +92,10 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 def test_output_that_cannot_be_written_is_said_in_one_sentence() -> None:
     command = f"{sys.executable} -m gpushare_cli completion fish > /dev/full"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "gpu-share: the output cannot be written: No space left on device\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "gpu-share: cannot write to standard output: No space left on device\n",
+    )
 
 
 @pytest.mark.parametrize("line", ["version", "completion fish"])

@@ -76,10 +76,8 @@ def test_lowered_it_says_before_after_reserved_and_when(cluster: Any, capsys: py
     api = cluster(Answering(load("running")))
     code, text = said(capsys, POD, "main", "3Gi")
     assert code == 0
-    assert text.startswith(
-        "explained-1/running main: 4Gi -> 3Gi (reserved 4Gi) container main may hold 3Gi from now on"
-    )
-    assert "until the container starts again" in text
+    assert text.startswith("explained-1/running main: 4Gi -> 3Gi (reserved 4Gi) the quota of container main is now 3Gi")
+    assert "until the container restarts" in text
     ((where, body, query),) = api.patched
     assert (where, query) == ("/api/v1/namespaces/explained-1/pods/running", {})
     assert body["metadata"]["uid"] == load("running")["pod"]["metadata"]["uid"], (
@@ -113,7 +111,7 @@ def test_json_says_all_of_it(cluster: Any, capsys: pytest.CaptureFixture[str]) -
     cluster(Answering(load("running")))
     assert main(["resize", POD, "main", "3Gi", "-o", "json"]) == 0
     done = json.loads(capsys.readouterr().out)
-    assert done.pop("note").startswith("container main may hold 3Gi")
+    assert done.pop("note").startswith("the quota of container main is now 3Gi")
     assert done == {
         "namespace": "explained-1", "pod": "running", "container": "main", "done": True, "reason": "Resized",
         "beforeMiB": 4096, "afterMiB": 3072, "reservedMiB": 4096, "effect": "at next start", "dryRun": False,
@@ -135,10 +133,10 @@ def test_a_dry_run_asks_for_the_right_and_changes_nothing(cluster: Any, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((POD, "main", "5Gi"), "keeps 4Gi: 5Gi is more than was reserved: the pod has 4Gi of that GPU"),
+        ((POD, "main", "5Gi"), "keeps 4Gi: 5Gi exceeds the reservation: the pod has 4Gi of the GPU"),
         ((POD, "main", "500Mi"), "below the minimum of 512Mi"),
         ((POD, "mian", "3Gi"), "no container named 'mian'; did you mean main?"),
-        ((POD, "gpu-share", "3Gi"), "container gpu-share has no share of a GPU; those with one are main"),
+        ((POD, "gpu-share", "3Gi"), "container gpu-share has no GPU share; the containers with a share are main"),
     ],
 )
 def test_what_is_known_here_to_be_impossible_is_not_even_asked(
@@ -205,7 +203,7 @@ def test_pods_that_do_not_run_or_have_no_share_are_refused(cluster: Any, capsys:
     content["claims"] = {}
     assert "has no share of a GPU that a node has prepared" in said(capsys, POD, "main", "3Gi")[1]
     content["pod"]["status"]["phase"] = "Pending"
-    assert "does not run (it is Pending)" in said(capsys, POD, "main", "3Gi")[1]
+    assert "is not running (phase Pending)" in said(capsys, POD, "main", "3Gi")[1]
     content["pod"]["metadata"]["deletionTimestamp"] = "2026"
     code, text = said(capsys, POD, "main", "3Gi")
     assert (code, "is being deleted" in text) == (1, True)

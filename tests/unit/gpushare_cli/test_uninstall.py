@@ -71,7 +71,7 @@ def test_while_a_claim_is_there_it_waits_then_refuses_and_changes_nothing(capsys
     assert (api.deleted, time.now) == ([], 10)
     out = capsys.readouterr().out
     assert out.count("waiting") == 1
-    assert "refused, and nothing was changed\n" in out
+    assert "uninstall refused; nothing was changed\n" in out
     assert "their pods could not end: asr/tts-0-x (of no pod)\n" in out
     assert "never allocated" not in out
     assert "other" not in out

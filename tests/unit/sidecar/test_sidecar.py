@@ -117,10 +117,10 @@ def test_metrics_tell_use_and_quota_in_bytes(sidecar: Sidecar, tmp_path: Path) -
     gpu = {"uuid": "GPU-1", "memoryMiB": 100, "usedByOthersMiB": 50}
     write(tmp_path, {"time": "2026-11-20T22:16:05Z", "ready": True, "containers": [use], "gpus": [gpu]})
     sidecar.until("gpu_share_ready", 1)
-    assert sidecar.metric('gpu_share_memory_used_bytes{container="m",gpu="GPU-1"}') == 3 * 2**20
-    assert sidecar.metric('gpu_share_memory_quota_bytes{container="m",gpu="GPU-1"}') == 4 * 2**20
-    assert sidecar.metric('gpu_share_state{container="m",gpu="GPU-1",state="Warned"}') == 1
-    assert sidecar.metric('gpu_share_gpu_memory_bytes{gpu="GPU-1"}') == 100 * 2**20
+    assert sidecar.metric('gpu_share_container_memory_used_bytes{container="m",gpu="GPU-1"}') == 3 * 2**20
+    assert sidecar.metric('gpu_share_container_memory_quota_bytes{container="m",gpu="GPU-1"}') == 4 * 2**20
+    assert sidecar.metric('gpu_share_container_state{container="m",gpu="GPU-1",state="Warned"}') == 1
+    assert sidecar.metric('gpu_share_gpu_memory_usable_bytes{gpu="GPU-1"}') == 100 * 2**20
     assert sidecar.metric('gpu_share_gpu_memory_used_by_others_bytes{gpu="GPU-1"}') == 50 * 2**20
     assert sidecar.metric("gpu_share_status_timestamp_seconds") == 1795212965
 
@@ -129,9 +129,9 @@ def test_use_that_nobody_can_tell_is_no_figure(sidecar: Sidecar, tmp_path: Path)
     use = {"container": "m", "gpu": "GPU-1", "usedMiB": None, "quotaMiB": 4, "state": "Unknown"}
     write(tmp_path, {"ready": True, "containers": [use], "gpus": [{"uuid": "GPU-1", "memoryMiB": 100}]})
     sidecar.until("gpu_share_ready", 1)
-    assert "gpu_share_memory_used_bytes{" not in sidecar.get()[1]
+    assert "gpu_share_container_memory_used_bytes{" not in sidecar.get()[1]
     assert "held_by_others_bytes{" not in sidecar.get()[1]
-    assert sidecar.metric('gpu_share_state{container="m",gpu="GPU-1",state="Unknown"}') == 1
+    assert sidecar.metric('gpu_share_container_state{container="m",gpu="GPU-1",state="Unknown"}') == 1
 
 
 def test_what_the_pod_may_hold_is_said_when_it_is_ready(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_share_that_is_no_longer_ready_is_said_to_be(tmp_path: Path) -> None:
         watcher.look()
     assert said == [
         "the share of the GPU is ready",
-        "the share of the GPU is not ready any more: GPU-1 cannot be read",
+        "the share of the GPU is no longer ready: GPU-1 cannot be read",
         "the share of the GPU is ready",
     ]
 
@@ -163,7 +163,7 @@ def test_an_enforcer_that_falls_silent_is_said_to_be_and_so_is_its_return(tmp_pa
     for later in (0, SILENT_SECONDS - 1, 2, 2):
         now[0] += later
         watcher.look()
-    assert said == ["the enforcer has written nothing for 60 s: this pod runs on, unwatched"]
+    assert said == ["the enforcer has not updated the status for 60 s: the pod runs on without quota enforcement"]
     write(tmp_path, {"time": "2026-11-20T22:17:06Z"})
     watcher.look()
     assert said[1:] == ["the enforcer is back"]
@@ -301,7 +301,7 @@ def test_other_pages_are_404(sidecar: Sidecar) -> None:
 def test_a_port_that_is_taken_costs_the_metrics_and_nothing_else(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         running = Sidecar(tmp_path, f"127.0.0.1:{taken.getsockname()[1]}")
-        assert running.first.startswith("no metrics: cannot listen")
+        assert running.first.startswith("/metrics is not available: cannot listen")
         write(tmp_path, {"ready": True})
         assert running.line() == "the share of the GPU is ready"
         assert running.stop()[0] == 0

@@ -52,7 +52,7 @@ def test_what_a_file_cannot_say_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_an_unknown_key_is_named_with_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("imagine: a")
-    with pytest.raises(ConfigError, match="'imagine'; known are across-nodes, admin, bind, certs, client-ca"):
+    with pytest.raises(ConfigError, match="'imagine'; write one of across-nodes, admin, bind, certs, client-ca"):
         Options.read([], {"GPU_SHARE_CONFIG": str(tmp_path / "config")})
 
 

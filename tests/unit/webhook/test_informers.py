@@ -10,6 +10,7 @@ from tests.unit.webhook.controlled import Clock, Server, make, settle
 from tests.unit.webhook.test_caches import claim, namespace
 from webhook import informers
 from webhook.caches import KnownClaims, NamespacePolicyCache
+from webhook.main import unread
 from webhook.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -65,6 +66,15 @@ def test_templates_are_known_to_reviews_and_to_the_controller(seen: Seen) -> Non
     assert seen.controller.synced
     assert [each in seen.claims.own("team") for each in ("template/gpu-share-1", "template/mine")] == [False, True]
     assert list(seen.controller._index.templates) == [("team", "gpu-share-1")]
+
+
+def test_reviews_are_answered_as_soon_as_namespaces_claims_and_templates_are_listed(seen: Seen) -> None:
+    found = [unread(seen.namespaces, seen.claims)]
+    for kind in ("namespaces", "resourceclaims", "resourceclaimtemplates"):
+        seen[kind]._on_list(iter(()))
+        found.append(unread(seen.namespaces, seen.claims))
+    assert found == [["namespaces", "claims and templates"], ["claims and templates"], ["claims and templates"], []]
+    assert not seen.controller.synced, "pods are not listed yet"
 
 
 def test_who_was_cut_off_tries_again_within_a_second_and_does_not_read_everything_again(seen: Seen) -> None:

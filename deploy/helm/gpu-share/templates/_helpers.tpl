@@ -89,23 +89,8 @@ hostPath: {path: /dev/shm, type: Directory}
 {{- else if eq .Values.enforcer.mode "time-slicing" }}allow{{ else }}refuse{{ end }}
 {{- end }}
 
-{{- /* What `gpu-share check` reads of a cluster. */}}
-{{- define "gpu-share.readRules" -}}
-- apiGroups: [""]
-  resources: [namespaces, nodes, pods]
-  verbs: [get, list, watch]
-- apiGroups: [resource.k8s.io]
-  resources: [deviceclasses, resourceslices, resourceclaims, resourceclaimtemplates]
-  verbs: [get, list, watch]
-- apiGroups: [apps]
-  resources: [daemonsets, deployments]
-  verbs: [get, list, watch]
-- apiGroups: [admissionregistration.k8s.io]
-  resources: [mutatingwebhookconfigurations, validatingadmissionpolicies, validatingadmissionpolicybindings]
-  verbs: [get, list, watch]
-- apiGroups: [node.k8s.io]
-  resources: [runtimeclasses]
-  verbs: [get, list, watch]
+{{- /* What `gpu-share check` reads of the release by name. */}}
+{{- define "gpu-share.namedRules" -}}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [clusterroles, clusterrolebindings, roles, rolebindings]
   resourceNames:
@@ -121,4 +106,50 @@ hostPath: {path: /dev/shm, type: Directory}
   resources: [serviceaccounts, services]
   resourceNames: [gpu-share-enforcer, gpu-share-certs, gpu-share-webhook]
   verbs: [get]
+{{- end }}
+
+{{- /* What `gpu-share check --cluster` reads, and nothing else. */}}
+{{- define "gpu-share.checkRules" -}}
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [list, watch] # a list is streamed as a watch
+- apiGroups: [""]
+  resources: [nodes, pods]
+  verbs: [list]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceslices, devicetaintrules]
+  verbs: [list]
+- apiGroups: [resource.k8s.io]
+  resources: [deviceclasses]
+  verbs: [get]
+- apiGroups: [apps]
+  resources: [daemonsets, deployments]
+  verbs: [list]
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [mutatingwebhookconfigurations]
+  verbs: [get, list]
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [validatingadmissionpolicies, validatingadmissionpolicybindings]
+  verbs: [get]
+{{ include "gpu-share.namedRules" . }}
+{{- end }}
+
+{{- /* What operators read of a cluster: for `gpu-share check`, `explain` and `audit anchors`. */}}
+{{- define "gpu-share.readRules" -}}
+- apiGroups: [""]
+  resources: [namespaces, nodes, pods]
+  verbs: [get, list, watch]
+- apiGroups: [resource.k8s.io]
+  resources: [deviceclasses, devicetaintrules, resourceslices, resourceclaims, resourceclaimtemplates]
+  verbs: [get, list, watch]
+- apiGroups: [apps]
+  resources: [daemonsets, deployments]
+  verbs: [get, list, watch]
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [mutatingwebhookconfigurations, validatingadmissionpolicies, validatingadmissionpolicybindings]
+  verbs: [get, list, watch]
+- apiGroups: [node.k8s.io]
+  resources: [runtimeclasses]
+  verbs: [get, list, watch]
+{{ include "gpu-share.namedRules" . }}
 {{- end }}

@@ -75,15 +75,21 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
     assert log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem is None
     segments(tmp_path / "audit")[-1].unlink()
     assert log_reader.verified(log_reader.local(tmp_path / "audit")).problem is None
-    assert "its tail was cut off" in str(log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem)
+    assert "the log was truncated" in str(log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem)
     with AuditLog(tmp_path / "audit") as shorter:
         after = AnchorPublisher(enforcer, NODE, shorter, PressingRecords(), NodeEventRecorder(enforcer, NODE, writer))
         after.turn()
         writer.run_once()
-        assert "which this node's audit log does not hold" in str(after.problem)
+        assert "the audit log of this node has no such record" in str(after.problem)
     events, _ = reader.list(path(EVENTS_V1, "events", namespace="default"))
     assert Reason.AUDIT_RECORD_LOST in {each["reason"] for each in events if each["regarding"].get("name") == NODE}
-    publisher.withdraw()
+    assert publisher.publish(resource_slices(NODE, ()))
+    assert [each.head for each in anchors_of_slices(seen_by(reader)[0])] == [head], "an empty slice keeps it"
+    SlicePublisher(reader, NODE).withdraw()
+
+
+def anchors_of_slices(seen: list[Seen]) -> list[Seen]:
+    return [each for each in seen if not each.hint]
 
 
 def test_nobody_anchors_for_another_node(world: World) -> None:

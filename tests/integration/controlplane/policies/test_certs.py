@@ -117,7 +117,7 @@ def test_without_the_configuration_it_says_what_to_do_and_goes_on_from_there(
 ) -> None:
     code, log = run(world)
     assert code == 1
-    assert "no webhook configuration gpu-share; apply it first" in log[-1]["detail"]
+    assert "no webhook configuration gpu-share" in log[-1]["detail"]
     request.getfixturevalue("configurations")
     assert run(world)[0] == 0
     assert works(world)
@@ -174,3 +174,25 @@ def test_the_certs_identity_may_change_no_other_configuration(world: World) -> N
     body = {"metadata": {"name": "gpu-share"}, "webhooks": []}
     where = path(ADMISSION_V1, "mutatingwebhookconfigurations")
     assert "forbidden" in refusal(lambda: connection.create(where, body))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "says"),
+    [
+        ("other", "Opaque", "metadata.name"),
+        ("gpu-share-webhook-tls", "kubernetes.io/service-account-token", "type"),
+        ("gpu-share-webhook-tls", "kubernetes.io/tls", ""),
+        ("gpu-share-webhook-tls-ca", None, ""),
+    ],
+)
+def test_the_certs_identity_creates_its_own_two_secrets_and_no_token(
+    name: str, kind: str | None, says: str, world: World
+) -> None:
+    connection = type(world.cluster).connect(str(world.plane.service_account(SYSTEM, "gpu-share-certs")))
+    notes = {"kubernetes.io/service-account.name": "gpu-share-enforcer"}
+    pair = {"data": {"tls.crt": "", "tls.key": ""}}
+    body = {"metadata": {"name": name, "annotations": notes}, **pair, **({"type": kind} if kind else {})}
+    said = refusal(lambda: connection.create(path(CORE_V1, "secrets", namespace=SYSTEM), body))
+    assert (says in said) if says else said == ""
+    generated = {**pair, "metadata": {"generateName": "gpu-share-webhook-tls"}}
+    assert "metadata.name" in refusal(lambda: connection.create(path(CORE_V1, "secrets", namespace=SYSTEM), generated))

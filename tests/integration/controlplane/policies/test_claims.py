@@ -82,3 +82,13 @@ def test_claims_of_others_and_such_as_hold_nothing_are_left_alone(world: World, 
     where = claimed(world, "free")
     world.cluster.patch(f"{where}/status", {"status": {"allocation": None, "reservedFor": None}})
     bringer.patch(where, finalizers())
+
+
+@pytest.mark.parametrize("devices", [{}, {"requests": []}, None])
+def test_a_claim_that_asks_for_nothing_is_left_alone(world: World, bringer: KubeClient, devices: Object | None) -> None:
+    """The API server writes null for requests that were left out."""
+    spec: Object = {} if devices is None else {"devices": devices}
+    for plural, inner in (("resourceclaims", spec), ("resourceclaimtemplates", {"spec": spec})):
+        body = {"metadata": {"generateName": "nothing-"}, "spec": inner}
+        made = bringer.create(path(RESOURCE_V1, plural, namespace=world.namespace), body)
+        world.cluster.delete(path(RESOURCE_V1, plural, made["metadata"]["name"], world.namespace))

@@ -298,4 +298,22 @@ def test_an_enforcer_moves_its_audit_logs_anchor_on_and_never_back(world: World)
     assert world.cluster.get(mine)["metadata"]["annotations"][AUDIT_HEAD] == HEADS[2]
     world.cluster.patch(mine, {"metadata": {"annotations": {AUDIT_HEAD: None}}})
     assert moved(HEADS[0]) == "", "an operator may let it begin anew"
+    world.cluster.delete(mine)
+
+
+def test_an_enforcer_keeps_the_slice_that_bears_the_anchor(world: World) -> None:
+    """Deleted and created again, or handed to the garbage collector, it would take any head."""
+    enforcer = Acting.as_user(world.plane, ENFORCER, {NODE_NAME: "node-a"})
+    mine = path(RESOURCE_V1, "resourceslices", "node-a-anchored")
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "nobody"}
+    enforcer.create(path(RESOURCE_V1, "resourceslices"), anchored_slice(HEADS[1]))
+    try:
+        assert "does not delete" in refusal(lambda: enforcer.delete(mine))
+        gone = {"metadata": {"ownerReferences": [owner]}}
+        assert "ownerReferences" in refusal(lambda: enforcer.patch(mine, gone))
+        other = {"metadata": {"labels": {"a": "b"}}}
+        assert refusal(lambda: enforcer.patch(mine, other)) == ""
+    finally:
+        world.cluster.delete(mine)
+    enforcer.create(path(RESOURCE_V1, "resourceslices"), anchored_slice(None))
     enforcer.delete(mine)

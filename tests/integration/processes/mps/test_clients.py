@@ -54,7 +54,7 @@ def test_the_server_is_started_early_and_watched(stand_in: Path, make: Make, sim
     assert daemon.health().servers == {server: ServerStatus.ACTIVE}
     assert server in daemon.pids()
     sim.fail_mps(MpsFault(command="get_server_status", answer="FAULT\n"))
-    with pytest.raises(MpsError, match="takes nobody"):
+    with pytest.raises(MpsError, match="accepts no client"):
         daemon.health()
     assert daemon.client.status(server) is ServerStatus.FAULT
     sim.fail_mps(MpsFault(command="get_server_status", answer='Unknown command "get_server_status"\n'))

@@ -117,5 +117,5 @@ def test_a_daemon_that_hangs_costs_no_more_than_the_deadline(daemon: MpsDaemon, 
 def test_a_list_with_anything_but_pids_is_believed_in_no_part(daemon: MpsDaemon, sim: Sim, lie: str) -> None:
     (server,) = daemon.client.servers()
     sim.fail_mps(MpsFault(command="get_client_list", answer=lie))
-    with pytest.raises(MpsError, match="only process ids"):
+    with pytest.raises(MpsError, match="instead of a list of process ids"):
         daemon.client.clients(server)

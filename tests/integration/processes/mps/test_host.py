@@ -219,7 +219,7 @@ def test_what_it_says_is_json_on_standard_error(root: Path) -> None:
         process.terminate()
         out, err = process.communicate(timeout=15)
     assert out == ""
-    assert [json.loads(line)["error"] for line in err.splitlines()] == ["a request is an object"]
+    assert [json.loads(line)["error"] for line in err.splitlines()] == ["the request is not a JSON object"]
 
 
 def test_a_driver_without_the_program_is_a_sentence(root: Path) -> None:

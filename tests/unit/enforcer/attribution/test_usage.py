@@ -46,7 +46,7 @@ def test_while_nvml_is_away_that_is_the_problem_and_each_look_tries_again() -> N
     for _ in range(2):
         with pytest.raises(NvmlError):
             watch.look()
-    assert (watch.problem, reported) == ("the node's GPUs cannot be counted: the driver is gone", [])
+    assert (watch.problem, reported) == ("the enforcer cannot list the GPUs of this node: the driver is gone", [])
     reader.all_broken = False
     assert [view.gpu.uuid for view in watch.look()] == [GPU]
     assert (watch.problem, reported, reader.counts) == (None, ["other GPUs"], 3)

@@ -52,12 +52,12 @@ def test_one_that_stands_for_several_says_for_how_many(times: int, text: dict[st
 
 
 def test_what_an_enforcer_died_over_keeps_whom_it_was_about() -> None:
-    note = "the enforcer ended before it could say what became of this"
+    note = "the enforcer exited before it recorded the result of this kill"
     assert kill_records.interrupted_record("gpu-8", RECORD) == {**KEPT, "result": "Interrupted", "note": note}
 
 
 def test_an_intent_nobody_waited_for_says_that_nothing_was_done() -> None:
-    note = "the disk took too long: nothing was done"
+    note = "the disk wrote the INTENT too late, so the enforcer cancelled the kill"
     assert kill_records.cancelled_record("gpu-8", RECORD) == {**KEPT, "result": "AuditUnwritable", "note": note}
 
 

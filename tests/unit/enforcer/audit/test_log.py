@@ -105,7 +105,7 @@ def test_a_last_record_that_does_not_hold_stops_everything(folder: Path) -> None
     with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
     last(folder).write_bytes(last(folder).read_bytes().replace(b'"pid":1', b'"pid":2'))
-    with pytest.raises(RecordError, match="was edited; move the folder away"):
+    with pytest.raises(RecordError, match="was edited; move the folder of the audit log away"):
         AuditLog(folder).open()
 
 
@@ -145,7 +145,7 @@ def test_a_tail_too_long_to_be_a_torn_line_is_not_built_upon(folder: Path) -> No
     with last(folder).open("ab") as file:
         file.write(bytes(100_000))
     for attempt in (AuditLog(folder).open, lambda: AuditLog(folder).append(Kind.INTENT, {})):
-        with pytest.raises(RecordError, match="move the folder away"):
+        with pytest.raises(RecordError, match="move the folder of the audit log away"):
             attempt()
 
 
@@ -285,7 +285,7 @@ def test_a_folder_others_may_write_to_is_refused(folder: Path) -> None:
 def test_a_folder_that_is_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RecordError, match="cannot be written"):
+    with pytest.raises(RecordError, match="cannot write"):
         AuditLog(folder).open()
 
 

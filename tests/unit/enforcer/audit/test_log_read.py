@@ -54,7 +54,7 @@ def test_of_what_is_removed_it_says_how_much_and_where_the_rest_goes_on(folder: 
     assert _text(kept[-1]) == {
         "time": "noon",
         "kind": "PRUNED",
-        "note": "removed as the settings for keeping the log say",
+        "note": "the enforcer removed these segments: they exceeded the retention settings (--audit-keep-*)",
         "removed": {"segments": 3, "bytes": sum(sizes[:3]), "first": 1, "last": 3, "hash": heads[2].hash},
     }
 
@@ -69,7 +69,7 @@ def test_of_what_is_cut_off_it_says_what_it_was(folder: Path) -> None:
         "time": "noon",
         "kind": "RECOVERED",
         "reason": "Recovered",
-        "note": "an unfinished line was cut off: a crash, or a disk that was full",
+        "note": "the enforcer cut off an incomplete last line, which a crash or a full disk had left",
         "lostBytes": 4,
         "lost": "sha256:" + hashlib.sha256(b"torn").hexdigest(),
     }
@@ -135,7 +135,7 @@ def test_what_hinders_it_is_reported_until_it_does_not(folder: Path, monkeypatch
 
     with AuditLog(folder) as log:
         assert log.problem is None
-        text = f"the audit log in {folder} cannot be written: [Errno 5] Input/output error"
+        text = f"the enforcer cannot write the audit log in {folder}: [Errno 5] Input/output error"
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdatasync", broken)
             with pytest.raises(RecordError, match=f"^{re.escape(text)}$"):
@@ -143,9 +143,9 @@ def test_what_hinders_it_is_reported_until_it_does_not(folder: Path, monkeypatch
         assert log.problem == text
         log.append(Kind.WARNED, {})
         assert log.problem is None
-        with pytest.raises(RecordError, match="cannot be given"):
+        with pytest.raises(RecordError, match="is reserved for the record"):
             log.append(Kind.WARNED, {"seq": 1})
-        assert "cannot be given" in str(log.problem)
+        assert "is reserved for the record" in str(log.problem)
 
 
 def test_a_file_that_stands_where_the_next_segment_belongs_is_named(folder: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_file_that_stands_where_the_next_segment_belongs_is_named(folder: Path
     with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         (folder / segment_name(2)).write_bytes(b"precious\n")
         before = open_below(folder)
-        text = f"^{segment_name(2)} is there before its first record; move it away$"
+        text = f"^segment {segment_name(2)} already exists and is not empty; move the file away$"
         with pytest.raises(RecordError, match=text):
             log.append(Kind.WARNED, {})
         assert open_below(folder) <= before, "it is let go of"

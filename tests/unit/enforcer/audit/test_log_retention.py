@@ -56,7 +56,7 @@ def test_what_is_removed_is_reported_and_the_rest_holds(folder: Path) -> None:
     assert whole(folder, heads[-1]).holds
     old = whole(folder, heads[0])
     assert not old.holds
-    assert "was pruned" in (old.problem or "")
+    assert "the enforcer pruned record" in (old.problem or "")
 
 
 def test_the_head_at_which_the_log_was_cut_is_an_anchor_that_holds(folder: Path) -> None:
@@ -77,7 +77,7 @@ def test_more_removed_than_was_reported_is_found_at_the_first_line(folder: Path)
     segments(folder)[0].unlink()
     decision = whole(folder)
     assert (decision.line, decision.records) == (1, 0)
-    assert "missing here" in (decision.problem or "")
+    assert "missing before record" in (decision.problem or "")
 
 
 def test_an_edit_in_a_pruned_log_is_found_where_it_is(folder: Path) -> None:
@@ -370,5 +370,5 @@ def test_only_so_much_of_the_end_is_searched(folder: Path, monkeypatch: pytest.M
 
 
 def test_a_field_that_is_the_records_own_is_refused(folder: Path) -> None:
-    with AuditLog(folder) as log, pytest.raises(RecordError, match="'hash' cannot be given"):
+    with AuditLog(folder) as log, pytest.raises(RecordError, match="'hash' is reserved"):
         log.append(Kind.WARNED, {"hash": "x"})

@@ -94,7 +94,7 @@ def bad(lines: Iterable[bytes], anchor: ChainHead | None = None) -> tuple[int | 
 def test_an_edited_record_is_named() -> None:
     lines = log(9)
     lines[4] = lines[4].replace(b'"pid":4', b'"pid":5')
-    assert bad(lines) == (5, "record 5 does not match its own hash: it was edited")
+    assert bad(lines) == (5, "`hash` of record 5 is not the hash of its fields: the record was edited")
 
 
 def test_a_deleted_record_is_named_where_it_is_missing() -> None:
@@ -102,7 +102,7 @@ def test_a_deleted_record_is_named_where_it_is_missing() -> None:
     del lines[4]
     line, problem = bad(lines)
     assert line == 5
-    assert "record 5 is missing here" in problem
+    assert "record 5 is missing before" in problem
 
 
 def test_swapped_records_are_named() -> None:
@@ -114,13 +114,13 @@ def test_swapped_records_are_named() -> None:
 def test_a_repeated_record_is_named() -> None:
     lines = log(9)
     lines.insert(6, lines[5])
-    assert bad(lines) == (7, "record 6 stands where record 7 belongs: moved or repeated")
+    assert bad(lines) == (7, "record 6 is in the place of record 7: a record was moved or repeated")
 
 
 def test_a_torn_tail_is_named() -> None:
     lines = log(9)
     lines[8] = lines[8][:-20]
-    assert bad(lines) == (9, "the line ends in the middle")
+    assert bad(lines) == (9, "the line has no newline at its end: it is incomplete")
 
 
 def test_a_cut_middle_is_named() -> None:
@@ -128,7 +128,7 @@ def test_a_cut_middle_is_named() -> None:
     lines[3] = lines[3][:40] + b"\n"
     line, problem = bad(lines)
     assert line == 4
-    assert "no JSON" in problem
+    assert "not valid JSON" in problem
 
 
 def test_a_record_replaced_with_its_own_valid_hash_is_named() -> None:
@@ -147,7 +147,7 @@ def test_a_rechained_log_is_found_by_the_anchor_alone() -> None:
         line, head = append_hash(head, Kind.INTENT, TIME, {"pid": number})
         lines.append(line)
     assert verify(lines).holds
-    assert bad(lines, anchor) == (9, "record 9 is not the one the anchor names: the log was replaced")
+    assert bad(lines, anchor) == (9, "the hash of record 9 differs from the anchor: the log was replaced")
 
 
 def test_a_cut_tail_is_found_by_the_anchor_alone() -> None:
@@ -165,7 +165,7 @@ def test_an_anchor_at_the_very_end_holds_and_one_after_it_does_not() -> None:
     lines = log(3)
     last = ChainHead(3, json.loads(lines[2])["hash"])
     assert verify(lines, anchor=last).holds
-    reported = "the log ends at record 3, the anchor is record 4: its tail was cut off"
+    reported = "the log ends at record 3, but the anchor is record 4: its tail was cut off"
     assert bad(lines, ChainHead(4, last.hash)) == (4, reported)
 
 
@@ -279,4 +279,7 @@ def test_the_same_reported_in_other_bytes_is_an_edit(change: tuple[bytes, bytes]
     lines = log(9)
     assert change[0] in lines[4]
     lines[4] = lines[4].replace(*change)
-    assert bad(lines) == (5, "the line is not written the way records are: it was edited")
+    assert bad(lines) == (
+        5,
+        "the line is not in the exact JSON form of the enforcer: another program wrote or edited the line",
+    )

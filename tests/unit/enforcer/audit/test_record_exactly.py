@@ -22,8 +22,10 @@ from enforcer.audit.record import (
 )
 from gpushare.errors import RecordError
 
-NO_NUMBER = "the line has no number or no predecessor: it is not a record"
-NO_KIND = "record 7 has no kind or no time: it is not a record"
+NO_NUMBER = "the line has no `seq` or no `prev`, so it is not an audit record"
+FORM = "the line is not in the exact JSON form of the enforcer: another program wrote or edited the line"
+EDITED = "`hash` of record 7 is not the hash of its fields: the record was edited"
+NO_KIND = "line 7 has no `kind` or no `time`, so it is not an audit record"
 
 
 def _line(record: dict[str, Any]) -> bytes:
@@ -69,11 +71,11 @@ def test_a_record_is_one_line_of_compact_json_in_a_fixed_order() -> None:
 def test_a_field_may_not_be_called_like_one_of_the_records_own(name: str) -> None:
     with pytest.raises(RecordError) as raised:
         append_hash(GENESIS, Kind.WARNED, "t", {name: 1})
-    assert raised.value.message == f"a record's own {name!r} cannot be given as a field; name it otherwise"
+    assert raised.value.message == f"field {name!r} is reserved for the record itself; choose another field name"
 
 
 def test_of_several_the_first_by_name_is_reported() -> None:
-    with pytest.raises(RecordError, match="own 'kind' cannot"):
+    with pytest.raises(RecordError, match="field 'kind' is reserved"):
         append_hash(GENESIS, Kind.WARNED, "t", {"time": 1, "kind": 2, "seq": 3})
 
 
@@ -82,13 +84,13 @@ def test_what_a_record_cannot_hold_is_named_by_its_type(value: object) -> None:
     for fields in ({"x": value}, {"x": [value]}, {"x": {"y": value}}):
         with pytest.raises(RecordError) as raised:
             append_hash(GENESIS, Kind.WARNED, "t", fields)
-        assert raised.value.message == f"a record holds no {type(value).__name__}; write it as a text"
+        assert raised.value.message == f"an audit record cannot hold a {type(value).__name__}; write the value as text"
 
 
 def test_more_fields_than_fit_are_refused() -> None:
     with pytest.raises(RecordError) as raised:
         append_hash(GENESIS, Kind.OUTCOME, "t", {f"f{n}": n for n in range(900)})
-    assert raised.value.message == "a OUTCOME record has too many fields for 4096 bytes; record fewer"
+    assert raised.value.message == "the OUTCOME record has too many fields for 4096 bytes; record fewer fields"
 
 
 @pytest.mark.parametrize("size", [1, 1023, 1024])
@@ -145,15 +147,15 @@ def test_a_line_of_the_longest_length_is_sealed_and_read() -> None:
     assert read(line)["z"] == "x" * room
     shorter, _ = append_hash(GENESIS, Kind.WARNED, "t", {**fields, "z": "x" * (room + 1)})
     assert len(shorter) < MAX_BYTES
-    assert _refused(line[:-2] + b'"}\n') == "the line has more than 4096 bytes; no record has"
+    assert _refused(line[:-2] + b'"}\n') == "the line has more than 4096 bytes, the maximum of a record"
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b'{"seq":1}', "the line ends in the middle"),
-        (b"[]\n", "the line is not written the way records are: it was edited"),
-        (b'{"a": 1}\n', "the line is not written the way records are: it was edited"),
+        (b'{"seq":1}', "the line has no newline at its end: it is incomplete"),
+        (b"[]\n", FORM),
+        (b'{"a": 1}\n', FORM),
         (_line({"seq": True, "time": "t", "kind": "k", "prev": "p"}), NO_NUMBER),
         (_line({"time": "t", "kind": "k", "prev": "p"}), NO_NUMBER),
         (_line({"seq": 7, "time": "t", "kind": "k"}), NO_NUMBER),
@@ -161,7 +163,7 @@ def test_a_line_of_the_longest_length_is_sealed_and_read() -> None:
         (_line({"seq": 7, "time": "t", "prev": "p"}), NO_KIND),
         (_line({"seq": 7, "time": 1, "kind": "k", "prev": "p"}), NO_KIND),
         (_line({"seq": 7, "time": "t", "kind": 1, "prev": "p"}), NO_KIND),
-        (b'{"seq":7,"time":"t","kind":"k","prev":"p"}\n', "record 7 does not match its own hash: it was edited"),
+        (b'{"seq":7,"time":"t","kind":"k","prev":"p"}\n', EDITED),
     ],
 )  # fmt: skip
 def test_each_thing_that_is_wrong_with_a_line_has_its_sentence(line: bytes, why: str) -> None:
@@ -169,8 +171,8 @@ def test_each_thing_that_is_wrong_with_a_line_has_its_sentence(line: bytes, why:
 
 
 def test_of_what_is_no_json_it_is_reported_why() -> None:
-    assert _refused(b"x\n") == "the line is no JSON: Expecting value at byte 1"
-    assert _refused(b"[" * 2000 + b"\n").startswith("the line is no JSON: ")
+    assert _refused(b"x\n") == "the line is not valid JSON: Expecting value at byte 1"
+    assert _refused(b"[" * 2000 + b"\n").startswith("the line is not valid JSON: ")
 
 
 def test_nor_is_it_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,13 +180,13 @@ def test_nor_is_it_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError("x" * 99 + "yz")
 
     monkeypatch.setattr(json, "loads", fails)
-    assert _refused(b"{}\n") == "the line is no JSON: " + "x" * 99 + "y"
+    assert _refused(b"{}\n") == "the line is not valid JSON: " + "x" * 99 + "y"
 
 
 def test_what_json_does_not_know_is_no_json_however_right_the_hash_is() -> None:
     body = '{"seq":7,"time":"t","kind":"k","prev":"p","n":NaN'
     digest = hashlib.sha256(f"{body}}}".encode()).hexdigest()
-    assert _refused(f'{body},"hash":"sha256:{digest}"}}\n'.encode()).startswith("the line is no JSON: ")
+    assert _refused(f'{body},"hash":"sha256:{digest}"}}\n'.encode()).startswith("the line is not valid JSON: ")
 
 
 def test_any_record_that_holds_is_read() -> None:
@@ -210,19 +212,19 @@ def test_of_a_log_that_holds_there_are_its_records_and_its_head() -> None:
 def test_what_is_missing_is_counted() -> None:
     lines = _log(9)
     heads = _heads(lines)
-    one = "record 4 is missing here: deleted or moved; this is record 5"
+    one = "record 4 is missing before record 5: deleted or moved"
     assert _decision(lines[:3] + lines[4:]) == (3, heads[2], 4, one)
-    some = "records 4 to 6 are missing here: deleted or moved; this is record 7"
+    some = "records 4 to 6 are missing before record 7: deleted or moved"
     assert _decision(lines[:3] + lines[6:]) == (3, heads[2], 4, some)
-    back = "record 2 stands where record 4 belongs: moved or repeated"
+    back = "record 2 is in the place of record 4: a record was moved or repeated"
     assert _decision(lines[:3] + lines[1:]) == (3, heads[2], 4, back)
 
 
 def test_a_record_of_another_chain_is_named() -> None:
     lines, others = _log(3), _log(3, ChainHead(0, "sha256:" + "1" * 64))
-    text = "record 3 does not follow the record before it: one of them was replaced"
+    text = "`prev` of record 3 is not the hash of record 2: one of the two was changed"
     assert _decision([*lines[:2], others[2]]) == (2, _heads(lines)[1], 3, text)
-    text = "record 1 does not follow the record before it: one of them was replaced"
+    text = "`prev` of record 1 is not the hash of record 0: one of the two was changed"
     assert _decision(others) == (0, GENESIS, 1, text)
 
 
@@ -230,9 +232,9 @@ def test_what_the_anchor_names_has_to_be_there() -> None:
     lines = _log(4)
     heads = _heads(lines)
     forged = ChainHead(3, heads[0].hash)
-    text = "record 3 is not the one the anchor names: the log was replaced"
+    text = "the hash of record 3 differs from the anchor: the log was replaced"
     assert _decision(lines, forged) == (2, heads[1], 3, text)
-    text = "the log ends at record 4, the anchor is record 6: its tail was cut off"
+    text = "the log ends at record 4, but the anchor is record 6: its tail was cut off"
     assert _decision(lines, ChainHead(6, heads[0].hash)) == (4, heads[3], 5, text)
 
 
@@ -248,9 +250,9 @@ def test_a_log_whose_front_was_pruned_holds_from_there() -> None:
     assert _decision(whole) == (3, head, None, None)
     assert _decision(whole, heads[2]) == (3, head, None, None), "where it was cut is an anchor too"
     assert _decision(whole, heads[3]) == (3, head, None, None)
-    forged = "record 3 is not the one the anchor names: the log was replaced"
+    forged = "the hash of record 3 differs from the anchor: the log was replaced"
     assert _decision(whole, ChainHead(3, heads[0].hash)) == (0, heads[2], 1, forged)
-    why = "record 2, which the anchor names, was pruned with those up to 3; compare with a later anchor"
+    why = "the enforcer pruned record 2 of the anchor, with all records up to 3; compare with a later anchor"
     assert _decision(whole, heads[1]) == (3, head, 1, why)
 
 
@@ -269,7 +271,7 @@ def test_only_a_record_that_accounts_for_all_before_it_lets_a_log_begin_later(
     heads = _heads(lines)
     removed = {**removed} | ({"hash": heads[2].hash} if removed["hash"] == "right" else {})
     text, head = _pruned(heads[4], **removed)
-    missing = "records 1 to 3 are missing here: deleted or moved; this is record 4"
+    missing = "records 1 to 3 are missing before record 4: deleted or moved"
     expected = (3, head, None, None) if accounts else (0, GENESIS, 1, missing)
     assert _decision([*lines[3:], text]) == expected
     other, _ = append_hash(heads[4], Kind.WARNED, "t", {"removed": removed})
@@ -283,9 +285,9 @@ def test_an_edit_before_that_record_is_found_where_it_is_and_without_it_both_are
     heads = _heads(lines)
     text, _ = _pruned(heads[5], last=3, hash=heads[2].hash)
     edited = lines[4].replace(b'"n":4', b'"n":9')
-    why = "record 5 does not match its own hash: it was edited"
+    why = "`hash` of record 5 is not the hash of its fields: the record was edited"
     assert _decision([lines[3], edited, lines[5], b"rubbish\n", text]) == (1, heads[3], 2, why)
-    missing = "records 1 to 3 are missing here: deleted or moved; this is record 4"
+    missing = "records 1 to 3 are missing before record 4: deleted or moved"
     for log in ([lines[3], edited, lines[5]], [lines[3], edited, b"rubbish\n"]):
         assert _decision(log) == (0, GENESIS, 1, missing)
         assert verify(log).beside == (2, why)
@@ -305,7 +307,10 @@ def test_a_record_has_so_many_levels_and_not_one_more(wrap: Callable[[object], o
     assert head_of(read(line)) == head
     with pytest.raises(RecordError) as refused:
         append_hash(GENESIS, Kind.WARNED, "t", {"x": wrap(_nested(within + 1, "text"))})
-    assert refused.value.message == "a WARNED record has more than 16 levels of lists and objects; record fewer"
+    assert (
+        refused.value.message
+        == "the fields of the WARNED record have more than 16 levels of lists and objects; record fewer levels"
+    )
 
 
 @pytest.mark.parametrize("levels", [DEEPEST, DEEPEST + 1, *range(900, 1000)])
@@ -313,6 +318,9 @@ def test_a_line_that_is_nested_deeper_is_no_record_however_right_its_hash(levels
     before = b'{"seq":1,"time":"t","kind":"GRACE_STARTED","x":' + b"[" * levels + b"0" + b"]" * levels
     before += b',"prev":"' + GENESIS.hash.encode() + b'"'
     line = before + b',"hash":"sha256:' + hashlib.sha256(before + b"}").hexdigest().encode() + b'"}\n'
-    deep, deepest = "the line has more than 16 levels of lists and objects; no record has", "the line is no JSON: "
+    deep, deepest = (
+        "the line has more than 16 levels of lists and objects, the maximum of a record",
+        "the line is not valid JSON: ",
+    )
     text = _refused(line)
     assert text == deep or (levels > DEEPEST + 1 and text.startswith(deepest)), text

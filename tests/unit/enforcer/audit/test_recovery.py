@@ -13,6 +13,7 @@ from gpushare.errors import RecordError
 from tests.support.descriptors import open_below
 
 NAME = "kills-000000000001.jsonl"
+WAY_OUT = "move the folder of the audit log away, and the enforcer begins a new log"
 
 
 def _lines(count: int, note: str = "") -> list[bytes]:
@@ -48,7 +49,7 @@ def _mended(folder: LogFolder, data: bytes, unwanted: int | None = None) -> tupl
 
 def test_what_was_cut_off_is_reported_by_length_and_hash() -> None:
     digest = "sha256:" + hashlib.sha256(b"torn").hexdigest()
-    note = "an unfinished line was cut off: a crash, or a disk that was full"
+    note = "the enforcer cut off an incomplete last line, which a crash or a full disk had left"
     assert lost_fields(b"torn") == {"reason": "Recovered", "note": note, "lostBytes": 4, "lost": digest}
 
 
@@ -74,7 +75,7 @@ def test_what_stands_after_the_last_whole_line_is_cut_off(folder: LogFolder, cou
 
 def test_a_longer_rest_is_no_torn_line(folder: LogFolder) -> None:
     data = b"".join(_lines(1)) + b"x" * (MAX_BYTES + 1)
-    text = rf"^{NAME} ends in 4097 bytes that are not a line; move the folder away to begin a new log$"
+    text = rf"^segment {NAME} ends in 4097 bytes without a newline, too many for a torn record; {WAY_OUT}$"
     with pytest.raises(RecordError, match=text):
         _mended(folder, data)
     assert (folder.path / NAME).read_bytes() == data
@@ -106,8 +107,8 @@ def test_one_that_is_torn_and_unwanted_loses_only_what_is_torn(folder: LogFolder
 def test_a_last_record_that_was_edited_is_not_built_upon_whether_wanted_or_not(folder: LogFolder) -> None:
     lines = _lines(2)
     data = lines[0] + lines[1].replace(b'"n":1', b'"n":7')
-    why = "record 2 does not match its own hash: it was edited"
-    text = rf"^the last record of {NAME} does not hold: {why}; move the folder away to begin a new log$"
+    why = "`hash` of record 2 is not the hash of its fields: the record was edited"
+    text = rf"^the last record of segment {NAME} is invalid: {why}; {WAY_OUT}$"
     for unwanted in (None, 2):
         with pytest.raises(RecordError, match=text):
             _mended(folder, data, unwanted)

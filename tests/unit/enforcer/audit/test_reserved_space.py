@@ -13,6 +13,8 @@ from tests.support.descriptors import open_below, path_of
 
 SIZE = 64 * 1024
 
+FOREIGN = "a regular file with one link and the enforcer's owner"
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> LogFolder:
@@ -48,7 +50,7 @@ def test_room_is_reserved_once_and_becomes_a_segment_once(folder: LogFolder) -> 
     assert (folder.path / NAME).stat().st_blocks * 512 >= SIZE
     assert room.become("kills-000000000001.jsonl")
     assert (folder.path / "kills-000000000001.jsonl").stat().st_ino == inode
-    full = f"the disk of {folder.path} is full; the audit log goes on in the space reserved for it"
+    full = f"the disk of {folder.path} is full, and the audit log uses its last reserved space; free disk space"
     assert room.problem == full
     assert not room.become("kills-000000000002.jsonl"), "there is none any more"
     room.fill()
@@ -116,14 +118,14 @@ def test_what_has_the_name_stays_and_is_reported_to_be_in_the_way(folder: LogFol
     (folder.path / NAME).write_bytes(b"precious")
     room = ReservedSpace(folder, SIZE)
     room.fill()
-    begin = f"no space is reserved for the audit log in {folder.path}: "
-    assert room.problem == f"{begin}{NAME} is there and not empty; move it away"
+    begin = f"the enforcer cannot reserve disk space for the audit log in {folder.path}: "
+    assert room.problem == f"{begin}file {NAME} exists and is not empty; move the file away"
     assert (folder.path / NAME).read_bytes() == b"precious"
     assert not room.become("kills-000000000001.jsonl")
     (folder.path / NAME).unlink()
     os.mkfifo(folder.path / NAME)
     room.fill()
-    assert room.problem == f"{begin}{NAME} in {folder.path} is not a regular file of ours; move it away"
+    assert room.problem == f"{begin}{NAME} in {folder.path} is not {FOREIGN}; move the file away"
     (folder.path / NAME).unlink()
     room.fill()
     assert room.problem is None

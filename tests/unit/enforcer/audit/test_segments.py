@@ -105,9 +105,9 @@ def _device(path: Path) -> None:
 def test_what_might_have_no_end_is_not_read(tmp_path: Path, make: object) -> None:
     assert callable(make)
     make(tmp_path / "log")
-    with pytest.raises(OSError, match="it is not a regular file") as raised:
+    with pytest.raises(OSError, match="the segment is not a regular file") as raised:
         next(lines_of(tmp_path / "log"))
-    assert (raised.value.errno, raised.value.strerror) == (errno.EINVAL, "it is not a regular file")
+    assert (raised.value.errno, raised.value.strerror) == (errno.EINVAL, "the segment is not a regular file")
     assert raised.value.filename == str(tmp_path / "log")
 
 
@@ -165,8 +165,8 @@ def test_a_folder_that_others_may_do_anything_with_is_refused(tmp_path: Path, bi
     folder.path.chmod(0o700 | bit)
     me = os.geteuid()
     assert _refused(folder) == (
-        f"{folder.path} or the folder it is in has owner {me} and mode {0o700 | bit:04o}; "
-        f"it must be ours alone: chown {me} and chmod 0700"
+        f"{folder.path} or its parent has owner {me} and mode {0o700 | bit:04o}, so another user could "
+        f"change the audit log; run chown {me} and chmod 0700"
     )
 
 
@@ -181,8 +181,8 @@ def test_its_parent_may_be_read_by_others_and_written_by_none(tmp_path: Path, mo
         return
     me = os.geteuid()
     assert _refused(folder) == (
-        f"{folder.path} or the folder it is in has owner {me} and mode {mode:04o}; "
-        f"it must be ours alone: chown {me} and chmod go-w its parent"
+        f"{folder.path} or its parent has owner {me} and mode {mode:04o}, so another user could "
+        f"change the audit log; run chown {me} and chmod go-w its parent"
     )
 
 
@@ -192,7 +192,7 @@ def test_a_folder_of_somebody_elses_is_refused_and_one_in_roots_is_not(
     folder = LogFolder(tmp_path / "state" / "audit")
     folder.path.mkdir(parents=True, mode=0o700)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    assert "must be ours alone: chown 4711 and chmod 0700" in _refused(folder)
+    assert "run chown 4711 and chmod 0700" in _refused(folder)
     fstat = os.fstat
 
     def owned(file: int, *, parent: int) -> os.stat_result:
@@ -230,7 +230,9 @@ def test_a_file_that_is_not_plain_and_ours_is_let_go_of_and_named(folder: LogFol
     (tmp_path / "other name").hardlink_to(folder.path / "twice")
     descriptors = open_below(folder.path.parent)
     for name in ("fifo", "twice"):
-        text = re.escape(f"{name} in {folder.path} is not a regular file of ours; move it away")
+        text = re.escape(
+            f"{name} in {folder.path} is not a regular file with one link and the enforcer's owner; move the file away"
+        )
         with pytest.raises(RecordError, match=f"^{text}$"):
             folder.file(name)
     (folder.path / "link").symlink_to(tmp_path / "other name")
@@ -242,7 +244,7 @@ def test_a_file_that_is_not_plain_and_ours_is_let_go_of_and_named(folder: LogFol
 def test_a_file_of_somebody_elses_is_refused(folder: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder.path / "theirs").touch()
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    with pytest.raises(RecordError, match="not a regular file of ours"):
+    with pytest.raises(RecordError, match="not a regular file with one link"):
         folder.file("theirs")
 
 

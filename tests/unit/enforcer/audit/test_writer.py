@@ -68,7 +68,7 @@ def test_an_intent_that_is_not_durable_in_time_is_refused_and_answered_once_it_i
     with pytest.raises(RecordError, match=r"not answered for \d+ s"):
         log.intent({"pid": 7, "container": "model"})
     assert disk.asked.is_set()
-    assert holds_within(lambda: "nobody is ended until it does" in (log.problem or ""), 10, SHORT)
+    assert holds_within(lambda: "kills no container until then" in (log.problem or ""), 10, SHORT)
     disk.answers.set()
     assert holds_within(lambda: log.head.seq == 2, 10, SHORT)
     finish(log)
@@ -162,9 +162,9 @@ def test_a_log_that_could_not_be_opened_is_taken_up_without_waiting_for_a_record
     AuditWriter(AuditLog(folder), "gpu-7").intent({"pid": 7})
     folder.chmod(0o755)
     log = AuditWriter(AuditLog(folder), "gpu-7")
-    with pytest.raises(RecordError, match="must be ours alone"):
+    with pytest.raises(RecordError, match="another user could change"):
         log.open()
-    assert "must be ours alone" in (log.problem or "")
+    assert "another user could change" in (log.problem or "")
     folder.chmod(0o700)
     log.catch_up()
     log.close()
@@ -176,7 +176,7 @@ def test_a_log_that_may_be_somebody_elses_is_not_written(tmp_path: Path) -> None
         log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7", lock=lock)
         log.intent({"pid": 7})
         (tmp_path / "state" / "lock").unlink()
-        with pytest.raises(RecordError, match="was taken away"):
+        with pytest.raises(RecordError, match="removed or replaced"):
             log.intent({"pid": 8})
         assert log.problem == lock.lost()
     assert len(records(tmp_path / "audit")) == 1
@@ -192,7 +192,7 @@ def test_what_nobody_waits_for_does_not_pile_up(disk: Disk, tmp_path: Path) -> N
     for _ in range(MAX_WAITING + 10):
         log.post(Kind.WARNED, {}, lambda error: failed.append(error.message))
     assert len(failed) == 10
-    assert "records wait" in failed[0]
+    assert "records already wait" in failed[0]
     disk.answers.set()
     finish(log)  # else its thread would sync to the real disk during the tests that follow
 

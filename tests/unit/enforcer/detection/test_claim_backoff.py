@@ -57,7 +57,7 @@ def test_a_new_claim_waits_with_a_reason_and_one_that_was_prepared_does_not(worl
     backoff = ClaimBackoff(lambda: now[0])
     backoff.update(frozenset({NAMESPACE}))
     object.__setattr__(world.driver._parts, "backoff", backoff)
-    with pytest.raises(PrepareError, match="so new ones wait, this one for 10s still; it is tried again") as error:
+    with pytest.raises(PrepareError, match="so the driver delays this pod by 10s; the kubelet retries") as error:
         world.driver.prepare(new)
     assert error.value.reason is Reason.TOO_MANY_KILLS
     assert world.driver.prepare(running) == before

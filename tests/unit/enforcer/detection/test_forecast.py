@@ -19,32 +19,38 @@ def test_what_is_well_is_reported_in_a_few_words() -> None:
     assert describe(DetectorState(), quota(), 1.0, RULES) == "model holds 0 MiB of 4096 MiB and has not started"
     assert decisions(ViolationState(used_mib=4000)) == "model holds 4000 MiB of 4096 MiB and is within its quota"
     acting = replace(OVER, acting=True)
-    assert decisions(acting) == "model holds 5000 MiB of 4096 MiB and is over its quota and is being stopped"
+    assert decisions(acting) == "model holds 5000 MiB of 4096 MiB and is over its quota, and the enforcer is killing it"
 
 
 def test_it_says_what_will_happen_and_in_how_many_seconds() -> None:
     assert decisions(OVER) == (
-        "model holds 5000 MiB of 4096 MiB and was seen over its quota and is being watched: 1 of 3 samples in a row, "
-        "to be stopped in 5.0s unless it frees 904 MiB"
+        "model holds 5000 MiB of 4096 MiB and is over its quota: 1 of 3 consecutive samples before the enforcer acts; "
+        "the enforcer kills it in 5.0s unless it frees 904 MiB"
     )
     warned = replace(OVER, samples=3, over_for=1.5, warned=True)
-    assert decisions(warned).endswith("is over its quota for 1.5s, to be stopped in 3.5s unless it frees 904 MiB")
+    assert decisions(warned).endswith(
+        "has been over its quota for 1.5s; the enforcer kills it in 3.5s unless it frees 904 MiB"
+    )
     assert decisions(warned, quota(tolerance_mib=800)).endswith("unless it frees 104 MiB"), "the tolerance is no excess"
-    assert decisions(warned, quota(on_exceed=OnExceed.WARN)).endswith("for 1.5s; only a warning is wanted")
+    assert decisions(warned, quota(on_exceed=OnExceed.WARN)).endswith(
+        "for 1.5s; the enforcer only warns (policy warn, or --no-enforce)"
+    )
 
 
 def test_a_cool_down_and_a_spent_budget_count_where_they_last_longer_than_the_grace() -> None:
     due = replace(OVER, samples=12, over_for=6.0, warned=True)
     cooling = {(POD, "model"): 1012.5}
     assert decisions(due, cooling=cooling).endswith(
-        "is over its quota for 6.0s and was acted upon lately, to be stopped in 12.5s unless it frees 904 MiB"
+        "has been over its quota for 6.0s; the enforcer acted on it recently; the enforcer kills it in 12.5s unless "
+        "it frees 904 MiB"
     )
     kills = tuple(RecentKill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0))
     usages = replace(due, postponed=True)
     assert decisions(usages, kills=kills).endswith(
-        "is over its quota for 6.0s, not to be stopped for 10.0s: this node made 3 kills of asr in 60s"
+        "has been over its quota for 6.0s; the enforcer kills it in 10.0s at the earliest: it made 3 kills in "
+        "namespace asr in the last 60s"
     )
-    assert decisions(usages, kills=kills[1:]).endswith("to be stopped in 0.0s unless it frees 904 MiB")
+    assert decisions(usages, kills=kills[1:]).endswith("the enforcer kills it in 0.0s unless it frees 904 MiB")
 
 
 def test_the_seconds_are_those_of_the_sentence() -> None:
@@ -64,11 +70,11 @@ def test_a_debt_is_named_once_half_of_the_credit_is_used_up() -> None:
     within = ViolationState(used_mib=4000)
     assert decisions(within, debts={key: Debt(seconds=4.9, at=1000.0)}).endswith("is within its quota")
     assert decisions(within, debts={key: Debt(seconds=6.25, at=1000.0)}).endswith(
-        "is within its quota; 6.2s of the 10.0s that it may be over quota again and again are used up"
+        "is within its quota; earlier violations used up 6.2s of its credit of 10.0s"
     )
     killed = decisions(replace(OVER, graceless=True), debts={key: Debt(seconds=6.0, at=1000.0, killed=960.0)})
     assert killed.endswith(
-        "to be stopped in 0.0s unless it frees 904 MiB; it was killed 40s ago and has no second grace period"
+        "the enforcer kills it in 0.0s unless it frees 904 MiB; it was killed 40s ago and has no second grace period"
     )
 
 
@@ -85,6 +91,6 @@ def test_a_repeated_kill_waits_for_no_room() -> None:
 def test_an_open_breaker_is_named_with_the_way_out() -> None:
     due = replace(OVER, samples=12, over_for=6.0, warned=True, postponed=True)
     assert decisions(due, open=True).endswith(
-        "for 6.0s; nobody is stopped here: the breaker is open until an operator says `gpu-share breaker --reset` on "
-        "this node"
+        "for 6.0s; the circuit breaker of this node is open, so the enforcer kills nothing; to close it, "
+        "run `gpu-share breaker --reset`"
     )

@@ -60,23 +60,20 @@ def test_another_reason_goes_on_with_the_same_blindness() -> None:
     state, _ = update({}, {GPU: HUNG, OTHER_GPU: GONE}, 5.0)
     state, (change, _) = update(state, {GPU: GONE}, 5.0 + REPORT_AFTER)
     assert (change.turn, state[GPU].since, state[GPU].reason) == (Transition.STAYS_LOST, 5.0, Reason.GPU_LOST)
-    assert (
-        operator_message(change, 99.0) == f"GPU {GPU} cannot be read, and no quota on it is enforced: fell off the bus"
-    )
+    told = f"the enforcer cannot read GPU {GPU} and enforces no quota on it: fell off the bus"
+    assert operator_message(change, 99.0) == told
     _, [back] = update(state, {}, 30.0)
-    assert operator_message(back, 30.0) == f"GPUs can be read again, after 25 s: {GPU}"
+    assert operator_message(back, 30.0) == f"the enforcer can read GPU {GPU} again, after 25 s"
     state, _ = update({}, {EVERYWHERE: HUNG}, 0.0)
     _, [change] = update(state, {EVERYWHERE: HUNG}, REPORT_AFTER)
-    assert (
-        operator_message(change, 0.0)
-        == "no GPU of this node can be read, and no quota anywhere is enforced: the driver hangs"
-    )
+    told = "the enforcer cannot read the GPUs of this node and enforces no quota on this node: the driver hangs"
+    assert operator_message(change, 0.0) == told
 
 
 def test_a_container_on_a_gpu_that_cannot_be_read_is_reported_so_and_not_what_it_kept_before() -> None:
     state, _ = update({}, {GPU: HUNG}, 5.0)
     text = sentence("model", state[GPU], 17.0)
-    assert text.startswith("the quota of model is not enforced and nothing of it is stopped: its GPU could not be read")
+    assert text.startswith("the enforcer does not enforce the quota of model: its GPU has been unreadable")
     assert text.endswith(" for 12 s (NvmlHung: the driver hangs)")
 
 
@@ -91,7 +88,7 @@ def test_status_metrics_and_operators_say_of_blindness_what_for_and_since_when(w
     gpu, [container] = status["gpus"][0], status["containers"]
     assert (gpu["blindReason"], gpu["blindFor"], text) == ("NvmlUnavailable", 1.0, [])
     assert (container["state"], container["usedMib"]) == ("Unknown", None)
-    assert "could not be read for 1 s (NvmlUnavailable: the GPU fell off the bus)" in container["sentence"]
+    assert "has been unreadable for 1 s (NvmlUnavailable: the GPU fell off the bus)" in container["sentence"]
     world.look(int(REPORT_AFTER / 0.5))
     [news] = text
     assert (news.reason, GPU in news.note, news.warning) == (Reason.NVML_UNAVAILABLE, True, True)

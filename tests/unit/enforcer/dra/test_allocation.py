@@ -160,7 +160,7 @@ def test_one_that_does_not_state_its_own_limit_there_is_refused() -> None:
     app = made["spec"]["containers"][0]
     app["env"].append({"name": contract.MPS_MEMORY_LIMIT, "value": "0=99999M"})
     said = refused(claim(made), made)
-    assert f"it has to set {contract.MPS_MEMORY_LIMIT}=0=4096M itself" in said
+    assert f"set {contract.MPS_MEMORY_LIMIT}=0=4096M in its env" in said
 
 
 def test_annotations_raised_since_are_refused_naming_both_sums() -> None:
@@ -168,7 +168,7 @@ def test_annotations_raised_since_are_refused_naming_both_sums() -> None:
     held = claim(made)
     made["metadata"]["annotations"][contract.MEMORY] = "8Gi"
     said = refused(held, made)
-    assert "may hold 8Gi of one GPU at once (model 8Gi), but claim tts-gpu-share consumed 4Gi" in said
+    assert "may hold 8Gi of one GPU at once (model 8Gi), but claim tts-gpu-share reserves 4Gi" in said
 
 
 def test_annotations_lowered_since_lower_the_limit_and_the_variables() -> None:
@@ -189,7 +189,7 @@ def test_compute_raised_since_is_refused_naming_both_sums() -> None:
     made = pod("tts", {contract.MEMORY: "4Gi", contract.COMPUTE: "25%"})
     held = claim(made)
     made["metadata"]["annotations"][contract.COMPUTE] = "50%"
-    assert "may use 50% of one GPU at once (model 50%), but claim tts-gpu-share consumed 25%" in refused(held, made)
+    assert "may use 50% of one GPU at once (model 50%), but claim tts-gpu-share reserves 25%" in refused(held, made)
 
 
 def test_a_claim_written_by_hand_is_limited_by_what_it_consumed() -> None:
@@ -215,7 +215,7 @@ def test_annotations_hold_for_a_claim_written_by_hand_too() -> None:
     made["metadata"]["annotations"] = {contract.MEMORY: "1Gi"}
     assert limits(prepared(allocated("mine", made, gpu("card", 3000)), made)) == {"main": (1024, None)}
     made["metadata"]["annotations"] = {contract.MEMORY: "3Gi"}
-    with pytest.raises(PrepareError, match=r"hold 3Gi .* but claim mine consumed 3000Mi; ask for more in the claim"):
+    with pytest.raises(PrepareError, match=r"hold 3Gi .* but claim mine reserves 3000Mi; reserve more in the claim"):
         prepared(allocated("mine", made, gpu("card", 3000)), made)
 
 
@@ -224,31 +224,35 @@ REFUSALS: list[tuple[Object, Object, str]] = [
     (
         allocated("mine", HAND, gpu("card", 3000)),
         by_hand("job", {"gpu": "mine"}, using("main", "card"), using("side", "card")),
-        "may hold 6000Mi of one GPU at once (main 3000Mi, side 3000Mi), but claim mine consumed 3000Mi; ask for more",
+        "may hold 6000Mi of one GPU at once (main 3000Mi, side 3000Mi), but claim mine reserves 3000Mi; reserve more",
     ),
     (
         allocated("mine", HAND, gpu("a", 3000), gpu("b", 3000)),
         by_hand("job", {"gpu": "mine"}, using("main", None)),
-        "container main uses 2 requests (a, b) of claim mine; name one of them",
+        "container main uses 2 requests (a, b) of claim mine; a container can use one request",
     ),
     (
         allocated("mine", HAND, gpu("card", 3000), gpu("card", 3000)),
         HAND,
-        "request card of claim mine holds one device 2 times; add the constraint distinctAttribute: gpu-share.io/uuid",
+        "request card of claim mine got the same device 2 times; add the constraint distinctAttribute",
     ),
     (
         allocated("mine", HAND, gpu("card", 3000, device="gpu-9")),
         HAND,
-        f"does not have ({DEVICE}, {OTHER_DEVICE}); delete the pod",
+        f"has only the devices: {DEVICE}, {OTHER_DEVICE}; delete the pod",
     ),
     (allocated("mine", HAND, gpu("card", 3000, pool="elsewhere")), HAND, f"device {DEVICE} of pool elsewhere"),
-    (allocated("mine", HAND, gpu("card", 3000, adminAccess=True)), HAND, "adminAccess, which is not served"),
-    (allocated("mine", HAND, gpu("card", 0)), HAND, f"consumed no memory of {DEVICE}"),
-    (allocated("mine", HAND), HAND, "holds no device of gpu-share.io"),
+    (
+        allocated("mine", HAND, gpu("card", 3000, adminAccess=True)),
+        HAND,
+        "adminAccess, which the driver does not support",
+    ),
+    (allocated("mine", HAND, gpu("card", 0)), HAND, f"reserves no memory of {DEVICE}"),
+    (allocated("mine", HAND), HAND, "allocated no device of gpu-share.io"),
     (
         allocated("mine", by_hand("other", {}, using("main", "card")), gpu("card", 3000)),
         HAND,
-        "is reserved for pod other of UID",
+        "is reserved for pod other with UID",
     ),
 ]
 
@@ -261,7 +265,7 @@ def test_what_cannot_be_limited_is_refused(claim: Object, pod: Object, said: str
 def test_a_claim_shared_by_pods_is_refused() -> None:
     held = allocated("mine", HAND, gpu("card", 3000))
     held["status"]["reservedFor"].append({"resource": "pods", "name": "two", "uid": "2"})
-    assert "claim mine is reserved for 2 users; give each pod a claim of its own" in refused(held, HAND)
+    assert "claim mine is reserved for 2 users; a share belongs to one pod" in refused(held, HAND)
 
 
 def test_a_pod_of_another_node_is_refused() -> None:

@@ -94,7 +94,7 @@ def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
     while [each.memory_mib for each in kubelet.books.quotas() or ()] != [2048] or not told:
         assert time.monotonic() < deadline, "the wish for another quota is not carried out"
         time.sleep(0.05)
-    assert [each.note[:30] for each in told] == ["container model may hold 2Gi f"]
+    assert [each.note[:30] for each in told] == ["the quota of container model i"]
     manager.stop()
     assert not (folder / "kubelet" / contract.REGISTRATION_SOCKET).exists()
 
@@ -113,8 +113,10 @@ def test_a_pod_that_joins_a_claim_is_told_once_that_it_gets_nothing_and_what_to_
     (notice,) = told
     assert (notice.quota.pod, notice.quota.memory_mib, notice.warning) == ("two", 0, True)
     assert "ResourceClaim mine is in use by pod one" in notice.note
-    assert "also when one has ended; delete this pod and create it anew with a ResourceClaim of its own" in notice.note
-    said = "claim asr/mine was prepared for pod asr/one; pod asr/two uses it too and gets nothing"
+    assert (
+        "also after one has ended; delete this pod and create it again with a ResourceClaim of its own" in notice.note
+    )
+    said = "claim asr/mine was prepared for pod asr/one; pod asr/two uses the same claim and gets no GPU memory"
     assert any(said in each for each in manager.problems())
     manager.stop()
 
@@ -136,8 +138,10 @@ def test_one_that_joined_is_told_what_to_do_when_the_claims_own_pod_has_ended(fo
         assert {each.memory_mib for each in quotas if each.pod == "two"} == {0}, "nothing is handed on"
     _, notice = told
     assert notice.quota.pod == "two"
-    assert "was prepared for pod one, which has ended, and stays so until no pod uses it" in notice.note
-    assert "delete this pod, wait until it is gone, and create it anew" in notice.note
+    assert (
+        "was prepared for pod one, which has ended; the kubelet keeps it prepared until no pod uses it" in notice.note
+    )
+    assert "delete this pod, wait until it is gone, and create it again" in notice.note
     manager.stop()
 
 
@@ -145,5 +149,5 @@ def test_a_state_that_cannot_hold_claims_is_wrong_use(folder: Path) -> None:
     world = World(folder)
     (world.state / "claims").rmdir()
     (world.state / "claims").write_text("")
-    with pytest.raises(ConfigError, match="files of prepared claims cannot be brought in order"):
+    with pytest.raises(ConfigError, match="cannot restore the files of prepared claims"):
         side(world)[1].start()

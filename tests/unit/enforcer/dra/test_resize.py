@@ -72,8 +72,8 @@ def test_beyond_what_was_reserved_is_refused_naming_it_and_what_can_be_had() -> 
     found, user = two()
     error = refused(found, user, "model", 4097)
     assert error.reason is Reason.ABOVE_MAXIMUM
-    assert "the pod has 6Gi of that GPU for all its containers there (aux 2Gi beside it)" in error.message
-    assert error.message.endswith("container model can have 4Gi")
+    assert "the pod has 6Gi of the GPU for all its containers (others: aux 2Gi)" in error.message
+    assert error.message.endswith("container model can have at most 4Gi")
 
 
 def test_a_claim_that_reserved_more_than_its_container_has_leaves_room() -> None:
@@ -81,7 +81,8 @@ def test_a_claim_that_reserved_more_than_its_container_has_leaves_room() -> None
     user["metadata"]["annotations"] = {contract.MEMORY: "1Gi"}
     found = prepared(allocated("mine", user, gpu("card", 3000)), user)
     assert memory(resized(found, user, "main", 3000, ResizeBounds())) == {"main": 3000}
-    assert "has 3000Mi of that GPU; container main can have 3000Mi" in refused(found, user, "main", 3001).message
+    most = "has 3000Mi of the GPU; container main can have at most 3000Mi"
+    assert most in refused(found, user, "main", 3001).message
 
 
 @pytest.mark.parametrize(
@@ -97,13 +98,13 @@ def test_a_claim_that_reserved_more_than_its_container_has_leaves_room() -> None
             f"above this namespace's {contract.MAX_MEMORY}",
         ),
         ("modle", 1024, ResizeBounds(), Reason.UNKNOWN_CONTAINER, "no container named 'modle'; did you mean model?"),
-        ("zzz", 1024, ResizeBounds(), Reason.UNKNOWN_CONTAINER, "those with a share are model, aux"),
+        ("zzz", 1024, ResizeBounds(), Reason.UNKNOWN_CONTAINER, "the containers with a share are model, aux"),
         (
             contract.SIDECAR,
             1024,
             ResizeBounds(),
             Reason.UNKNOWN_CONTAINER,
-            "has no share of a GPU; those with one are model",
+            "has no GPU share; the containers with a share are model",
         ),
     ],
 )
@@ -169,9 +170,9 @@ def test_it_says_when_the_limit_itself_changes(before: int, after: int, at_once:
     now = CurrentUsage(held_mib=0, at_once=at_once, mps=mps)
     (answer,) = apply_resize(found, user, "model", f"{after}Gi", ResizeBounds(), now).answers
     assert answer.effect == effect
-    assert ("until the container starts again" in answer.note) is (effect == AT_START and mps)
-    assert ("what the GPU itself allows stays" in answer.note) is (effect == AT_START and not mps)
-    assert answer.note.startswith(f"container model may hold {after}Gi from now on, not {before}Gi")
+    assert ("until the container restarts" in answer.note) is (effect == AT_START and mps)
+    assert ("the memory limit of the GPU itself does not change" in answer.note) is (effect == AT_START and not mps)
+    assert answer.note.startswith(f"the quota of container model is now {after}Gi, not {before}Gi")
 
 
 def test_lowering_below_what_is_held_wants_force() -> None:
@@ -179,7 +180,7 @@ def test_lowering_below_what_is_held_wants_force() -> None:
     holding = CurrentUsage(held_mib=3000, at_once=False)
     (answer,) = apply_resize(found, user, "model", "2Gi", ResizeBounds(), holding).answers
     assert (answer.done, answer.reason) == (False, Reason.OVER_QUOTA)
-    assert "holds 3000 MiB now: with 2Gi it would be ended; let it free memory first, or ask with force" in answer.note
+    assert "holds 3000 MiB now: a quota of 2Gi would kill it" in answer.note
     forced = apply_resize(found, user, "model", "2Gi;force", ResizeBounds(), holding)
     assert (forced.answers[0].done, memory(forced)["model"]) == (True, 2048)
     assert memory(apply_resize(found, user, "model", "3000Mi", ResizeBounds(), holding))["model"] == 3000

@@ -140,7 +140,7 @@ def test_while_the_gpus_cannot_be_read_nothing_is_lowered(node: Node) -> None:
     node.start()
     node.wish("2Gi")
     assert (node.limit, node.told[0].reason) == (4096, Reason.RESIZE_REFUSED)
-    assert "cannot be seen now" in node.told[0].note
+    assert "cannot read the GPU memory" in node.told[0].note
 
 
 def test_a_container_that_does_not_run_holds_nothing(node: Node) -> None:

@@ -129,7 +129,7 @@ def test_a_gpu_that_is_shared_through_mps_by_then_is_refused_with_the_reason(
     claims = HeldClaims(modes)
     world.modes = SharingModeController(claims, Mode.TIME_SLICING, threading.Event(), labelled=False)
     world.restart()
-    with pytest.raises(PrepareError, match="a process has one MPS daemon, and each GPU its own") as error:
+    with pytest.raises(PrepareError, match="a process can use one MPS daemon, but each GPU has its own") as error:
         world.driver.prepare(wide(world))
     assert error.value.reason is Reason.CLAIM_UNSUPPORTED
     assert "time-slicing" in error.value.message
@@ -173,7 +173,7 @@ def test_another_container_may_be_on_one_of_them_and_both_are_counted_there() ->
     found = prepared(made, held)
     assert (found.on(GPU), found.on(OTHER_GPU)) == (4096, 4096 + 2048)
     held["status"]["allocation"]["devices"]["results"][2]["consumedCapacity"]["memory"] = "1Gi"
-    with pytest.raises(PrepareError, match="consumed"):
+    with pytest.raises(PrepareError, match="reserves 3Gi"):
         prepared(made, held)
 
 
@@ -186,7 +186,7 @@ def test_an_init_container_that_uses_the_same_request_states_its_own_limits() ->
     broken = copy.deepcopy(made)
     warm = next(each for each in broken["spec"]["initContainers"] if each["name"] == "warm")
     next(each for each in warm["env"] if each["name"] == contract.MPS_MEMORY_LIMIT)["value"] = "0=2048M"
-    with pytest.raises(PrepareError, match=r"it has to set CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2048M,1=2048M itself"):
+    with pytest.raises(PrepareError, match=r"set CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2048M,1=2048M in its env"):
         prepared(broken, claim(made, model=BOTH))
 
 
@@ -223,7 +223,7 @@ def test_another_quota_has_to_fit_on_both() -> None:
     found = prepared(made, claim(made, model=BOTH, aux=DEVICE))
     after = resized(found, made, "aux", 1024, ResizeBounds())
     assert most_mib(after, made, "model") == 4096, "there is room on the one, and none on the other"
-    with pytest.raises(ResizeRefused, match="container model can have 4Gi"):
+    with pytest.raises(ResizeRefused, match="container model can have at most 4Gi"):
         resized(after, made, "model", 5120, ResizeBounds())
     assert resized(after, made, "model", 2048, ResizeBounds()).limits[0].memory_mib == 2048
 
@@ -245,7 +245,7 @@ def test_a_smaller_quota_is_held_against_the_gpu_of_which_it_holds_most(world: W
     there["metadata"]["annotations"][f"{contract.RESIZE_OF}model"] = "2Gi;id=2"
     resizer.see([there], [namespace()])
     resizer.turn()
-    assert "cannot be seen now" in told[1].note
+    assert "cannot read the GPU memory" in told[1].note
 
 
 def test_its_processes_keep_the_room_of_both_until_they_have_ended(world: World) -> None:

@@ -14,6 +14,7 @@ from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.driver import ClaimRef, Driver
 from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.resourceslices.devices import InventoryPolicy
 from enforcer.runtime.manager import Wake
 from enforcer.status.api_writer import ApiWriter
@@ -60,6 +61,7 @@ class World:
         self.mps: MpsSupervisor | None = None
         self.quotas_changed = Wake()
         self.modes = fixed_modes()
+        self.upgrade = DriverUpgrade()
         self.told: list[UserMessage] = []
         self.backends: dict[str, str] = {}
         self.health: dict[str, Reason | None] = {}
@@ -87,6 +89,7 @@ class World:
             limiter=limits(lambda: self.backends), checkpoint=Checkpoint(self.state), sink=Messages(self.told),
             availability=availability(lambda: self.health),
             backoff=ClaimBackoff(), listeners=(), registered=Wake(), quotas_changed=self.quotas_changed,
+            upgrade=self.upgrade,
         )  # fmt: skip
 
     def tenant(self, name: str, memory: str = "4Gi", device: str = DEVICE) -> ClaimRef:

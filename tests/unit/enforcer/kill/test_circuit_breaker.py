@@ -1,12 +1,14 @@
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from enforcer.detection.kill_history import RecentKill
+from enforcer.detection.storm import Opening
 from enforcer.detection.types import DetectorState, ViolationState
-from enforcer.kill.circuit_breaker import NAME, OPEN, CircuitBreaker, opened_at, reset
+from enforcer.kill.circuit_breaker import NAME, OPEN, CircuitBreaker, opened_at, opened_for, reset
 from enforcer.runtime import files
 from enforcer.runtime.background import BackgroundExecutor
 from tests.support.patience import patient
@@ -125,8 +127,17 @@ def test_the_file_says_since_when_and_whose_kills_opened_it(tmp_path: Path, monk
     data = (tmp_path / NAME).read_bytes()
     assert data.endswith(b"}\n")
     killed = {"namespace": "asr", "podUid": "uid", "container": "model"}
-    assert json.loads(data) == {"time": "2026-01-02T03:04:05Z", "killed": [killed]}
-    assert opened_at(tmp_path) == "2026-01-02T03:04:05Z"
+    assert json.loads(data) == {"time": "2026-01-02T03:04:05Z", "reason": "", "killed": [killed]}
+    assert (opened_at(tmp_path), opened_for(tmp_path)) == ("2026-01-02T03:04:05Z", "")
+
+
+@pytest.mark.parametrize(("namespaces", "named"), [(2, "n0, n1"), (5, "n0, n1, n2, ...")])
+def test_the_file_says_which_containers_opened_it(namespaces: int, named: str, tmp_path: Path) -> None:
+    by = frozenset((f"n{number % namespaces}", (f"uid-{number}", "model")) for number in range(7))
+    make(tmp_path).persist(replace(STORM, opening=Opening(by=by, pods=frozenset())))
+    assert opened_for(tmp_path) == f"containers to be killed: 7, of namespaces {named}"
+    reset(tmp_path)
+    assert opened_for(tmp_path) == ""
 
 
 def test_the_mark_is_durable_before_anything_rests_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_a_refusal_is_nothing_done_and_its_owner_is_notified_so(tmp_path: Path) 
     result = world.run()
     assert result.reason is Reason.TERMINATE_FAILED
     assert not result.acted
-    assert "none of its processes was signalled" in world.notices[0].note
+    assert "the enforcer signalled no process" in world.notices[0].note
     assert "ended 1" not in world.notices[0].note
 
 

@@ -111,7 +111,9 @@ def test_a_driver_that_fails_is_reported_and_not_asked_every_second(node: Node) 
     for _ in range(PAUSE):
         node.limiter.turn(GPUS, [quota()])
     assert node.driver.sets == 1
-    assert list(node.limiter.problems()) == ["limit of asr/tts-0 container model: the driver is away"]
+    assert list(node.limiter.problems()) == [
+        "the driver refused the limit of asr/tts-0 container model: the driver is away"
+    ]
     assert node.limiter.read(quota()) == AppliedLimit(why="the driver is away")
     node.driver.silent = False
     node.limiter.turn(GPUS, [quota()])

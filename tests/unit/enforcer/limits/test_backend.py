@@ -27,8 +27,9 @@ def test_a_wanted_back_end_that_cannot_work_is_reported_with_the_way_out() -> No
     found = choose(DriverSupport(mps=True), RequestedBackend.DRIVER_CGROUP)
     assert found.backend is Backend.MPS_V2
     assert found.problem == (
-        "limits by driver-cgroup are wanted, but its driver keeps no limits of cgroups (R615 and newer do, on cgroup "
-        "v2): mps-v2 is used; set auto"
+        "--limit-backend driver-cgroup cannot work: the driver does not limit cgroups (R615 and newer do, on cgroup "
+        "v2); "
+        "the enforcer uses mps-v2; write auto"
     )
     assert "no MPS daemon" in str(choose(DriverSupport(), RequestedBackend.MPS_V2).problem)
 

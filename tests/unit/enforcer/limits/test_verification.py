@@ -37,41 +37,41 @@ def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
     [
         (seen(client()), Reason.IN_FORCE, "4096 MiB"),
         (seen(client(environ=EnvironLimit(1000))), Reason.IN_FORCE, "or less"),
-        (seen(client(7, environ=None)), Reason.UNKNOWN, "limit process 7 was started cannot be read"),
+        (seen(client(7, environ=None)), Reason.UNKNOWN, "environment of process 7"),
         (seen(client(1), client(2)), Reason.PER_PROCESS_ONLY, "2 processes"),
         (
             seen(client(), client(7, environ=EnvironLimit())),
             Reason.NOT_APPLIED,
-            "process 7 was started without its limit",
+            "process 7 started without the MPS limit in its environment",
         ),
         (
             seen(client(7, environ=EnvironLimit(QUOTA, "1"))),
             Reason.LIMIT_ESCAPED,
-            "process 7 names a GPU it does not see",
+            "process 7 has a limit for a GPU that it does not see",
         ),
         (seen(client(7, environ=EnvironLimit(9000))), Reason.LIMIT_ESCAPED, "with a limit of 9000 MiB, not 4096"),
-        (seen(client(7, client=False)), Reason.LIMIT_ESCAPED, "process 7 holds GPU memory and is no MPS client"),
-        (seen(client(7, used_mib=CEILING + 1)), Reason.LIMIT_ESCAPED, "holds 4353 MiB under a limit of 4096"),
+        (seen(client(7, client=False)), Reason.LIMIT_ESCAPED, "process 7 holds GPU memory but is not an MPS client"),
+        (seen(client(7, used_mib=CEILING + 1)), Reason.LIMIT_ESCAPED, "holds 4353 MiB, although its limit is 4096 MiB"),
         (
             seen(client(7, environ=EnvironLimit(5000), used_mib=4900), reserved_mib=5000),
             Reason.NOT_APPLIED,
-            "keeps the limit of 5000",
+            "limit of 5000 MiB and keeps",
         ),
         (seen(client(7, environ=EnvironLimit(5001)), reserved_mib=5000), Reason.LIMIT_ESCAPED, "with a limit of 5001"),
-        (seen(client(client=None)), Reason.UNKNOWN, "MPS daemon cannot be read"),
-        (seen(), Reason.UNKNOWN, "nothing to see"),
-        (seen(processes=None), Reason.UNKNOWN, "cannot be read"),
+        (seen(client(client=None)), Reason.UNKNOWN, "cannot read the clients of the GPU's MPS daemon"),
+        (seen(), Reason.UNKNOWN, "holds no GPU memory"),
+        (seen(processes=None), Reason.UNKNOWN, "cannot read the GPU"),
         # A namespace's limit holds whatever a process says, except that it names a GPU it does not see.
-        (by_cgroup(), Reason.IN_FORCE, "the driver limits its cgroup to 4096 MiB"),
+        (by_cgroup(), Reason.IN_FORCE, "the driver limits the container's cgroup to 4096 MiB"),
         (by_cgroup(client(1), client(2, environ=EnvironLimit(), client=False)), Reason.IN_FORCE, "cgroup"),
         (by_cgroup(applied_mib=None), Reason.NOT_APPLIED, "no limit"),
         (by_cgroup(applied_mib=9000), Reason.NOT_APPLIED, "9000 MiB, not 4096"),
         (by_cgroup(client(used_mib=3000), client(2, used_mib=3000)), Reason.LIMIT_ESCAPED, "6000 MiB"),
         (by_cgroup(unread="the driver is away"), Reason.UNKNOWN, "the driver is away"),
-        (by_cgroup(processes=None), Reason.UNKNOWN, "cannot be read"),
-        (seen(client(), backend=Backend.WATCH_ONLY), Reason.NOT_APPLIED, "it is ended"),
+        (by_cgroup(processes=None), Reason.UNKNOWN, "cannot read the GPU"),
+        (seen(client(), backend=Backend.WATCH_ONLY), Reason.NOT_APPLIED, "neither MPS nor the driver limits"),
         (seen(client(), backend=Backend.MIG_INSTANCE), Reason.IN_FORCE, "instance"),
-        (seen(processes=None, backend=Backend.MIG_INSTANCE), Reason.UNKNOWN, "cannot be read"),
+        (seen(processes=None, backend=Backend.MIG_INSTANCE), Reason.UNKNOWN, "cannot read the GPU"),
     ],
 )
 def test_each_state_has_its_evidence(evidence: Evidence, state: Reason, words: str) -> None:
@@ -83,12 +83,12 @@ def test_each_state_has_its_evidence(evidence: Evidence, state: Reason, words: s
 def test_several_processes_are_named_with_what_they_hold_the_largest_first() -> None:
     found = verify_limit(seen(*(client(pid, used_mib=100 * pid) for pid in range(1, 8))))
     assert found.sentence == (
-        "each of its 7 processes (when this was seen pid 7: 700 MiB, pid 6: 600 MiB, pid 5: 500 MiB, pid 4: 400 MiB, "
-        "pid 3: 300 MiB, and 2 more) may hold 4096 MiB"
+        "MPS limits each process alone: each of the container's 7 processes (when verified: pid 7: 700 MiB, "
+        "pid 6: 600 MiB, pid 5: 500 MiB, pid 4: 400 MiB, pid 3: 300 MiB, and 2 more) may hold 4096 MiB"
     )
 
 
-TOLERATED = "; up to 256 MiB above it is not acted upon"
+TOLERATED = "; the enforcer tolerates up to 256 MiB more"
 
 
 @pytest.mark.parametrize("evidence", [seen(client(used_mib=CEILING)), by_cgroup(client(used_mib=CEILING))])

@@ -136,7 +136,7 @@ def test_another_tolerance_is_reported_though_the_state_is_the_same(node: Node) 
     node.quotas[0] = replace(node.quotas[0], tolerance_mib=1000)
     node.look(2)
     assert node.changes == [{"model": "InForce"}] * 2
-    assert node.prover.proven[KEY].sentence.endswith("up to 1000 MiB above it is not acted upon")
+    assert node.prover.proven[KEY].sentence.endswith("the enforcer tolerates up to 1000 MiB more")
     assert not node.notices
 
 

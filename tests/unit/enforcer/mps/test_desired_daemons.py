@@ -22,6 +22,7 @@ from enforcer.mps.manager import MpsManager
 from enforcer.mps.protocol import whole_gib
 from enforcer.mps.state_file import DaemonRecord, DaemonStateFile
 from enforcer.nvml.types import Gpu
+from enforcer.quota.driver_upgrade import STATE, DriverUpgrade
 from enforcer.quota.prepared_claims import NoClaims
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
@@ -62,7 +63,7 @@ class Node:
         self.object: dict[str, Any] = {"metadata": {"labels": {contract.NODE_LABEL: "true"}, "annotations": {}}}
         self.rivals: set[str] = set()
         self.claims: set[str] | None = set()
-        self.policy = InventoryPolicy()
+        self.policy, self.upgrade = InventoryPolicy(), DriverUpgrade()
         for gpu in notes:
             folder = run / "mps" / folder_of(gpu)
             folder.mkdir(parents=True)
@@ -75,7 +76,7 @@ class Node:
         shared = ShareableGpus(self, "n", self, self.modes)  # type: ignore[arg-type] # a stand-in
         sources = PlannerInputs(
             watch=sampler(lambda: [GpuSnapshot(gpu=each) for each in self.gpus()]), shared=shared, modes=self.modes,
-            policy=self.policy, claims=Claims(self), checkpoint=Quotas(tuple), tools=Tools(self),
+            policy=self.policy, claims=Claims(self), checkpoint=Quotas(tuple), tools=Tools(self), upgrade=self.upgrade,
         )  # fmt: skip
         return DaemonPlanner(self.manager, self.run, sources, lambda: self.now)
 
@@ -289,3 +290,15 @@ def test_none_goes_while_nobody_can_say_how_its_gpu_is_shared(short_path: Path) 
     node.label("false")
     node.object["metadata"]["labels"][contract.NODE_MODE] = "time-sliced"
     assert (node.turn(), node.turn(QUIET), node.leaves(GPU)) == (DaemonPlan(), DaemonPlan(), False)
+
+
+def test_while_the_node_drains_for_a_driver_upgrade_only_daemons_with_tenants_stay(node: Node) -> None:
+    node.claims = {GPU}
+    assert node.turn() == DaemonPlan(BOTH)
+    node.upgrade.observe({"metadata": {"labels": {STATE: "pod-restart-required"}}})
+    assert node.turn() == DaemonPlan(frozenset({GPU}), frozenset({OTHER_GPU}))
+    assert (node.leaves(GPU), node.leaves(OTHER_GPU)) == (False, True)
+    node.claims = set()
+    assert node.turn() == DaemonPlan(frozenset(), BOTH)
+    node.upgrade.observe({"metadata": {"labels": {STATE: "upgrade-done"}}})
+    assert node.turn() == DaemonPlan(BOTH)

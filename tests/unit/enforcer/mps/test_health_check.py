@@ -104,7 +104,7 @@ def test_what_a_tenant_changed_is_put_right_and_told(world: World, changed: str,
     world.look()
     assert (world.client.limit, world.client.share, world.client.rank) == (4096, 100.0, 0)
     (told,) = world.incidents.unsaid()
-    assert (told.reason, told.note.startswith(f"{named} of")) == (Reason.MPS_TAMPERED, True)
+    assert (told.reason, f"a process changed {named} of" in told.note) == (Reason.MPS_TAMPERED, True)
     world.look()
     assert world.incidents.counts == {(GPU, Reason.MPS_TAMPERED): 1}
 
@@ -137,7 +137,7 @@ def test_a_server_may_take_its_time_to_come_up_but_not_for_ever(world: World, mo
     now += health_check.INITIALIZING_SECONDS
     world.look()
     now += 1
-    assert "does not come up" in world.faulty().message
+    assert "does not finish its start" in world.faulty().message
     world.client.states[SERVER] = ServerStatus.ACTIVE
     world.look()
     world.client.states[SERVER] = ServerStatus.INITIALIZING

@@ -46,7 +46,7 @@ def test_a_note_nobody_wrote_is_no_note(note: Any, tmp_path: Path) -> None:
     (tmp_path / "mps" / "daemon.json").write_text(json.dumps(note))
     found = daemon(tmp_path)
     assert not found.noted
-    with pytest.raises(MpsError, match="cannot be run"):
+    with pytest.raises(MpsError, match="cannot run"):
         found.start()
 
 

@@ -33,7 +33,7 @@ def test_pid_lists(answer: str, pids: tuple[int, ...]) -> None:
     ],
 )
 def test_anything_but_pids_in_a_pid_list_is_an_error(answer: str) -> None:
-    with pytest.raises(MpsError, match="only process ids"):
+    with pytest.raises(MpsError, match="instead of a list of process ids"):
         protocol.parse_pids(answer)
 
 

@@ -160,7 +160,7 @@ def test_what_keeps_all_daemons_from_being_made_is_the_answer() -> None:
     roster.problem = "no driver"  # type: ignore[assignment]
     keeper = keeper_of(Manager(), roster)
     assert keeper.hindrance(GPU) == "no driver"
-    assert list(keeper.problems()) == ["MPS daemons cannot be looked after: no driver"]
+    assert list(keeper.problems()) == ["the enforcer cannot supervise the MPS daemons: no driver"]
 
 
 def test_a_gpu_without_a_daemon_never_counts_as_served() -> None:
@@ -257,7 +257,7 @@ def test_a_wait_ends_in_its_time_though_nobody_answers() -> None:
         return None
 
     began = time.monotonic()
-    with pytest.raises(PrepareError, match=f"the MPS daemon of {GPU} does not serve; it is tried again"):
+    with pytest.raises(PrepareError, match=f"the MPS daemon of {GPU} does not accept clients yet; the kubelet retries"):
         MpsReady(keeper_that(hangs)).wait([GPU], lambda: time.monotonic() - began < 0.5)
     assert time.monotonic() - began < 10
     free.set()

@@ -235,7 +235,7 @@ def test_nobody_waits_longer_than_the_deadline_for_the_question_of_another(reade
 
 
 def test_a_program_that_is_not_there_is_an_error_and_no_crash() -> None:
-    with pytest.raises(NvmlError, match="cannot be started"):
+    with pytest.raises(NvmlError, match="cannot start the NVML worker"):
         NvmlClient(["/nowhere/python"]).gpus()
 
 
@@ -272,7 +272,7 @@ VALUES: dict[str, list[Any]] = {
     "set_cgroup_limit": [None],
     "ailment": [None, Reason.ECC_UNCORRECTABLE],
     "critical_errors": [[], [("GPU-x", 79)]],
-    "ran_kernels": [None, (), (7, 9)],
+    "utilization": [None, (), ((7, 50), (9, 0))],
 }
 
 
@@ -296,3 +296,15 @@ def test_the_real_process_starts_says_what_it_lacks_and_ends_with_the_enforcer(t
     kept._door.shutdown(2)  # as when the enforcer is killed
     assert kept._process.wait(20) == 0
     asks.close()
+
+
+def test_paused_it_has_no_process_and_starts_none_until_it_is_resumed(reader: Callable[..., NvmlClient]) -> None:
+    asks = reader(LONG)
+    pid = pid_of(asks)
+    asks.pause()
+    assert holds_within(lambda: not Path(f"/proc/{pid}").exists(), 5)
+    assert reason(asks.gpus) is Reason.DRIVER_UPGRADE
+    assert asks._kept is None
+    assert asks.resume()
+    assert pid_of(asks) != pid
+    assert not asks.resume(), "it was not paused"

@@ -68,7 +68,7 @@ def test_what_is_missing_is_said_with_where_it_was_looked_for(tmp_path: Path) ->
 
 
 def test_a_library_that_is_none_is_named(root: Path) -> None:
-    with pytest.raises(NvmlError, match=r"libnvidia-ml\.so\.570\.86 cannot be loaded"):
+    with pytest.raises(NvmlError, match=r"cannot load .*libnvidia-ml\.so\.570\.86"):
         DriverRoot(root).load()
 
 
@@ -81,5 +81,5 @@ def test_the_machines_own_root_leaves_everything_to_loader_and_path(tmp_path: Pa
 
 def test_a_folder_that_cannot_be_written_is_said(root: Path, tmp_path: Path) -> None:
     (tmp_path / "run").touch()
-    with pytest.raises(MpsError, match="cannot be made"):
+    with pytest.raises(MpsError, match="cannot link"):
         DriverRoot(root).environment(tmp_path / "run")

@@ -106,7 +106,7 @@ def test_near_its_quota_it_failed_for_that() -> None:
     assert verdict[0] is Reason.QUOTA_REACHED
     words = told(failure(), *verdict)
     assert words.note == (
-        f"container model failed with exit code 1, likely because it had reached its own quota: it held 4000 MiB of "
+        f"container model failed with exit code 1, likely because it reached its quota: the container used 4000 MiB of "
         f"its 4096 MiB on {GPU}"
     )
     assert words.warning
@@ -118,8 +118,8 @@ def test_on_a_full_gpu_it_failed_for_what_others_held() -> None:
     assert verdict[0] is Reason.GPU_FULL
     words = told(failure(exit_code=134), *verdict)
     assert words.note == (
-        f"container model failed with exit code 134, likely because {GPU} was full: 14500 MiB were in use by others, "
-        "it held 1000 MiB of its 4096 MiB"
+        f"container model failed with exit code 134, likely because {GPU} was full: other processes used 14500 MiB, "
+        "the container used 1000 MiB of its 4096 MiB"
     )
 
 

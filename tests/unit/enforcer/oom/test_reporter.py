@@ -44,7 +44,7 @@ def test_its_owner_is_told_once_and_operators_learn_who_held_what(world: World) 
         world.inquest.listed([status(ended())])
     (told,) = world.sink.notices
     assert told.reason is Reason.GPU_FULL
-    assert "14500 MiB were in use by others" in told.note
+    assert "other processes used 14500 MiB" in told.note
     assert "other-0" not in told.note
     (line,) = logs
     assert line["holders"] == ["process 3: 12500 MiB", "asr/other-0/model: 2000 MiB", "asr/tts-0/model: 1000 MiB"]

@@ -273,7 +273,7 @@ def test_one_process_that_cannot_be_held_keeps_no_other_from_its_release(capsys:
     world.lane._tools = replace(world.lane._tools, open_handle=not_the_first)
     world.run(1030)
     assert [pid for _, pid in world.told] == [101]
-    assert "cannot be held" in capsys.readouterr().out
+    assert "cannot be pinned" in capsys.readouterr().out
 
 
 def test_a_process_that_has_ended_while_others_were_released_is_passed_over() -> None:

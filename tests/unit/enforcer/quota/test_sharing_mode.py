@@ -9,6 +9,7 @@ import pytest
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.mps.supervisor import MpsSupervisor, takes_clients
+from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.sharing_mode import SharingModes, mode_for, parse_mode
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
@@ -51,12 +52,12 @@ def test_a_node_with_instances_shares_its_other_gpus_through_mps() -> None:
 def test_a_gpu_in_use_is_shared_as_it_was_and_offers_nothing_new_in_another_way() -> None:
     ways = SharingModes(Mode.TIME_SLICING, {GPU: Mode.MPS, INSTANCE: Mode.MIG})
     assert [ways.of(gpu) for gpu in (GPU, OTHER_GPU, INSTANCE)] == [Mode.MPS, Mode.TIME_SLICING, Mode.MIG]
-    assert ways.objection(GPU) == "it changes from mps to time-slicing when the last of its tenants has gone"
-    assert ways.objection(INSTANCE) == "it changes from mig to not shared when the last of its tenants has gone"
+    assert ways.objection(GPU) == "it changes from mps to time-slicing when the last prepared claim on it is gone"
+    assert ways.objection(INSTANCE) == "it changes from mig to not shared when the last prepared claim on it is gone"
     assert ways.objection(OTHER_GPU) is None
     assert SharingModes(Mode.MPS, {GPU: Mode.MPS}).objection(GPU) is None
     assert SharingModes(None, {}, "no such mode").objection(GPU) == "no such mode"
-    assert SharingModes(None).objection(GPU) == "how its node shares GPUs is not known yet"
+    assert SharingModes(None).objection(GPU) == "the enforcer does not know the sharing mode of the node yet"
 
 
 def test_nothing_is_known_before_label_and_claims_were_read() -> None:
@@ -139,6 +140,6 @@ def test_what_is_told_of_the_gpus_says_how_each_is_shared() -> None:
         GpuSnapshot(gpu=card(INSTANCE, 2)._replace(parent=OTHER_GPU)),
     ]
     watch = sampler(lambda: views)
-    found = GpuAvailability(None, None, fixed_modes(Mode.MIG), limits(), watch).cached()
+    found = GpuAvailability(None, None, fixed_modes(Mode.MIG), limits(), watch, DriverUpgrade()).cached()
     assert found.modes == {GPU: "mps", INSTANCE: "mig"}
-    assert GpuAvailability(None, None, label_modes(None), limits(), watch).cached().modes == {}
+    assert GpuAvailability(None, None, label_modes(None), limits(), watch, DriverUpgrade()).cached().modes == {}

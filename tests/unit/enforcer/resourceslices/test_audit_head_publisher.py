@@ -131,13 +131,13 @@ def test_a_log_that_was_cut_is_told_and_its_anchor_left_alone_however_far_it_gro
             told(shorter, records, Kind.OUTCOME)
             after.turn()
             assert published_head(server.items[SLICE]) == seen
-            assert after.problem is not None
-            assert f"ResourceSlice {SLICE} has seen record {seen}" in after.problem
-            assert f"kubectl annotate resourceslice {SLICE} {AUDIT_HEAD}-" in after.problem
-            assert news == [NodeEvent(Reason.AUDIT_RECORD_LOST, after.problem)], "told once"
+            assert after.lost is not None
+            assert f"ResourceSlice {SLICE} has the anchor {seen}" in after.lost
+            assert f"kubectl annotate resourceslice {SLICE} {AUDIT_HEAD}-" in after.lost
+            assert news == [NodeEvent(Reason.AUDIT_RECORD_LOST, after.lost)], "told once"
         del server.items[SLICE]["metadata"]["annotations"][AUDIT_HEAD]
         after.turn()
-        assert (published_head(server.items[SLICE]), after.problem) == (shorter.head, None)
+        assert (published_head(server.items[SLICE]), after.lost) == (shorter.head, None)
 
 
 def test_an_enforcer_that_starts_anew_goes_on_from_what_it_finds(
@@ -151,7 +151,7 @@ def test_an_enforcer_that_starts_anew_goes_on_from_what_it_finds(
     with AuditLog(tmp_path / "audit") as again:
         after = watching(server, again)
         after.turn()
-        assert (published_head(server.items[SLICE]), after.problem) == (again.head, None)
+        assert (published_head(server.items[SLICE]), after.lost) == (again.head, None)
 
 
 @pytest.mark.parametrize("text", ["", "x", "0:sha256:0", "7", "9" * 40])
@@ -168,7 +168,7 @@ def test_a_refusal_is_a_problem_until_it_passes(server: Any, audit_log: AuditLog
     told(audit_log)
     server.problem = ClusterError("never back", 403)
     anchor.turn()
-    assert anchor.problem == "the audit log's head is not anchored: never back"
+    assert anchor.problem == "the enforcer cannot write the audit log's anchor: never back"
     server.problem = None
     anchor.turn()
     assert [anchor.problem, published_head(server.items[SLICE])] == [None, audit_log.head]

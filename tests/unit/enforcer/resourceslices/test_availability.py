@@ -10,9 +10,11 @@ import pytest
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import merge_gpu_lists
 from enforcer.nvml.device_health import PATIENCE, WELL_AFTER
+from enforcer.quota.driver_upgrade import STATE, DriverUpgrade
 from enforcer.resourceslices import contention_monitor as contests_module
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention_monitor import ContentionMonitor
+from enforcer.resourceslices.devices import InventoryPolicy, build_devices
 from enforcer.resourceslices.health_monitor import GpuHealthMonitor, Tenants
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.status.api_writer import ApiWriter
@@ -76,7 +78,7 @@ def test_a_contest_is_told_once_and_its_end_once() -> None:
     assert found.look(CARDS) == {}
     node.plugins = [("nvidia.com/gpu", [GPU])]
     for _ in range(3):
-        assert found.look(CARDS) == {GPU: "a device plugin offers it as nvidia.com/gpu"}
+        assert found.look(CARDS) == {GPU: "a device plugin offers the GPU as nvidia.com/gpu"}
     assert reporter.said() == [(Reason.CONTENDED, True)]
     node.plugins = []
     for _ in range(3):
@@ -110,9 +112,9 @@ def test_what_was_known_stands_while_a_source_is_away() -> None:
     node.plugins, node.slices = None, None
     assert set(found.look(CARDS)) == {GPU}
     assert [problem.partition(":")[0] for problem in found.problems()] == [
-        "the kubelet's PodResources cannot be read", "other drivers' ResourceSlices cannot be read",
+        "the enforcer cannot read the kubelet's PodResources", "the enforcer cannot read other drivers' ResourceSlices",
     ]  # fmt: skip
-    assert all("what it said last stands" in problem for problem in found.problems())
+    assert all("its last answer stays valid" in problem for problem in found.problems())
     node.plugins, node.slices = [], []
     assert (found.look(CARDS), list(found.problems())) == ({}, [])
 
@@ -122,7 +124,7 @@ def test_before_a_source_has_answered_no_gpu_is_ours() -> None:
     node, reporter, changed = Node(plugins=None), Reporter(), threading.Event()
     found = contests(node, reporter, changed)
     assert found.look(CARDS) == dict.fromkeys((GPU, OTHER_GPU), "the kubelet's PodResources cannot be read yet")
-    assert ["no GPU is shared until it can" in problem for problem in found.problems()] == [True]
+    assert ["no GPU is published until" in problem for problem in found.problems()] == [True]
     assert not changed.is_set()
     node.plugins = [("nvidia.com/gpu", [GPU])]
     assert set(found.look(CARDS)) == {GPU}
@@ -191,7 +193,7 @@ def test_a_lost_gpu_is_ill_at_once_and_told_once() -> None:
     assert [(each.quota.pod, each.reason, each.warning) for each in ward.told] == [
         ("tts", Reason.GPU_LOST, True), ("tts", Reason.RECOVERED, False),
     ]  # fmt: skip
-    assert "the driver has lost it" in ward.told[0].note
+    assert "the driver has lost the GPU" in ward.told[0].note
 
 
 def test_a_gpu_that_answers_nonsense_is_not_ill() -> None:
@@ -241,7 +243,7 @@ def test_a_restart_heals_nothing() -> None:
 
 
 def test_without_a_cluster_nobody_contests() -> None:
-    sharing = GpuAvailability(None, None, fixed_modes(), limits(), sampler(tuple))
+    sharing = GpuAvailability(None, None, fixed_modes(), limits(), sampler(tuple), DriverUpgrade())
     assert (sharing.check(CARDS).contended, sharing.cached().unhealthy) == ({}, {})
 
 
@@ -249,13 +251,15 @@ def test_an_illness_wakes_whoever_offers_and_is_known_at_once() -> None:
     ward = Ward(failures={GPU: MpsError("no")})
     ward.examiner.found = {GPU: Reason.ECC_UNCORRECTABLE}
     doctor = ward.doctor()
-    sharing = GpuAvailability(None, doctor, fixed_modes(), limits(lambda: {GPU: "mps-v2"}), sampler(tuple))
+    sharing = GpuAvailability(
+        None, doctor, fixed_modes(), limits(lambda: {GPU: "mps-v2"}), sampler(tuple), DriverUpgrade()
+    )
     doctor.turn()
     assert ward.changed.is_set()
     assert sharing.cached().unhealthy == {GPU: Reason.ECC_UNCORRECTABLE}
     checked = sharing.check(CARDS)
     assert (checked.unhealthy, checked.backends) == (sharing.cached().unhealthy, {GPU: "mps-v2"})
-    seen = GpuAvailability(None, doctor, fixed_modes(), limits(), sampler(lambda: ward.views)).health()
+    seen = GpuAvailability(None, doctor, fixed_modes(), limits(), sampler(lambda: ward.views), DriverUpgrade()).health()
     assert seen == {GPU: Reason.ECC_UNCORRECTABLE, OTHER_GPU: None}
     ward.changed.clear()
     doctor.turn()
@@ -264,12 +268,12 @@ def test_an_illness_wakes_whoever_offers_and_is_known_at_once() -> None:
 
 def test_a_contest_is_known_without_asking_once_it_was_found() -> None:
     found = contests(Node(plugins=[("nvidia.com/gpu", [GPU])]), Reporter())
-    sharing = GpuAvailability(found, None, fixed_modes(), limits(), sampler(tuple))
+    sharing = GpuAvailability(found, None, fixed_modes(), limits(), sampler(tuple), DriverUpgrade())
     assert sharing.cached().contended == {}
     assert (
         sharing.check(CARDS).contended
         == sharing.cached().contended
-        == {GPU: "a device plugin offers it as nvidia.com/gpu"}
+        == {GPU: "a device plugin offers the GPU as nvidia.com/gpu"}
     )
 
 
@@ -304,3 +308,14 @@ def test_a_gpu_off_its_bus_keeps_its_index_and_those_behind_it_theirs() -> None:
         (GPU, 0), (OTHER_GPU, 1), ("GPU-3", 2),
     ]  # fmt: skip
     assert merge_gpu_lists((), CARDS) == tuple(CARDS)
+
+
+def test_during_a_driver_upgrade_no_gpu_is_offered_and_the_reason_is_noted() -> None:
+    upgrade = DriverUpgrade()
+    sharing = GpuAvailability(None, None, fixed_modes(), limits(), sampler(tuple), upgrade)
+    upgrade.observe({"metadata": {"labels": {STATE: "cordon-required"}}})
+    found = build_devices([card(GPU, 0)], InventoryPolicy(), standing=sharing.check([card(GPU, 0)]))
+    assert [each.uuid for each in found.left_out] == [GPU]
+    assert found.left_out[0].why.startswith(str(Reason.DRIVER_UPGRADE))
+    upgrade.observe({"metadata": {"labels": {}}})
+    assert build_devices([card(GPU, 0)], InventoryPolicy(), standing=sharing.check([card(GPU, 0)])).left_out == ()

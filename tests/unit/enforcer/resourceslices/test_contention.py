@@ -35,7 +35,7 @@ CARDS = (FIRST, SECOND)
 def test_what_device_plugins_offer_is_contested(resource: str, ids: list[str], contended: set[str]) -> None:
     found = claimed_by_plugins(CARDS, [(resource, ids)])
     assert set(found) == contended
-    assert all(said == f"a device plugin offers it as {resource}" for said in found.values())
+    assert all(said == f"a device plugin offers the GPU as {resource}" for said in found.values())
 
 
 def published(driver: str, **attributes: str) -> list[Any]:
@@ -61,7 +61,7 @@ def published(driver: str, **attributes: str) -> list[Any]:
 def test_what_other_drivers_publish_is_contested(driver: str, attributes: dict[str, str], contended: set[str]) -> None:
     found = claimed_by_slices(CARDS, published(driver, **attributes))
     assert set(found) == contended
-    assert all(said == f"the DRA driver {driver} offers it as device gpu-9" for said in found.values())
+    assert all(said == f"the DRA driver {driver} offers the GPU as device gpu-9" for said in found.values())
 
 
 def test_addresses_are_alike_however_long_their_domain_is_written() -> None:

@@ -182,3 +182,18 @@ def test_an_excluded_gpu_is_logged_once_with_its_reason(world: World) -> None:
         world.turns.offer()
         world.turns.offer()
     assert [(line["gpu"], line["reason"]) for line in lines] == [(GPU, Reason.GPU_EXCLUDED)]
+
+
+def test_without_a_gpu_the_slice_stays_empty_and_keeps_what_was_noted_in_it(world: World) -> None:
+    """The annotation is the anchor of the audit log: a slice that is created again would have none."""
+    world.turns.offer()
+    (only,) = world.api.slices.values()
+    only["metadata"].setdefault("annotations", {})["gpu-share.io/audit-head"] = "1:sha256:" + "a" * 64
+    world.eyes.latest = ()
+    world.turns.offer()
+    (only,) = world.api.slices.values()
+    assert (only["spec"]["devices"], "gpu-share.io/audit-head" in only["metadata"]["annotations"]) == ([], True)
+    world.eyes.latest = (view(),)
+    world.turns.offer()
+    (only,) = world.api.slices.values()
+    assert len(only["spec"]["devices"]) == 2

@@ -131,7 +131,7 @@ def test_the_mode_of_a_device_is_that_of_its_gpu_now() -> None:
     assert [each["attributes"]["mode"]["string"] for each in found.devices[:-1]] == ["time-slicing"] * 3
     assert [each["capacity"]["memory"]["value"] for each in found.devices[:-1]] == ["81008Mi"] * 3, "no MPS context"
     assert [(each.uuid, each.why) for each in found.left_out] == [
-        (FOUR[2].uuid, "it changes from mps to time-slicing when the last of its tenants has gone")
+        (FOUR[2].uuid, "it changes from mps to time-slicing when the last prepared claim on it is gone")
     ]
     unknown = build_devices(FOUR, InventoryPolicy(), ways=SharingModes(None, {}, "who knows"))
     assert (len(unknown.devices), {each.why for each in unknown.left_out}) == (1, {"who knows"})
@@ -153,9 +153,9 @@ def test_operators_narrow_by_uuid_or_index() -> None:
 
 @pytest.mark.parametrize("wanted", ["", " , ", "7", "GPU-unknown", "0,x", "01", "-1"])
 def test_an_entry_that_names_no_gpu_is_an_error_that_lists_them(wanted: str) -> None:
-    with pytest.raises(ConfigError, match=r"gpu-share.io/gpus: .* it has 0 \(GPU-4a8") as caught:
+    with pytest.raises(ConfigError, match=r"gpu-share.io/gpus: .* write one or more of 0 \(GPU-4a8") as caught:
         select_gpus(FOUR, wanted)
-    assert "remove it" in caught.value.message
+    assert "remove the annotation" in caught.value.message
 
 
 def test_devices_are_laid_out_over_as_many_slices_as_they_need() -> None:

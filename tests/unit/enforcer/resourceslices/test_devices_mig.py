@@ -117,7 +117,7 @@ def test_in_another_mode_neither_an_instance_nor_its_parent_is_offered(mode: Mod
 
 
 def test_a_gpu_in_mig_mode_without_instances_is_said() -> None:
-    assert left_out([CUT, WHOLE]) == {CUT.uuid: "it is in MIG mode and has no instance"}
+    assert left_out([CUT, WHOLE]) == {CUT.uuid: "the GPU is in MIG mode but has no instance"}
 
 
 def test_what_is_known_of_a_gpu_holds_for_its_instances() -> None:
@@ -130,7 +130,7 @@ def test_what_is_known_of_a_gpu_holds_for_its_instances() -> None:
 
 def test_an_instance_that_strangers_use_is_left_out() -> None:
     assert left_out(foreign_mib={INSTANCES[0].uuid: 512}) == {
-        INSTANCES[0].uuid: "processes of no share hold 512 MiB of it"
+        INSTANCES[0].uuid: "processes without a share use 512 MiB of the MIG instance"
     }
 
 
@@ -156,5 +156,5 @@ def test_its_user_has_all_of_it() -> None:
 
 
 def test_a_share_that_consumed_nothing_is_refused_as_ever() -> None:
-    with pytest.raises(PrepareError, match="cannot be limited"):
+    with pytest.raises(PrepareError, match="reserves no memory"):
         compute_limits(NODE, claimed(WHOLE), {device_name(WHOLE): WHOLE})

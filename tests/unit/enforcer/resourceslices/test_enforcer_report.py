@@ -44,7 +44,8 @@ def node(server: Any) -> Node:
 
 
 def test_the_report_is_written_once_and_again_when_something_changed(server: Any, node: Node) -> None:
-    expected = {"version": installed(), "enforcing": True, "breaker": None, "auditLog": "", "problems": []}
+    expected = {"version": installed(), "enforcing": True, "breaker": None, "breakerReason": ""}
+    expected |= {"auditLog": "", "problems": []}
     assert node.look() == expected
     node.look()
     assert server.patches == 1
@@ -96,3 +97,27 @@ def test_a_state_that_cannot_be_read_ends_nothing(server: Any) -> None:
 
     enforcer_report.ReportPublisher(server, "n1", away).run_once()
     assert server.patches == 0
+
+
+def test_a_report_that_cannot_be_published_for_long_makes_the_enforcer_unready(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.look()
+    monkeypatch.setattr(node.server, "list", Unreachable().list)
+    node.now += enforcer_report.STALE
+    node.look()
+    assert node.publisher.stale() is None, "an API server may be replaced meanwhile"
+    node.now += 1
+    why = node.publisher.stale()
+    assert why is not None
+    assert "away" in why
+    monkeypatch.undo()
+    node.look()
+    assert node.publisher.stale() is None
+
+
+class Unreachable:
+    """An API server that does not answer."""
+
+    def list(self, *_: Any, **__: Any) -> Any:
+        raise ClusterError("away", 0)

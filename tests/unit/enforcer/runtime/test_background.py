@@ -55,8 +55,8 @@ def test_what_takes_too_long_is_let_be_and_done_all_the_same(gate: threading.Eve
     with capture_logs() as logs:
         for _ in range(3):
             assert aside.soon("a", slow, "later") == "later"
-    assert [each["event"] for each in logs] == ["hangs"], "once"
-    assert aside.problem == "the disk does not answer: what is to be written there waits"
+    assert [each["event"] for each in logs] == ["disk hangs"], "once"
+    assert aside.problem == "the disk does not answer, so all writes to it wait"
     gate.set()
     assert done.wait(60)
     with capture_logs() as logs:

@@ -87,7 +87,7 @@ def test_a_kernel_that_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
             return -1
 
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Libc())
-    with pytest.raises(ConfigError, match="the kernel refuses"):
+    with pytest.raises(ConfigError, match="the kernel refused"):
         capabilities.limit_to(())
 
 

@@ -77,7 +77,7 @@ def test_a_lock_taken_away_is_seen_to_be_and_nobody_else_has_it_before_its_holde
             first.stop_when_lost(stopped := threading.Event())
             assert (first.lost(), stopped.is_set()) == (None, False)
             state.rename(tmp_path / "aside") if whole else (state / lock.NAME).unlink()
-            assert "was taken away" in (first.lost() or "")
+            assert "removed or replaced" in (first.lost() or "")
             first.stop_when_lost(stopped)
             assert stopped.is_set()
             third = stack.enter_context(holder(state, "wait"))
@@ -99,5 +99,5 @@ def test_a_disk_that_fails_takes_no_lock_away(tmp_path: Path, monkeypatch: pytes
 
 def test_a_state_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
-    with pytest.raises(ConfigError, match=r"--state .* cannot be used"), lock.acquire_lock(tmp_path / "state"):
+    with pytest.raises(ConfigError, match=r"--state .* cannot be opened"), lock.acquire_lock(tmp_path / "state"):
         pytest.fail("held a file")

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from enforcer.runtime import manager as module
 from enforcer.runtime.manager import Manager, Wake
 from gpushare.errors import ConfigError
+from gpushare.reasons import Reason
 from tests.support.patience import holds_within, patient
 
 
@@ -179,9 +180,10 @@ def test_checks_are_asked_each_time_in_their_order(manager: Manager) -> None:
     assert (manager.not_ready(), manager.problems()) == (None, [])
     for name in ("one", "two"):
         manager.add_ready_check(partial(wrong.get, name))
-        manager.add_problem_check(partial(wrong.get, name))
-    manager.add_problem_check(lambda: iter(["several", "more"]))
+        manager.add_problem_check(partial(wrong.get, name), Reason.UNKNOWN)
+    manager.add_problem_check(lambda: iter(["several", "more"]), Reason.CONTENDED)
     assert (manager.not_ready(), manager.problems()) == (None, ["several", "more"])
+    assert {each.reason for each in manager.problems()} == {Reason.CONTENDED}
     wrong["two"] = "not registered"
     assert (manager.not_ready(), manager.problems()) == ("not registered", ["not registered", "several", "more"])
     wrong["one"] = "no GPU"

@@ -97,5 +97,5 @@ def test_how_often_is_reported_in_words(spell: Repetition, words: str) -> None:
     assert spell.words == words
     assert DECIDED[Decision.WARNED](WARNED, spell).note == (
         f"container model holds 5000 MiB of its 4096 MiB on {quota().gpu}{words}; "
-        "its processes are ended in 4.0s unless it frees 904 MiB"
+        "the enforcer kills its processes in 4.0s unless it frees 904 MiB"
     )

@@ -47,7 +47,7 @@ def test_only_processes_of_the_container_in_the_list_of_mps_clients_count() -> N
 
 def test_above_its_number_status_and_metrics_show_both() -> None:
     found = status(snapshot(1, 2, 3))
-    assert found["containers"][0]["sentence"].endswith("; it has 3 MPS clients, and its share counts as 2")
+    assert found["containers"][0]["sentence"].endswith("; it has 3 MPS clients, but its share reserves 2")
     metrics = Metrics()
     metrics.latest.status = found
     lines = generate_latest(metrics.registry).decode()
@@ -68,7 +68,7 @@ def test_a_container_is_warned_once_above_its_number_and_again_after_it_was_with
         clients.look(look)
     assert [(each.reason, each.quota.container_id) for each in sink.notices] == [(Reason.TOO_MANY_CLIENTS, CONTAINER)]
     assert "has 3 MPS clients" in sink.notices[0].note
-    assert "its share counts as 2" in sink.notices[0].note
+    assert "its share reserves 2" in sink.notices[0].note
     clients.look(snapshot(1))
     clients.look(snapshot(1, 2, 3))
     assert len(sink.notices) == 2

@@ -11,6 +11,7 @@ from enforcer.detection.nvml_outage import NvmlOutage
 from enforcer.detection.types import DetectorConfig, DetectorState, ViolationState
 from enforcer.nvml.device_health import GpuConditions
 from enforcer.quota.types import LimitStatus
+from enforcer.runtime.problem import Problem
 from enforcer.status.node_status import Snapshot, status
 from enforcer.status.node_status_file import StatusCache
 from enforcer.status.unattributed import Growth
@@ -18,6 +19,7 @@ from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.status.test_pod_status_files import seen, snapshot
 
+KEY = (CONTAINER, GPU)
 CONTENT: dict[str, Any] = {
     "node": "gpu-8",
     "enforcing": False,
@@ -26,15 +28,16 @@ CONTENT: dict[str, Any] = {
     "state": DetectorState(open=True),
     "rules": DetectorConfig(kills=4),
     "head": ChainHead(1, "sha256:1"),
-    "problems": ["another problem"],
+    "problems": [Problem("another problem", Reason.UNKNOWN)],
     "standing": GpuConditions(unhealthy={GPU: Reason.GPU_LOST}),
     "failures": ({"pod": "tts-0"},),
+    "peaks": {(POD, "model", GPU): 5200},
+    "utilization": {KEY: 30},
     "setup": {"driverRoot": "/driver-root"},
     "proven": {(CONTAINER, GPU): LimitStatus(state=Reason.UNKNOWN, backend="mps-v2", sentence="said")},
     "growth": {GPU: Growth(from_mib=0, mib=3000, samples=5, ran=(), only=None)},
     "sight": {GPU: NvmlOutage(999.0, Reason.NVML_HUNG, "the driver hangs")},
 }
-KEY = (CONTAINER, GPU)
 RUNNING = {
     "over its quota": DetectorState(cases={KEY: ViolationState(used_mib=9000, samples=1, last=1000.0)}),
     "being ended": DetectorState(cases={KEY: ViolationState(acting=True)}),

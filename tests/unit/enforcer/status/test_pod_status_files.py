@@ -17,6 +17,7 @@ from enforcer.detection.detector import evaluate
 from enforcer.detection.types import DetectorConfig, DetectorState, Phase
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.types import Quota
+from enforcer.runtime.problem import Problem
 from enforcer.status import pod_status as podstatus
 from enforcer.status import pod_status_files as podfiles
 from enforcer.status.messages import UserMessage
@@ -47,7 +48,7 @@ def snapshot(
     )
     return Snapshot(
         node="gpu-7", time=time, now=1000.0, enforcing=True, views=views, quotas=quotas, state=state,
-        rules=DetectorConfig(), head=ChainHead(0, ""), problems=["a problem of the node"],
+        rules=DetectorConfig(), head=ChainHead(0, ""), problems=[Problem("a problem of the node", Reason.UNKNOWN)],
     )  # fmt: skip
 
 
@@ -302,13 +303,13 @@ def test_a_pod_waits_for_the_daemon_and_for_sight_of_its_gpu(files: Files) -> No
     files.files.write(snapshot(seen()))
     assert (files.read()["ready"], files.read()["waiting"]) == (
         False,
-        f"the MPS daemon of {GPU} does not take clients at the moment",
+        f"the MPS daemon of {GPU} does not accept clients at the moment",
     )
     files.serving = True
     blind = GpuSnapshot(gpu=card(GPU, 0), problem=NvmlError("NVML says process 4711 holds 99999 MiB"))
     files.files.write(snapshot(blind))
     found = files.read()
-    assert (found["ready"], found["waiting"]) == (False, f"{GPU} cannot be read at the moment")
+    assert (found["ready"], found["waiting"]) == (False, f"NVML cannot read {GPU} at the moment")
     assert found["containers"][0]["usedMiB"] is None
     assert found["containers"][0]["state"] == "Unknown"
     assert found["gpus"][0]["usedByOthersMiB"] is None

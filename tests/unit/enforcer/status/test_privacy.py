@@ -21,6 +21,7 @@ from enforcer.nvml.types import GpuSample
 from enforcer.oom.diagnosis import Failure, diagnose, told
 from enforcer.oom.memory_pressure import update_pressure
 from enforcer.quota.types import OnExceed, Quota
+from enforcer.runtime.problem import Problem
 from enforcer.status import messages
 from enforcer.status.events import event_of
 from enforcer.status.messages import UserMessage
@@ -109,10 +110,11 @@ def world(tenants: list[Tenant], *, blind: bool) -> tuple[Snapshot, list[KillDec
             state, quotas, {each.gpu.uuid: each.reading for each in views}, 1000.0 + look, DetectorConfig()
         )
         decisions += reported
-    problems = [f"process {FIRST_PID} of ns0x/pod0x and {FIRST_PID + 200} of ns2x/pod1x hinder this node"]
+    hindered = f"process {FIRST_PID} of ns0x/pod0x and {FIRST_PID + 200} of ns2x/pod1x hinder this node"
     found = Snapshot(
         node="gpu-7", time="2026-11-20T22:16:05.123Z", now=1008.0, enforcing=True, views=views, quotas=quotas,
-        state=state, rules=DetectorConfig(), head=ChainHead(42, "sha256:ab"), problems=problems,
+        state=state, rules=DetectorConfig(), head=ChainHead(42, "sha256:ab"),
+        problems=[Problem(hindered, Reason.UNKNOWN)],
     )  # fmt: skip
     return found, decisions
 

@@ -83,20 +83,20 @@ def test_no_more_samples_are_kept_than_are_looked_back_upon() -> None:
 @pytest.mark.parametrize(
     ("ran", "only", "words"),
     [
-        (("a",), "a", "only asr/tts-0/model ran kernels meanwhile, so it is likely its managed memory"),
-        (("a", "b"), None, "these ran kernels meanwhile: asr/tts-0/model, a container without a share;"),
-        (("b",), "b", "these ran kernels meanwhile: a container without a share;"),
-        ((), None, "these ran kernels meanwhile: none;"),
-        (None, None, "which containers ran kernels meanwhile is not known"),
+        (("a",), "a", "only asr/tts-0/model ran kernels meanwhile, so the memory is likely its managed memory"),
+        (("a", "b"), None, "containers that ran kernels meanwhile: asr/tts-0/model, a container without a share;"),
+        (("b",), "b", "containers that ran kernels meanwhile: a container without a share;"),
+        ((), None, "containers that ran kernels meanwhile: none;"),
+        (None, None, "the enforcer does not know which containers ran kernels meanwhile"),
         (tuple("acdefghij"), None, "a container without a share and 1 more;"),
     ],
 )
 def test_it_is_reported_what_is_known(ran: tuple[str, ...] | None, only: str | None, words: str) -> None:
     growth = Growth(from_mib=100, mib=3172, samples=7, ran=ran, only=only)
     row = shown(growth, {"a": "asr/tts-0/model"})
-    assert row["sentence"].startswith("3172Mi were in use by no process, 3Gi more than 7 samples before; ")
+    assert row["sentence"].startswith("3172Mi are in use by no visible process, 3Gi more than 7 samples before; ")
     assert words in row["sentence"]
-    assert row["sentence"].endswith("; nobody is killed for it")
+    assert row["sentence"].endswith("; the enforcer kills no container for this")
     assert row["only"] == ("asr/tts-0/model" if only == "a" else None)
 
 

@@ -129,7 +129,8 @@ def test_records_that_went_before_they_were_shown_are_said_to_be_missing(tmp_pat
     assert run(capsys, "follow", "--state", tmp_path, "--for", "0")[::2] == (0, ""), "what went before we came"
     third.unlink()
     said = (
-        "gpu-share: records 7 to 9 are not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'\n"
+        "gpu-share: records 7 to 9 are missing: the enforcer removed the oldest records, or somebody deleted them; "
+        "run 'gpu-share audit verify'\n"
     )
     assert run(capsys, "follow", "--state", tmp_path, "--for", "0")[::2] == (1, said)
     second.unlink()
@@ -242,7 +243,7 @@ def test_records_of_a_node_that_went_before_they_were_shown_are_said_to_be_missi
     nodes.steps = [("gpu-1 2", more_than_stays), ("gpu-1 5", lambda: passed.append(passed.pop() + 1000.0))]
     nodes.ends = nothing
     code, _, err = run(capsys, "follow", "-A", "--for", "900")
-    said = "record 3 is not in the pod's log; 'gpu-share audit show -A' reads them from the node"
+    said = "record 3 is missing in the enforcer pod's log; read the node's audit log with 'gpu-share audit show -A'"
     assert (code, err) == (1, f"gpu-share: node gpu-1: {said}\n")
 
 
@@ -259,13 +260,13 @@ def test_a_node_that_cannot_be_reached_is_said_once_and_when_it_is_back(
 
     nodes.steps = [
         ("gpu-2: its log cannot be followed", nothing), ("gpu-1 2", come_back),
-        ("gpu-2: its log is followed again", lambda: nodes.more("gpu-2")), ("gpu-2 3", nothing),
+        ("gpu-2: the log of the enforcer pod is readable again", lambda: nodes.more("gpu-2")), ("gpu-2 3", nothing),
     ]  # fmt: skip
     code, _, err = run(capsys, "follow", "-A")
     assert code == 130
     assert err == (
-        "gpu-share: node gpu-2: its log cannot be followed: the kubelet is away; retrying\n"
-        "gpu-share: node gpu-2: its log is followed again\n"
+        "gpu-share: node gpu-2: cannot follow the log of the enforcer pod: the kubelet is away; retrying\n"
+        "gpu-share: node gpu-2: the log of the enforcer pod is readable again\n"
     )
     assert [each for each in nodes.said if each.startswith("gpu-2 ")] == ["gpu-2 1", "gpu-2 2", "gpu-2 3"]
 

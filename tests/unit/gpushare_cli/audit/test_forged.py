@@ -35,11 +35,23 @@ def renamed(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (empty("kills-000000000900.jsonl"), "kills-000000000900.jsonl is empty, and not named as record 13 wants it"),
-        (empty("kills-000000000000.jsonl"), "kills-000000000000.jsonl is empty, and not named as record 1 wants it"),
-        (empty("kills-copy.jsonl"), "kills-copy.jsonl is empty, and not named as record 13 wants it"),
-        (emptied_whole, "kills-000000000010.jsonl is empty, and not named as record 1 wants it"),
-        (renamed, "kills-last.jsonl:1: begins with record 10: the file was renamed or moved"),
+        (
+            empty("kills-000000000900.jsonl"),
+            "kills-000000000900.jsonl is empty, and its name does not match the next record 13",
+        ),
+        (
+            empty("kills-000000000000.jsonl"),
+            "kills-000000000000.jsonl is empty, and its name does not match the next record 1",
+        ),
+        (
+            empty("kills-copy.jsonl"),
+            "kills-copy.jsonl is empty, and its name does not match the next record 13",
+        ),
+        (emptied_whole, "kills-000000000010.jsonl is empty, and its name does not match the next record 1"),
+        (
+            renamed,
+            "kills-last.jsonl:1: starts with record 10, which does not match the file name",
+        ),
     ],
 )
 def test_a_file_whose_name_is_not_that_of_what_comes_next_is_named(
@@ -109,7 +121,7 @@ def test_a_line_that_nobody_finishes_is_torn(tmp_path: Path, capsys: Any, monkey
     assert 0 < log_reader.LOOKS < 100
     waits = waiting(monkeypatch)
     code, out, _ = run(capsys, "verify", "--state", tmp_path)
-    assert (code, f"{last.name}:3: the line ends in the middle" in out) == (1, True)
+    assert (code, f"{last.name}:3: the line has no newline at its end: it is incomplete" in out) == (1, True)
     assert log_reader.LOOKS <= len(waits) <= log_reader.LOOKS + 1
 
 
@@ -127,7 +139,10 @@ def test_segments_that_go_while_the_log_is_read_are_said_to_have_gone(
 
     monkeypatch.setattr(log_reader, "lines_of", pruned)
     code, _, err = run(capsys, verb, "--state", tmp_path)
-    assert (code, f"{second} was removed while the log was read, as old segments are; run it again" in err) == (1, True)
+    assert (
+        code,
+        f"{second} was removed during the read, as the enforcer does with old segments; run the command again" in err,
+    ) == (1, True)
 
 
 @pytest.mark.parametrize("what", ["folder", "dangling link"])
@@ -147,12 +162,12 @@ def test_what_is_no_file_in_a_segments_place_means_that_not_all_was_read(
 def test_a_folder_without_a_log_is_no_log_that_holds(tmp_path: Path, capsys: Any) -> None:
     for verb in ("verify", "show", "export"):
         code, out, err = run(capsys, verb, "--log", tmp_path)
-        assert (code, out, f"no audit log in {tmp_path}: no file kills-*.jsonl is there" in err) == (2, "", True)
+        assert (code, out, f"--log {tmp_path} contains no file kills-*.jsonl" in err) == (2, "", True)
     (tmp_path / "audit").mkdir()
     code, out, _ = run(capsys, "verify", "--state", tmp_path)
     assert (code, out.splitlines()[-1]) == (
         0,
-        "no record was written yet, or all were removed: only an anchor tells which",
+        "the log has no records: none was written yet, or all were removed. Verify with an anchor to know which",
     )
 
 
@@ -234,7 +249,10 @@ def test_where_a_logs_beginning_is_in_doubt_both_places_are_named_as_files_have_
     code, out, _ = run(capsys, "verify", "--state", tmp_path)
     assert code == 1
     assert out.startswith(f"broken: {first.name}:1: records 1 to ")
-    assert f"; and {last.name}:{line}: record {int(last.stem[6:]) + line - 1} does not match its own hash" in out
+    assert (
+        f"; and {last.name}:{line}: `hash` of record {int(last.stem[6:]) + line - 1} is not the hash of its fields"
+        in out
+    )
 
 
 def test_an_anchor_is_compared_with_what_the_first_record_follows(tmp_path: Path, capsys: Any) -> None:

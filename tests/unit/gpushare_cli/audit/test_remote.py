@@ -15,6 +15,7 @@ from enforcer.audit.log import AuditLog, lines_of, segments
 from enforcer.audit.record import GENESIS, ChainHead, Kind, append_hash, read
 from enforcer.audit.retention import Retention
 from gpushare.kube_client import KubeClient
+from gpushare_cli import enforcer_pods
 from gpushare_cli.audit import remote
 from gpushare_cli.terminal import counted
 from tests.unit.gpushare_cli.audit_logs import Nodes, run, write
@@ -55,7 +56,7 @@ def test_a_log_cut_or_replaced_behind_our_back_holds_alone_and_fails_with_its_an
         0, ("" if where in {"file", "given"} else "gpu-7: ")
         + f"ok: 6 records in {counted(len(segments(state / 'audit')), 'segment')} hold; 1 anchor fits\nhead {head}\n",
     )  # fmt: skip
-    for change, said in ((cut, "its tail was cut off"), (rechained, "the log was replaced")):
+    for change, said in ((cut, "the log was truncated"), (rechained, "the log was replaced")):
         change(state)
         assert run(capsys, "verify", "--state", state)[0] == 0, "alone it holds"
         code, out, _ = run(capsys, "verify", "--state", state, "--anchor", anchor)
@@ -66,7 +67,7 @@ def test_one_anchor_that_fits_does_not_hide_one_that_does_not(nodes: Nodes, tmp_
     head = write(tmp_path)
     nodes.annotate("gpu-7", head)
     code, out, _ = run(capsys, "verify", "--state", tmp_path, "--anchor", "cluster", "--anchor", "3:sha256:" + "0" * 64)
-    assert (code, "record 3 is not the one the anchor names: the log was replaced (--anchor)" in out) == (1, True)
+    assert (code, "record 3 has another hash than the anchor: the log was replaced (--anchor)" in out) == (1, True)
 
 
 def test_an_event_that_a_tenant_wrote_breaks_no_log_and_vouches_for_none(
@@ -76,7 +77,7 @@ def test_an_event_that_a_tenant_wrote_breaks_no_log_and_vouches_for_none(
     nodes.event("gpu-7", head)
     verify = ("verify", "--state", tmp_path, "--anchor", "cluster")
     code, out, _ = run(capsys, *verify)
-    assert (code, "nothing to compare it with" in out, "look into it" in out) == (1, True, False), "it fits: no proof"
+    assert (code, "no anchor to compare the log with" in out, "warning" in out) == (1, True, False), "it fits: no proof"
     nodes.annotate("gpu-7", head)
     holds = f"gpu-7: ok: 6 records in {counted(len(segments(tmp_path / 'audit')), 'segment')} hold; 1 anchor fits"
     assert run(capsys, *verify)[:2] == (0, f"{holds}\nhead {head}\n")
@@ -85,8 +86,8 @@ def test_an_event_that_a_tenant_wrote_breaks_no_log_and_vouches_for_none(
     code, out, _ = run(capsys, *verify)
     assert (code, out.splitlines()[0]) == (0, holds)
     said = out.splitlines()[2]
-    assert said.startswith("gpu-7: look into it: Event asr/tts-0-1, Event asr/tts-0-2, ")
-    assert "Event asr/tts-0-5 and 2 more named records that this log does not hold; whoever may write Events" in said
+    assert said.startswith("gpu-7: warning: Event asr/tts-0-1, Event asr/tts-0-2, ")
+    assert "Event asr/tts-0-5 and 2 more name records that this log does not contain; every user who may create" in said
 
 
 def test_an_event_about_a_node_that_is_not_there_is_no_silent_node(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
@@ -103,7 +104,7 @@ def test_an_anchor_of_another_node_is_not_compared_and_said_to_be_missing(
     nodes.annotate("gpu-8", "99:sha256:" + "0" * 64)
     code, out, _ = run(capsys, "verify", "--state", tmp_path, "--anchor", "cluster")
     assert (code, out.splitlines()[2]) == (
-        1, "nothing to compare it with: there is no anchor of this log (its node: gpu-7)"
+        1, "no anchor to compare the log with: the cluster or file has no anchor for this log (node: gpu-7)"
     )  # fmt: skip
     assert run(capsys, "verify", "--state", tmp_path, "--anchor", "cluster", "--node", "gpu-8")[0] == 1
     nodes.slices.clear()
@@ -136,7 +137,10 @@ def test_what_the_cluster_saw_can_be_kept_and_held_against_logs_later(
         0,
         [
             f"gpu-7 {head} ResourceSlice gpu-7-gpu-share.io-0",
-            f"# gpu-7 9:sha256:{'0' * 64} Event asr/tts-0-0: no anchor, whoever may write Events there can make it up",
+            (
+                f"# gpu-7 9:sha256:{'0' * 64} Event asr/tts-0-0: not an anchor, because every user who may create "
+                "Events can forge it"
+            ),
         ],
     )
     kept.write_text(out)
@@ -218,13 +222,11 @@ def test_a_log_of_another_node_is_seen_also_where_there_is_no_anchor(
         nodes.add(node, tmp_path / node)
         if anchored:
             nodes.annotate(node, head)
-    assert "look into it" not in run(capsys, "verify", "-A")[1]
+    assert "warning" not in run(capsys, "verify", "-A")[1]
     one, other = nodes.states
     nodes.states[one], nodes.states[other] = nodes.states[other], nodes.states[one]
     code, out, _ = run(capsys, "verify", "-A")
-    said = (
-        "gpu-1: broken: " if anchored else "gpu-1: look into it: its last record is of node gpu-2: the log of another"
-    )
+    said = "gpu-1: broken: " if anchored else "gpu-1: warning: the last record names node gpu-2: the log of another"
     assert (code, said in out) == (1, True), out
 
 
@@ -237,22 +239,22 @@ def test_a_node_that_cannot_be_read_is_named_and_the_others_are_read(nodes: Node
     nodes.annotate("gpu-3", "1:sha256:" + "0" * 64)
     code, out, err = run(capsys, "verify", "-A")
     assert (code, "gpu-1: ok" in out) == (1, True)
-    assert err == "gpu-share: node gpu-3: there are anchors of its log, and it could not be read\n"
+    assert err == "gpu-share: node gpu-3: the cluster has anchors of this node's log, but the log could not be read\n"
     nodes.add("gpu-2", tmp_path / "gpu-2", phase="Pending")
     code, out, err = run(capsys, "show", "-A", "-o", "json")
-    assert err == "gpu-share: node gpu-2: its log could not be read: pod gpu-share-system/enforcer-gpu-2 is Pending\n"
+    assert err == "gpu-share: node gpu-2: cannot read the audit log: pod gpu-share-system/enforcer-gpu-2 is Pending\n"
     assert (code, len(json.loads(out)), "node gpu-2" in err) == (1, 6, True)
 
 
 def test_pods_that_only_bear_the_labels_are_no_enforcers(nodes: Nodes, tmp_path: Path) -> None:
     nodes.add("gpu-1", tmp_path, owner="a tenant's set")
-    assert remote.find_enforcers(nodes) == []  # type: ignore[arg-type]
+    assert enforcer_pods.find_enforcers(nodes) == []  # type: ignore[arg-type]
 
 
 def test_which_daemonset_is_ours_is_never_guessed(nodes: Nodes, capsys: Any) -> None:
     nodes.daemonsets.append(Nodes._set("tenant", "other-uid"))
     code, _, err = run(capsys, "show", "-A")
-    assert (code, "gpu-share-system, tenant; name ours with --enforcer-namespace NAMESPACE" in err) == (2, True)
+    assert (code, "gpu-share-system, tenant; choose one with --enforcer-namespace NAMESPACE" in err) == (2, True)
     nodes.daemonsets.clear()
     code, _, err = run(capsys, "show", "-A", "--enforcer-namespace", "x")
     assert (code, "no DaemonSet gpu-share-enforcer in x" in err) == (1, True)
@@ -335,7 +337,7 @@ def test_a_node_that_never_ends_does_not_keep_the_others_from_us(
     assert 0 < remote.LONGEST <= 3600
     code, out, err = run(capsys, "verify", "-A")
     assert (code, "gpu-1: ok: 6 records" in out) == (1, True)
-    assert "broken" in out or "node liar: its log could not be read: it did not come to its end in" in err
+    assert "broken" in out or "node liar: cannot read the audit log: reading did not finish within" in err
     code, out, err = run(capsys, "show", "-A", "--kind", "INTENT", "-o", "json")
     assert (code, len(json.loads(out)), "node liar: its log could not be read" in err) == (1, 3, True)
 

@@ -100,11 +100,13 @@ def test_namespaces_that_let_pods_reach_the_node_are_named(levels: list[str | No
 
 def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
     note = {
-        "gpu-share.io/excluded-gpus": json.dumps({"GPU-1": "Contended: a device plugin offers it as nvidia.com/gpu"})
+        "gpu-share.io/excluded-gpus": json.dumps(
+            {"GPU-1": "Contended: a device plugin offers the GPU as nvidia.com/gpu"}
+        )
     }
     slices: list[Any] = [{"metadata": {"annotations": note}, "spec": {"nodeName": "gpu-7"}}] * 2
     found = cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
-    said = "gpu-7: GPU-1: Contended: a device plugin offers it as nvidia.com/gpu"
+    said = "gpu-7: GPU-1: Contended: a device plugin offers the GPU as nvidia.com/gpu"
     assert (found.level, found.detail) == ("wrong", said)
     for harmless in ({}, {"gpu-share.io/excluded-gpus": "junk"}, {"gpu-share.io/excluded-gpus": "[]"}):
         slices = [{"metadata": {"annotations": harmless}, "spec": {"nodeName": "gpu-7"}}]
@@ -118,11 +120,11 @@ BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is not a mode; write one of mp
 @pytest.mark.parametrize(
     ("whys", "hints"),
     [
-        (["Contended: a device plugin offers it as nvidia.com/gpu"], ["a contended GPU needs one owner"]),
+        (["Contended: a device plugin offers the GPU as nvidia.com/gpu"], ["a contended GPU needs one owner"]),
         ([f"Contended: the kubelet's PodResources {UNSURE}"], ["nothing is to be done unless it stays so"]),
         ([HELD], ["nothing is to be done: a GPU that changes its mode"]),
         ([BAD_LABEL], ["put the node's label gpu-share.io/mode right"]),
-        (["it is a Pascal GPU; sharing through MPS needs Volta or newer"], ["what cannot be shared need not be"]),
+        (["the GPU is a Pascal; sharing through MPS needs Volta or newer"], ["what cannot be shared need not be"]),
         (["Contended: by x", HELD, HELD], ["a contended GPU needs one owner", "nothing is to be done: a GPU that"]),
     ],
 )
@@ -188,7 +190,7 @@ def test_a_cluster_is_wrong_where_it_was_asked_for_or_named(
     assert main(["check", "-o", "json", *(each.format(tmp=tmp_path) for each in options)]) == code
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] == (code == 0)
-    assert "no usable cluster configuration" in found["checks"][0]["detail"]
+    assert "no usable kubeconfig" in found["checks"][0]["detail"]
 
 
 QUESTIONS = [

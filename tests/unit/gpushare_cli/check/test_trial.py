@@ -9,6 +9,7 @@ import pytest
 from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.namespace_policy import NamespacePolicy
+from gpushare.version import installed
 from gpushare_cli.check.trial import flaws_of, probe, trial
 from tests.unit.gpushare_cli.check.api import Api
 from webhook.mutation.mutate import mutate_pod
@@ -91,11 +92,77 @@ def asked(server: Server, named: str | None = None) -> tuple[str, str]:
     return found.level, found.detail
 
 
-def test_without_an_opted_in_namespace_nothing_is_tried() -> None:
-    assert asked(Server(namespaces=[])) == ("warning", "not tried: no namespace has opted in")
+OUTSIDE = (
+    'failed calling webhook "check.gpu-share.io": an error on the server ("gpu-share: namespace does not share GPUs")'
+)
+UNTRUSTED = (
+    'failed calling webhook "{}.gpu-share.io": failed to call webhook: Post "https://gpu-share-webhook.gpu-share-system'
+    '.svc:443/mutate?timeout=3s": tls: failed to verify certificate: x509: {}'
+)
+
+
+RELEASE = [
+    {
+        "metadata": {
+            "name": "gpu-share-webhook",
+            "namespace": "gpu-share-system",
+            "labels": {"app.kubernetes.io/version": installed()},
+        }
+    }
+]
+OLDER = [{"metadata": {"name": "gpu-share-webhook", "labels": {"app.kubernetes.io/version": "0.0.1"}}}]
+
+
+@pytest.mark.parametrize("deployments", [[], OLDER])
+def test_a_release_that_may_not_know_that_dry_run_is_not_asked(deployments: list[Any]) -> None:
+    server = Server(namespaces=[], deployments=deployments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpushare_cli.check.installation.installed", lambda: "0.2.0")
+        assert asked(server) == ("warning", "not tried: no namespace has opted in")
+    assert server.tried == []
+
+
+def test_without_an_opted_in_namespace_the_webhook_is_asked_all_the_same() -> None:
     leaving = namespace("a")
     leaving["metadata"]["deletionTimestamp"] = "now"
-    assert asked(Server(namespaces=[leaving, namespace("kube-system"), namespace("gpu-share-system")]))[0] == "warning"
+    for spaces in ([], [leaving, namespace("kube-system"), namespace("gpu-share-system")]):
+        server = Server({"gpu-share-system": OUTSIDE}, namespaces=spaces, deployments=RELEASE)
+        level, detail = asked(server)
+        assert (level, "no namespace has opted in; the webhook answers" in detail) == ("warning", True)
+        assert [name for name, _ in server.tried] == ["gpu-share-system"]
+
+
+def test_without_an_opted_in_namespace_a_webhook_that_does_not_answer_or_is_not_asked_is_wrong() -> None:
+    down = 'failed calling webhook "check.gpu-share.io": Post "https://x": connection refused'
+    assert asked(Server({"gpu-share-system": down}, namespaces=[], deployments=RELEASE))[0] == "wrong"
+    assert asked(Server(namespaces=[], deployments=RELEASE))[0] == "wrong", (
+        "the pod was taken: nobody asked the webhook"
+    )
+
+
+@pytest.mark.parametrize("hook", ["pods", "check"])
+@pytest.mark.parametrize(
+    "why",
+    [
+        "certificate has expired or is not yet valid: current time 2026-11-25T12:00:00Z is after 2026-11-20T00:00:00Z",
+        "certificate is valid for other.svc, not gpu-share-webhook.gpu-share-system.svc",
+        "certificate signed by unknown authority",
+    ],
+)
+def test_a_serving_certificate_that_the_api_server_refuses_is_named_with_the_reason(hook: str, why: str) -> None:
+    spaces = [namespace("gpu-share-system" if hook == "check" else "a")]
+    refusals = dict.fromkeys(("a", "gpu-share-system"), UNTRUSTED.format(hook, why))
+    found = trial(Server(refusals, namespaces=spaces, deployments=RELEASE), None)  # type: ignore[arg-type] # it only reads and tries
+    assert found.level == "wrong"
+    assert "Secret gpu-share-system/gpu-share-webhook-tls" in found.detail
+    assert found.detail.endswith(why)
+    assert "gpu-share-certs" in found.hint
+
+
+def test_a_certificate_of_another_webhook_is_not_taken_for_ours() -> None:
+    said = 'failed calling webhook "a.example.io": tls: failed to verify certificate: x509: certificate has expired'
+    detail = asked(Server({"a": said}, namespaces=[namespace("a")]))[1]
+    assert detail.startswith("refused in namespace a: ")
 
 
 def test_the_first_namespace_is_tried_with_what_its_policy_allows() -> None:

@@ -32,7 +32,10 @@ def item(name: str, *, ready: bool = True, node: str = "", version: str = "0.1.0
 
 def report(node: str, **said: Any) -> dict[str, Any]:
     body = {"version": "0.1.0", "enforcing": True, "breaker": None, "auditLog": "", "problems": [], **said}
-    return {"metadata": {"annotations": {contract.ENFORCER: json.dumps(body)}}, "spec": {"nodeName": node}}
+    return {
+        "metadata": {"annotations": {contract.ENFORCER: json.dumps(body)}},
+        "spec": {"nodeName": node, "devices": [{"name": "status"}]},
+    }
 
 
 def asked(ask: Ask, **answers: Any) -> tuple[str, str]:
@@ -131,7 +134,9 @@ def test_reports_of_enforcers_are_read(said: dict[str, Any], level: str, says: s
 def test_what_is_no_report_is_none(raw: str | None) -> None:
     annotations = {} if raw is None else {contract.ENFORCER: raw}
     slices = [{"metadata": {"annotations": annotations}, "spec": {"nodeName": "n"}}]
-    assert asked(workloads.reported, resourceslices=slices) == ("warning", "no report from n")
+    for nodes, level in (([item("n")], "wrong"), ([item("n", ready=False)], "warning"), ([item("other")], "warning")):
+        found = asked(workloads.reported, resourceslices=slices, nodes=nodes)
+        assert found == (level, "no report, or a damaged one, of n"), "a labelled node that is Ready has an enforcer"
     assert asked(workloads.reported, resourceslices=[*slices, report("n")])[0] == "ok", "one slice has it"
 
 
@@ -172,6 +177,8 @@ def test_one_version_is_fine_and_several_are_to_be_looked_at(monkeypatch: pytest
 def test_a_labelled_node_that_publishes_nothing_is_named() -> None:
     nodes = [item(f"n{number}") for number in range(9)]
     found = asked(workloads.unsliced, nodes=nodes, resourceslices=[report("n0")])
-    assert found == ("wrong", "9; without a ResourceSlice: n1, n2, n3, n4, n5 and 3 more")
+    assert found == ("wrong", "9; without a device in a ResourceSlice: n1, n2, n3, n4, n5 and 3 more")
+    empty = {**report("n0"), "spec": {"nodeName": "n0"}}
+    assert asked(workloads.unsliced, nodes=nodes[:1], resourceslices=[empty])[0] == "wrong", "no GPU is seen there"
     assert asked(workloads.unsliced, nodes=nodes[:1], resourceslices=[report("n0")]) == ("ok", "1")
     assert asked(workloads.unsliced, nodes=[], resourceslices=[])[0] == "warning"

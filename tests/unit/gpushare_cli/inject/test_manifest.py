@@ -105,14 +105,17 @@ def test_lines_are_counted_from_the_start_of_the_stream() -> None:
         ('{"a": 1, "a": 2}', "line 1: the key 'a' stands twice"),
         ('{"a": NaN}', "line 1: NaN is not JSON"),
         ('{"a": 1e400}', "line 1: 1e400 is a number JSON does not have"),
-        ('{"a": %s}' % ("9" * 5000), "line 1: a number of 5000 digits"),
+        ('{"a": %s}' % ("9" * 5000), "line 1: the number has 5000 digits"),
         ('{"a":\n"\\ud800"}', "line 1: half of a surrogate pair"),
         ("a: 1\nb: 1e400", "1e400 is a number JSON does not have"),
-        ("a: 1\nb: " + "9" * 5000, "a number of 5000 digits"),
+        ("a: 1\nb: " + "9" * 5000, "the number has 5000 digits"),
         ('{"a": 1}\nnonsense', "line 2: what follows"),
-        ("a: &a [*a]", "an alias refers to what contains it"),
+        ("a: &a [*a]", "an alias refers to a value that contains the alias; remove the alias"),
         ("a: .nan", ".nan is a number JSON does not have"),
-        ("a: !!binary aGk=", "'aGk=' is tagged !!binary, which is nothing JSON has; put it in quotes, without a tag"),
+        (
+            "a: !!binary aGk=",
+            "'aGk=' has the YAML tag !!binary, which JSON does not support; put it in quotes, without a tag",
+        ),
         ("a: !Ref b", "constructor for the tag '!Ref'"),
         ("? [a, b]\n: c", "a key must be a string"),
         ("a: " + "[" * 20_000, "not YAML|nested too deeply"),
@@ -138,18 +141,18 @@ def test_what_cannot_be_read_is_refused_with_its_line(text: str, says: str) -> N
         ("0x_", "'0x_' cannot be read as !!int"),
         ("!!float abc", "'abc' cannot be read as !!float"),
         ('!!float ""', "'' cannot be read as !!float"),
-        ("!!float [1]", "a list is tagged !!float and is not one value; remove the tag"),
-        (f"!!int [{'1, ' * 500}]", "a list is tagged !!int and is not one value"),
-        ("!!str {a: b}", "a mapping is tagged !!str and is not one value"),
-        ("!!map a", "'a' is tagged !!map and is not a mapping; remove the tag"),
-        ("!!seq a", "'a' is tagged !!seq and is not a list; remove the tag"),
-        ("!!timestamp abc", "'abc' is tagged !!timestamp, which is nothing JSON has; put it in quotes"),
-        ("!!timestamp 2020-99-99", "'2020-99-99' is tagged !!timestamp"),
-        ("!!timestamp 2020-01-01", "'2020-01-01' is tagged !!timestamp"),
-        ("!!binary aGk=", "'aGk=' is tagged !!binary"),
-        ("!!set {a}", "a mapping is tagged !!set, which is nothing JSON has; remove the tag"),
-        ("!!omap [a: 1]", "a list is tagged !!omap"),
-        ("!!pairs [a: 1]", "a list is tagged !!pairs"),
+        ("!!float [1]", "a list has the YAML tag !!float, but is not one value; remove the tag"),
+        (f"!!int [{'1, ' * 500}]", "a list has the YAML tag !!int, but is not one value"),
+        ("!!str {a: b}", "a mapping has the YAML tag !!str, but is not one value"),
+        ("!!map a", "'a' has the YAML tag !!map, but is not a mapping; remove the tag"),
+        ("!!seq a", "'a' has the YAML tag !!seq, but is not a list; remove the tag"),
+        ("!!timestamp abc", "'abc' has the YAML tag !!timestamp, which JSON does not support; put it in quotes"),
+        ("!!timestamp 2020-99-99", "'2020-99-99' has the YAML tag !!timestamp"),
+        ("!!timestamp 2020-01-01", "'2020-01-01' has the YAML tag !!timestamp"),
+        ("!!binary aGk=", "'aGk=' has the YAML tag !!binary"),
+        ("!!set {a}", "a mapping has the YAML tag !!set, which JSON does not support; remove the tag"),
+        ("!!omap [a: 1]", "a list has the YAML tag !!omap"),
+        ("!!pairs [a: 1]", "a list has the YAML tag !!pairs"),
         ("1e400", "1e400 is a number JSON does not have"),
     ],
 )
@@ -200,7 +203,7 @@ def test_merges_that_multiply_are_looked_through_once() -> None:
 
 def test_aliases_that_multiply_are_refused_quickly() -> None:
     bomb = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
-    with pytest.raises(RequestError, match="values once its aliases are written out"):
+    with pytest.raises(RequestError, match="values after expanding its aliases"):
         loaded(bomb)
 
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tests.unit.webhook.claim_templates.test_references import managed, name_in
+from tests.unit.webhook.claim_templates.test_references import managed, name_in, template
 from tests.unit.webhook.controlled import Clock, Server, make, settle
 from webhook.claim_templates import controller as controlling
 from webhook.claim_templates.controller import EXPECTED_SECONDS, Controller
@@ -28,6 +28,19 @@ def test_an_admitted_pod_has_its_template_made_in_the_namespace_of_the_request(
     settle(controller)
 
     assert list(server.stored) == [("team", name_in(pod))]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_admitted_pod_has_its_template_made_before_the_pods_are_listed(
+    server: Server, clock: Clock, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controlling, "MAX_UNUSED", 1)
+    controller = make(server, clock, metrics, listed=False)
+    controller.reset_templates([template(name="gpu-share-0000000000000000")])
+    controller.admitted("team", managed())
+    settle(controller)
+
+    assert [action for action, _ in server.writes] == ["create"], "which templates are unused is not known yet"
 
 
 def test_admission_waits_until_the_template_is_there(

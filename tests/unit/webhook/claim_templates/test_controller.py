@@ -46,19 +46,33 @@ def test_a_share_that_its_namespace_does_not_allow_gets_no_template_until_it_doe
     assert list(server.stored) == [("team", name_in(pod))]
 
 
-def test_nothing_is_written_before_both_lists_are_read(server: Server, clock: Clock, metrics: Metrics) -> None:
+def test_nothing_is_written_before_the_templates_are_listed(server: Server, clock: Clock, metrics: Metrics) -> None:
     controller = make(server, clock, metrics, listed=False)
     controller.pod_event("ADDED", managed())
-    settle(controller)
-    assert server.writes == []
-
     controller.reset_pods([managed()])
+    controller.admitted("team", managed(uid="u2"))
     settle(controller)
     assert server.writes == []
 
     controller.reset_templates([])
     settle(controller)
     assert len(server.writes) == 1
+
+
+def test_a_missing_template_is_made_before_the_pods_are_listed(server: Server, clock: Clock, metrics: Metrics) -> None:
+    controller = make(server, clock, metrics, listed=False)
+    controller.reset_templates([])
+    controller.pod_event("ADDED", managed())
+    settle(controller)
+    assert [action for action, _ in server.writes] == ["create"]
+
+
+def test_nothing_is_deleted_before_the_pods_are_listed(server: Server, clock: Clock, metrics: Metrics) -> None:
+    controller = make(server, clock, metrics, listed=False)
+    controller.reset_templates([template()])
+    clock.now = 10_000.0
+    settle(controller)
+    assert server.writes == []
 
 
 def test_pods_that_came_while_it_was_away_get_theirs(server: Server, controller: Controller) -> None:

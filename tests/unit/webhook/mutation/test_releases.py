@@ -111,7 +111,7 @@ def test_what_a_later_release_may_write_is_renewed() -> None:
     later["env"].append({"name": "GPU_SHARE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})
     later["lifecycle"] = {"preStop": {"exec": {"command": ["gpu-share", "leave"]}}}
     later["livenessProbe"] = {"exec": {"command": ["gpu-share", "alive"]}}
-    later["startupProbe"]["exec"]["command"] = ["gpu-share", "ready"]
+    later["startupProbe"] = {"exec": {"command": ["gpu-share", "ready"]}}
     later["volumeMounts"].append({"name": "gpu-share-socket", "mountPath": "/run/gpu-share/socket"})
     later["resources"]["claims"].append({"name": "gpu-share", "request": "gpu-share-2"})
     main = pod["spec"]["containers"][0]

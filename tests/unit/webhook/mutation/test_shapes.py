@@ -143,7 +143,7 @@ def test_a_pod_that_is_hardly_one(pod: Json) -> None:
         (
             ("spec", "containers", 1, "name"),
             "mesh",
-            "spec.containers[1].name: 'mesh' is the name of spec.initContainers[1] too; rename one of them",
+            "spec.containers[1].name: 'mesh' is also the name of spec.initContainers[1]; rename one of the two",
         ),
     ],
 )
@@ -153,7 +153,9 @@ def test_a_name_that_cannot_be_is_refused_with_what_it_is(path: tuple[Any, ...],
     assert error.value.message.startswith(says)
 
 
-BOTH = 'write "true" (the default: one GPU for all its containers) or "false" (each may have another GPU)'
+BOTH = (
+    'write "true" (the default: all containers of the pod use one GPU) or "false" (each container may get another GPU)'
+)
 
 
 @pytest.mark.parametrize(
@@ -164,10 +166,10 @@ BOTH = 'write "true" (the default: one GPU for all its containers) or "false" (e
         ("same-gpu", "0", 'write "false"'),
         ("same-gpu", "yes", 'write "true"'),
         ("same-gpu", "perhaps", BOTH),
-        ("priority", "high", 'write "low" (gives way to others on its GPU) or "normal" (the default)'),
-        ("priority", "no", 'write "low" (gives way to others on its GPU) or "normal" (the default)'),
+        ("priority", "high", 'write "low" (MPS priority below normal) or "normal" (the default)'),
+        ("priority", "no", 'write "low" (MPS priority below normal) or "normal" (the default)'),
         ("priority", "Low", 'write "low"'),
-        ("managed", "true", "is a label of pods; remove it, and ask for a share with"),
+        ("managed", "true", "is a label of pods; remove it, and request a share with"),
     ],
 )
 def test_a_word_that_means_nothing_is_answered_with_those_that_do(key: str, value: str, says: str) -> None:

@@ -43,7 +43,9 @@ def test_a_whole_gpu_beside_a_share_is_refused(value: object, part: str, key: st
 )
 def test_no_whole_gpu_stays_with_one_warning(value: object) -> None:
     resources = {"limits": {"nvidia.com/gpu": value}, "requests": {"nvidia.com/gpu": value}}
-    assert answered({"resources": resources}) == ("nvidia.com/gpu: 0 of container other has no meaning beside a share",)
+    assert answered({"resources": resources}) == (
+        "nvidia.com/gpu: 0 of container other has no effect in a pod with a share",
+    )
 
 
 @pytest.mark.parametrize(

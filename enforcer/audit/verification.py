@@ -1,0 +1,67 @@
+"""Verify the node's own audit log once a day, so that a broken one is noticed before somebody needs it."""
+
+import time
+from collections.abc import Callable
+from itertools import chain, islice
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from enforcer.audit.record import GENESIS, ChainHead, verify
+from enforcer.audit.segments import first_of, lines_of, segments
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+EVERY: Final = 86400.0
+"""Seconds between two verifications; the first one is at the start."""
+ATTEMPTS: Final = 3
+"""A segment may be removed, as the settings say, while the log is read; then it is read again."""
+
+
+class LogVerifier:
+    """Verifies the log up to the record that is its head at the beginning of a run.
+
+    Args:
+        folder: of the log.
+        head: returns the log's head as its writer knows it.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, folder: Path, head: Callable[[], ChainHead], clock: Callable[[], float] = time.time) -> None:
+        self._folder, self._head, self._clock = folder, head, clock
+        self.finished: float | None = None
+        """When the last verification ended; ``None`` before the first."""
+        self.problem: str | None = None
+        """Where the log is broken; ``None`` where it is intact."""
+
+    def run_once(self) -> None:
+        """Verify the log. A log that cannot be read is logged, and stays unverified."""
+        for attempt in range(ATTEMPTS):
+            try:
+                self._verify()
+            except FileNotFoundError as error:
+                if attempt + 1 == ATTEMPTS:
+                    self._unread(error)
+            except OSError as error:
+                self._unread(error)
+                return
+            else:
+                return
+
+    def _verify(self) -> None:
+        head = self._head()
+        files = segments(self._folder)
+        first = first_of(files[0].name) if files else 1
+        if head == GENESIS and files:
+            return  # its writer could not read it yet
+        count = head.seq - (first or 1) + 1  # a later record may be half written
+        result = verify(islice(chain.from_iterable(map(lines_of, files)), max(0, count)), anchor=head)
+        self.problem = None if result.holds else f"the audit log is broken at line {result.line}: {result.problem}"
+        self.finished = self._clock()
+        if self.problem is not None:
+            log.error("audit log broken", reason=str(Reason.AUDIT_BROKEN), error=self.problem)
+
+    def _unread(self, error: OSError) -> None:
+        log.warning("audit log not verified", reason=str(Reason.AUDIT_BROKEN), error=str(error))

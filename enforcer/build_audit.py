@@ -1,0 +1,57 @@
+"""Build the audit log and what publishes its head. ``enforcer/build.py`` calls it."""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from enforcer.audit.log import FOLDER, AuditLog
+from enforcer.audit.verification import EVERY as VERIFY_EVERY
+from enforcer.audit.verification import LogVerifier
+from enforcer.audit.writer import AuditWriter, open_or_warn, record_writer
+from enforcer.resourceslices.audit_head_publisher import GAP, AnchorPublisher, PressingRecords
+from enforcer.runtime.lock import StateLock
+from enforcer.runtime.manager import Manager
+from enforcer.status.events import NodeEventRecorder
+from gpushare.kube_client import KubeClient
+from gpushare.reasons import Reason
+
+SLICES: Final = "slices"
+"""The thread of tasks that wait for the API server, the kubelet, NVML, and the disk of the state directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditParts:
+    """The audit log of one node."""
+
+    node: str
+    records: AuditLog
+    writer: AuditWriter
+    pressing: PressingRecords
+    verifier: LogVerifier
+
+    def verify_daily(self, manager: Manager, thread: str) -> None:
+        """Verify the log at the start and once a day."""
+        manager.add_problem_check(lambda: self.verifier.problem, Reason.AUDIT_BROKEN)
+        manager.add("audit-verification", self.verifier.run_once, every=VERIFY_EVERY, thread=thread)
+
+    def publish_head(self, manager: Manager, cluster: KubeClient, events: NodeEventRecorder) -> None:
+        """Keep the log's head in an annotation of the node's ResourceSlices."""
+        anchor = AnchorPublisher(cluster, self.node, self.records, self.pressing, events)
+        manager.add_problem_check(lambda: anchor.problem, Reason.API_UNREACHABLE)
+        manager.add_problem_check(lambda: anchor.lost, Reason.AUDIT_RECORD_LOST)
+        manager.add("anchor", anchor.run_once, every=GAP, wake=self.pressing.wake, thread=SLICES)
+
+
+def build_audit_log(options: argparse.Namespace, manager: Manager, lock: StateLock) -> AuditParts:
+    """Build the audit log and add it to the manager."""
+    pressing = PressingRecords()
+    copies = [record_writer(sys.stdout)] if options.audit_to == "stdout" else []
+    records = AuditLog(options.state / FOLDER, retention=options.retention, listeners=(*copies, pressing.took))
+    writer = AuditWriter(records, options.node, lock=lock)
+    manager.add_server("audit log", partial(open_or_warn, writer), writer.close)
+    manager.add_problem_check(lambda: records.shortage, Reason.AUDIT_UNWRITABLE)
+    manager.add_problem_check(lambda: writer.problem, Reason.AUDIT_UNWRITABLE)
+    verifier = LogVerifier(options.state / FOLDER, lambda: records.head)
+    return AuditParts(options.node, records, writer, pressing, verifier)

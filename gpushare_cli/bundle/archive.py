@@ -1,0 +1,89 @@
+"""The archive: parts of bounded size in a tar.gz, and an index with a line for each, also for those that failed."""
+
+import io
+import json
+import os
+import tarfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from gpushare.errors import ConfigError
+
+INDEX: Final = "index.jsonl"
+MAX_PART: Final = 16 * 1024 * 1024
+MAX_TOTAL: Final = 256 * 1024 * 1024
+"""Bytes before compression: of one part, and of all."""
+MODE: Final = 0o600
+"""It names pods, nodes and namespaces: for its owner alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One file of the archive; ``error`` is why it is missing or not whole."""
+
+    name: str
+    data: bytes = b""
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Archive:
+    """A tar.gz that is being written; leaving the context writes the index, or removes the file where it failed.
+
+    Args:
+        file: where it is written; it must not be there yet.
+        about: what the first line of the index says.
+
+    Raises:
+        ConfigError: the file is there already.
+        OSError: it cannot be written.
+    """
+
+    file: Path
+    about: dict[str, Any]
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    _size: int = 0
+    _tar: tarfile.TarFile = field(init=False)
+    _stream: io.BufferedWriter = field(init=False)
+
+    def __enter__(self) -> Self:
+        """Create the file."""
+        try:
+            self._stream = os.fdopen(os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE), "wb")
+        except FileExistsError:
+            raise ConfigError(f"{self.file} is there already; name another file with --to FILE") from None
+        self._tar = tarfile.open(fileobj=self._stream, mode="w:gz")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _: TracebackType | None) -> None:
+        """Write the index and close the file."""
+        try:
+            if kind is None:
+                rows = [json.dumps(line) for line in (self.about, *self.lines)]
+                self._write(INDEX, "".join(f"{row}\n" for row in rows).encode())
+            self._tar.close()
+            self._stream.close()
+        except OSError:
+            self.file.unlink(missing_ok=True)
+            raise
+        if kind is not None:
+            self.file.unlink(missing_ok=True)
+
+    def add(self, part: Part) -> None:
+        """Add a part, or the line that says why it is missing."""
+        room = min(MAX_PART, MAX_TOTAL - self._size)
+        data, error = part.data[:room], part.error
+        if len(part.data) > room:
+            error = f"cut at {room} of {len(part.data)} bytes" + (f"; {error}" if error else "")
+        if data:
+            self._write(part.name, data)
+        self._size += len(data)
+        self.lines.append({"file": part.name, "bytes": len(data), "error": error})
+
+    def _write(self, name: str, data: bytes) -> None:
+        entry = tarfile.TarInfo(f"{self.file.name.partition('.')[0]}/{name}")
+        entry.size, entry.mode, entry.mtime = len(data), MODE, int(time.time())
+        self._tar.addfile(entry, io.BytesIO(data))

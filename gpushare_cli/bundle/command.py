@@ -1,0 +1,91 @@
+"""``gpu-share bundle``: reads every part with the rights of its user, several at once, and writes the archive."""
+
+import argparse
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare.errors import ClusterError, GpuShareError, QuantityError
+from gpushare.kube_client import KubeClient
+from gpushare.quantity import parse_duration
+from gpushare.version import installed
+from gpushare_cli import node_status
+from gpushare_cli.api_errors import HIDDEN
+from gpushare_cli.bundle.archive import INDEX, Archive
+from gpushare_cli.bundle.parts import Source, read, tasks
+from gpushare_cli.check.installation import NAMESPACE, installation
+from gpushare_cli.enforcer_pods import AT_ONCE
+from gpushare_cli.exit_codes import FINE
+from gpushare_cli.options import add_cluster
+from gpushare_cli.terminal import counted
+
+TIMEOUT: Final = "2m"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to ``argparse``'s collection of subparsers."""
+    parser = subparsers.add_parser(
+        "bundle",
+        help="write one archive with what support needs, without Secrets and environment values",
+        description="Write a tar.gz with versions, the result of the check, ResourceSlices, claims, sharing pods, "
+        "Events, policies, the workloads of the release and their logs, and the node status. No Secret is read, "
+        "values of environment variables and annotations of others are left out. What cannot be read is named in "
+        f"{INDEX}.",
+    )
+    parser.add_argument("--to", type=Path, metavar="FILE", help="the archive (gpu-share-bundle-TIME.tar.gz)")
+    what = "begin no part after that time, for example 30s or 2m (%(default)s)"
+    parser.add_argument("--timeout", type=_duration, default=TIMEOUT, metavar="TIME", help=what)
+    add_cluster(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the archive, and name the parts that are missing. Returns 0 once it is written, as far as could be read."""
+    api = KubeClient.connect(args.kubeconfig, args.context)
+    ends = time.monotonic() + args.timeout
+    made = node_status.now()
+    namespace = _namespace(api)
+    source = Source(api=api, namespace=namespace, connection=(args.kubeconfig, args.context), ends=ends)
+    file = args.to or Path(f"gpu-share-bundle-{made:%Y%m%dT%H%M%SZ}.tar.gz")
+    about = {"bundle": 1, "time": made.isoformat(), "commandLine": installed(), "namespace": namespace}
+    try:
+        with Archive(file, about) as archive:
+            _fill(archive, source)
+    except OSError as error:
+        raise GpuShareError(f"--to {file}: {error.strerror}; name a file that can be written") from None
+    return _report(archive)
+
+
+def _namespace(api: KubeClient) -> str:
+    """Return the namespace of the release; the usual one where the user may not look for it."""
+    try:
+        return installation(api).namespace
+    except ClusterError as error:
+        if error.status in HIDDEN:
+            return NAMESPACE
+        raise
+
+
+def _fill(archive: Archive, source: Source) -> None:
+    """Read the parts, several at once, and add them in their order."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for part in pool.map(partial(read, source), tasks(source)):
+            archive.add(part)
+
+
+def _report(archive: Archive) -> int:
+    failed = [line for line in archive.lines if line["error"]]
+    for line in failed:
+        print(f"gpu-share: {line['file']}: {line['error']}", file=sys.stderr)
+    whole = counted(len(archive.lines) - len(failed), "whole part")
+    print(f"{archive.file}: {whole}, {len(failed)} missing or not whole ({INDEX} names them)")
+    return FINE
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except QuantityError as error:
+        raise argparse.ArgumentTypeError(error.message) from None

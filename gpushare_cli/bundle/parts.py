@@ -1,0 +1,223 @@
+"""What is read for a bundle: each part by itself, so that one that fails takes no other with it.
+
+No Secret and no ConfigMap is read. Helm keeps the chart's values in Secrets; the arguments of the workloads show them.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.errors import GpuShareError
+from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, GARBAGE, RESOURCE_V1, KubeClient, path
+from gpushare.pod_claims import containers
+from gpushare.raw_objects import Object, mapping, text
+from gpushare.version import installed
+from gpushare_cli.api_errors import sentence
+from gpushare_cli.bundle import scrub
+from gpushare_cli.bundle.archive import MAX_PART, Part
+from gpushare_cli.check import cluster, command
+from gpushare_cli.check.installation import POLICIES, installation
+from gpushare_cli.check.workloads import SHARING, reports
+from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
+from gpushare_cli.explain.pod_events import ENFORCER, TROUBLE
+from gpushare_cli.explain.pod_record import container_statuses, is_ours
+from gpushare_cli.terminal import clean, counted
+from gpushare_cli.top.all_nodes import status_of
+
+BATCH_V1: Final = "/apis/batch/v1"
+OURS: Final = "app.kubernetes.io/part-of=gpu-share"
+NAME: Final = "gpu-share"
+"""How the names of the release's objects begin."""
+ADMISSION: Final = (*POLICIES, "mutatingwebhookconfigurations")
+LINES: Final = 2000
+"""Lines of each container's log."""
+MAX_LOG: Final = 4 * 1024 * 1024
+MAX_ERROR: Final = 500
+MAX_OBJECTS: Final = 50_000
+"""Objects of one list; those of a large cluster's Events are hardly more."""
+OUT_OF_TIME: Final = "not read: the time for the bundle was over (--timeout)"
+WHY_PENDING: Final = TROUBLE | {"FailedScheduling", "FailedResourceClaimCreation"}
+Show = Callable[[Object], dict[str, Any]]
+"""What may be shown of an object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where the parts come from.
+
+    ``namespace`` is the release's, ``connection`` the kubeconfig and its context. After the monotonic time ``ends`` no
+    part is begun, and no list goes on.
+    """
+
+    api: KubeClient
+    namespace: str
+    connection: tuple[str | None, str | None]
+    ends: float
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() >= self.ends
+
+    def items(self, base: str, kind: str, namespace: str = "", **query: str) -> Iterator[Object]:
+        """Yield the objects of a list.
+
+        Raises:
+            GpuShareError: it may not be read, is too long, or the time is over.
+        """
+        for number, item in enumerate(self.api.listing(path(base, kind, namespace=namespace), **query)):
+            if self.late or number >= MAX_OBJECTS:
+                raise GpuShareError(OUT_OF_TIME if self.late else f"cut after {MAX_OBJECTS} objects")
+            yield item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One part to be read: its file, and what reads it; that may raise ``GpuShareError``."""
+
+    name: str
+    read: Callable[[], Part]
+
+
+def read(source: Source, task: Task) -> Part:
+    """Read a part; one that fails, or whose time is over, says so."""
+    if source.late:
+        return Part(name=task.name, error=OUT_OF_TIME)
+    try:
+        return task.read()
+    except GpuShareError as error:
+        return Part(name=task.name, error=clean(sentence(error)[:MAX_ERROR]))
+    except GARBAGE as error:  # an object of another shape costs its own part; the error may quote what it holds
+        return Part(name=task.name, error=f"an object of another shape: {type(error).__name__}")
+
+
+def tasks(source: Source) -> list[Task]:
+    """Return all parts. Where the pods of the release cannot be listed, a part says so."""
+    documents = {"versions.json": _versions, "check-result.json": _check}
+    found = [Task(name=name, read=partial(_document, name, make, source)) for name, make in documents.items()]
+    found += [Task(name=name, read=partial(_listed, name, listed, show)) for name, listed, show in _lists(source)]
+    for name, more in (("nodes", _nodes), ("logs", _logs)):
+        try:
+            found += more(source)
+        except GpuShareError as error:
+            found.append(Task(name=name, read=partial(_failed, error)))
+    return found
+
+
+def _document(name: str, make: Callable[[Source], Any], source: Source) -> Part:
+    return Part(name=name, data=json.dumps(make(source), indent=1).encode())
+
+
+def _listed(name: str, listed: Callable[[], Iterator[Object]], show: Show) -> Part:
+    """Read a list as far as it can be read, and as far as it fits."""
+    rows, size, error = list[str](), 0, ""
+    try:
+        for item in listed():
+            row = json.dumps(show(item))
+            size += len(row) + 2
+            if size > MAX_PART:
+                error = f"cut after {counted(len(rows), 'object')}: a part has at most {MAX_PART} bytes"
+                break
+            rows.append(row)
+    except GpuShareError as problem:
+        error = clean(sentence(problem)[:MAX_ERROR])
+    if error and not rows:
+        return Part(name=name, error=error)
+    return Part(name=name, data=("[" + ",\n".join(rows) + "]\n").encode(), error=error)
+
+
+def _failed(error: GpuShareError) -> Part:
+    raise error
+
+
+def _versions(source: Source) -> dict[str, Any]:
+    return {
+        "commandLine": installed(),
+        "kubernetes": source.api.get("/version"),
+        "release": installation(source.api).version,
+        "enforcers": {node: report and report.version for node, report in reports(source.api).items()},
+    }
+
+
+def _check(source: Source) -> list[dict[str, Any]]:
+    questions = cluster.connected(*source.connection, required=True, questions=cluster.questions(None))
+    return [asdict(answer) for answer in command.ask(questions)]
+
+
+def _lists(source: Source) -> Iterator[tuple[str, Callable[[], Iterator[Object]], Show]]:
+    """Yield file, list, and what may be shown of each of its objects."""
+    items, home = source.items, source.namespace
+    opted_in = f"{contract.NAMESPACE_LABEL}=true"
+    yield "resourceslices.json", partial(slices, source), scrub.scrubbed
+    yield "resourceclaims.json", partial(claims, source), scrub.claim
+    yield "sharing-pods.json", partial(items, CORE_V1, "pods", labelSelector=SHARING), scrub.tenant_pod
+    yield "events.json", partial(events, source), scrub.event
+    yield "nodes.json", partial(items, CORE_V1, "nodes", labelSelector=f"{contract.NODE_LABEL}=true"), scrub.node
+    yield "namespaces.json", partial(items, CORE_V1, "namespaces", labelSelector=opted_in), scrub.namespace
+    for base, kind in ((CORE_V1, "pods"), (APPS_V1, "deployments"), (APPS_V1, "daemonsets"), (BATCH_V1, "jobs")):
+        yield f"release/{kind}.json", partial(items, base, kind, home, labelSelector=OURS), scrub.scrubbed
+    for base, kind in ((RESOURCE_V1, "deviceclasses"), *((ADMISSION_V1, kind) for kind in ADMISSION)):
+        yield f"release/{kind}.json", partial(named, source, base, kind), scrub.scrubbed
+
+
+def named(source: Source, base: str, kind: str) -> Iterator[Object]:
+    """Yield the objects of the release among those without a namespace: their names tell, for not all have labels."""
+    yield from (each for each in source.items(base, kind) if text(mapping(each, "metadata"), "name").startswith(NAME))
+
+
+def slices(source: Source) -> Iterator[Object]:
+    """Yield the ResourceSlices of gpu-share."""
+    yield from source.items(RESOURCE_V1, "resourceslices", fieldSelector=f"spec.driver={contract.DRIVER}")
+
+
+def claims(source: Source) -> Iterator[Object]:
+    """Yield the claims that ask for a GPU of ours, or have one."""
+    yield from filter(is_ours, source.items(RESOURCE_V1, "resourceclaims"))
+
+
+def events(source: Source) -> Iterator[Object]:
+    """Yield the Events of the release's namespace, those of the enforcers, and those that are about shares.
+
+    What a tenant's own program writes, such as the output of a probe, is in Events too, and is left out.
+    """
+    for event in source.items(CORE_V1, "events"):
+        about = mapping(event, "involvedObject")
+        home = text(about, "namespace") == source.namespace
+        share = text(about, "kind") == "ResourceClaim" or text(event, "reason") in WHY_PENDING
+        if home or share or event.get("reportingComponent") == ENFORCER or contract.GROUP in text(event, "message"):
+            yield event
+
+
+def _nodes(source: Source) -> list[Task]:
+    """Return the status of each enforcer."""
+    files = {f"nodes/{pod.node}/status.json": pod for pod in find_enforcers(source.api, source.namespace)}
+    return [Task(name=name, read=partial(_status, source, name, pod)) for name, pod in files.items()]
+
+
+def _status(source: Source, name: str, pod: EnforcerPod) -> Part:
+    answer = status_of(source.api, pod)
+    data = b"" if answer.status is None else json.dumps(answer.status.raw, indent=1).encode()
+    return Part(name=name, data=data, error=answer.problem)
+
+
+def _logs(source: Source) -> list[Task]:
+    """Return the logs of all containers of the release; of one that restarted, the one before too."""
+    found = []
+    for pod in source.api.list(path(CORE_V1, "pods", namespace=source.namespace), labelSelector=OURS)[0]:
+        restarted = {text(each, "name") for each in container_statuses(pod) if each.get("restartCount")}
+        name = text(mapping(pod, "metadata"), "name")
+        for container in (text(each, "name") for each in containers(pod)):
+            for previous in (False, True) if container in restarted else (False,):
+                file = f"logs/{name}/{container}{'.previous' if previous else ''}.log"
+                found.append(Task(name=file, read=partial(_log, source, file, (name, container), previous=previous)))
+    return found
+
+
+def _log(source: Source, file: str, where: tuple[str, str], *, previous: bool) -> Part:
+    pod, container = where
+    data = source.api.log(pod, source.namespace, container, lines=LINES, limit=MAX_LOG, previous=previous)
+    return Part(name=file, data=data, error=f"cut at {MAX_LOG} bytes" if len(data) >= MAX_LOG else "")

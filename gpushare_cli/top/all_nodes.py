@@ -1,0 +1,172 @@
+"""What ``gpu-share top -A`` shows: the status of every enforcer, read by running ``gpu-share top`` in its container.
+
+A node that does not answer is a row that says so. What its enforcer wrote is read like the status of this node.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare.errors import ClusterError, GpuShareError
+from gpushare.kube_client import KubeClient
+from gpushare_cli import enforcer_pods, node_status
+from gpushare_cli.api_errors import HIDDEN, sentence
+from gpushare_cli.check.workloads import labelled
+from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
+from gpushare_cli.node_status import GpuUse, NodeStatus, Use
+from gpushare_cli.terminal import clean, counted
+from gpushare_cli.top.node import by_index, by_name, container_name, notices
+from gpushare_cli.top.view import Grid, View
+
+GPUS: Final = ("NODE", "GPU", "MODEL", "MODE", "UTIL", "USED", "RESERVED", "TOTAL", "SHARES", "STATE")
+CONTAINERS: Final = (
+    "NODE", "GPU", "NAMESPACE/POD", "CONTAINER", "UTIL", "USED", "QUOTA", "RESERVED", "KILL-IN", "STATE",
+)  # fmt: skip
+UTIL: Final = "UTIL"
+TOP: Final = ("top", "-o", "json")
+NO_ANSWER: Final = "no answer"
+NO_KILL: Final = "-"
+OVER: Final = frozenset({"over", "killing"})
+MAX_PROBLEM: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """What a node's enforcer answered; without ``status`` it did not, and ``problem`` says why.
+
+    With both, the status is not current.
+    """
+
+    node: str
+    status: NodeStatus | None = None
+    problem: str = ""
+
+    def json(self) -> dict[str, Any]:
+        """Return it for programs; the status as the enforcer wrote it."""
+        return {"node": self.node, "problem": self.problem, "status": None if self.status is None else self.status.raw}
+
+
+def view(api: KubeClient, namespace: str | None) -> View:
+    """Ask every enforcer, and return the view of all nodes.
+
+    Raises:
+        GpuShareError: the enforcers cannot be found, see ``find_enforcers``.
+    """
+    answers = statuses(api, namespace)
+    silent = [each.node for each in answers if each.problem]
+    problem = f"{counted(len(silent), 'node')} of {len(answers)} without a current answer" if silent else ""
+    data = {"time": node_status.now().isoformat(), "nodes": [each.json() for each in answers]}
+    return View(grids=grids(answers), notices=tuple(_notices(answers)), data=data, problem=problem)
+
+
+def statuses(api: KubeClient, namespace: str | None) -> list[NodeAnswer]:
+    """Ask every enforcer for its status, several at once; a labelled node without an enforcer is in the list too.
+
+    Raises:
+        GpuShareError: the enforcers cannot be found, see ``find_enforcers``.
+    """
+    pods = find_enforcers(api, namespace)
+    found = [
+        NodeAnswer(node=pod.node, problem=sentence(answer)) if isinstance(answer, GpuShareError) else answer
+        for pod, answer in enforcer_pods.asked(pods, lambda pod: status_of(api, pod))
+    ]
+    known = {each.node for each in found}
+    without = [NodeAnswer(node=name, problem="no enforcer runs there") for name in _labelled(api) if name not in known]
+    return sorted([*found, *without], key=lambda each: each.node)
+
+
+def status_of(api: KubeClient, pod: EnforcerPod) -> NodeAnswer:
+    """Ask one enforcer for its status. ``gpu-share top`` fails after it has written one that is old."""
+    answer = enforcer_pods.run(api, pod, TOP)
+    problem = "" if answer.error is None else clean(sentence(answer.error)[:MAX_PROBLEM])
+    try:
+        raw = json.loads(answer.output)
+    except (ValueError, RecursionError):
+        raw = None
+    if not isinstance(raw, dict):
+        return NodeAnswer(node=pod.node, problem=problem or "its answer cannot be read")
+    return NodeAnswer(node=pod.node, status=node_status.read(raw, {}), problem=problem)
+
+
+def grids(answers: Sequence[NodeAnswer]) -> tuple[Grid, Grid]:
+    """Return the tables of GPUs and of containers."""
+    gpus, uses = list[tuple[object, ...]](), list[tuple[object, ...]]()
+    for answer in answers:
+        for gpu in sorted(answer.status.gpus, key=by_index) if answer.status else ():
+            gpus.append((answer.node, *_gpu(gpu, answer)))
+            uses += [(answer.node, *_use(gpu, use)) for use in sorted(gpu.uses, key=by_name)]
+        if answer.status is None or not answer.status.gpus:
+            state = NO_ANSWER if answer.status is None else "no GPU"
+            gpus.append((answer.node, *[None] * (len(GPUS) - 2), state))
+    return (
+        Grid(
+            headers=GPUS,
+            rows=gpus,
+            drop=("MODEL", "MODE", "SHARES", UTIL, "RESERVED"),
+            shorten="NODE",
+            optional=(UTIL,),
+        ),
+        Grid(
+            headers=CONTAINERS,
+            rows=uses,
+            drop=("RESERVED", "CONTAINER", UTIL),
+            shorten="NAMESPACE/POD",
+            optional=(UTIL,),
+        ),
+    )
+
+
+def _gpu(gpu: GpuUse, answer: NodeAnswer) -> tuple[object, ...]:
+    shares = len({(use.namespace, use.pod, use.container) for use in gpu.uses if use.quota_mib})
+    return (
+        gpu.index, gpu.model, gpu.mode, _percent(gpu.utilization), gpu.used_mib, gpu.reserved_mib, gpu.total_mib,
+        shares, _state(gpu, answer),
+    )  # fmt: skip
+
+
+def _state(gpu: GpuUse, answer: NodeAnswer) -> str:
+    """Say the worst of a GPU in few words; the sentences below the tables say more."""
+    over = sum(use.shown in OVER for use in gpu.uses)
+    if answer.problem:
+        return "old"
+    if gpu.blind:
+        return "blind"
+    if gpu.unhealthy:
+        return f"unhealthy: {gpu.unhealthy}"
+    if gpu.contended:
+        return "contended"
+    if answer.status is not None and answer.status.breaker_open:
+        return "breaker open"
+    return f"{over} over" if over else "ok"
+
+
+def _use(gpu: GpuUse, use: Use) -> tuple[object, ...]:
+    left = NO_KILL if use.kill_in is None else f"{use.kill_in:.1f}s"
+    return (
+        gpu.index, f"{use.namespace}/{use.pod}", container_name(use), _percent(use.utilization), use.used_mib,
+        use.quota_mib, use.reserved_mib, left, use.shown,
+    )  # fmt: skip
+
+
+def _percent(number: int | None) -> str | None:
+    return None if number is None else f"{number}%"
+
+
+def _notices(answers: Iterable[NodeAnswer]) -> Iterator[str]:
+    for answer in answers:
+        lead = f"{answer.node}: "
+        if answer.problem:
+            yield f"{lead}{answer.problem}"
+        if answer.status is not None:
+            yield from notices(answer.status, lead)
+
+
+def _labelled(api: KubeClient) -> list[str]:
+    """Name the nodes that opted in; none where the user may not read nodes."""
+    try:
+        return list(labelled(api))
+    except ClusterError as error:
+        if error.status in HIDDEN:
+            return []
+        raise

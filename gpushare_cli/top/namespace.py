@@ -1,0 +1,190 @@
+"""What ``gpu-share top -n`` shows: use, peak, quota and kills of the sharing pods of a namespace.
+
+Read with the rights of a tenant (the ClusterRole ``edit``): pods, claims and Events, and the status file of each pod
+through its sidecar, as ``explain`` reads it. Whoever may write Events there can write those that count as kills.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.errors import GpuShareError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
+from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare.reasons import Reason
+from gpushare_cli import node_status
+from gpushare_cli.api_errors import sentence
+from gpushare_cli.enforcer_pods import asked
+from gpushare_cli.explain.cluster_state import STALE_SECONDS
+from gpushare_cli.explain.pod import optional, usage_of
+from gpushare_cli.explain.pod_events import ENFORCER, container_of
+from gpushare_cli.explain.pod_record import Usage, container_statuses
+from gpushare_cli.explain.sizes import GARBAGE
+from gpushare_cli.node_status import state_word
+from gpushare_cli.prepared import prepared_of
+from gpushare_cli.terminal import clean, counted, some
+from gpushare_cli.top.view import Grid, View
+from sidecar.pod_status import Use
+
+CONTAINERS: Final = ("POD", "CONTAINER", "GPU", "USED", "PEAK", "QUOTA", "KILLS", "RESTARTS", "STATE")
+SHORT: Final = 12
+"""Characters of a GPU's UUID that are shown."""
+ENDED: Final = "Succeeded"
+NAMED: Final = 5
+PodKey = tuple[str, str]
+"""UID of a pod, and a container's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerUse:
+    """One container on one GPU, in MiB; ``None`` is not available. Without ``gpu`` it is not known where it is."""
+
+    container: str
+    gpu: str = ""
+    used_mib: int | None = None
+    peak_mib: int | None = None
+    quota_mib: int | None = None
+    kills: int | None = None
+    restarts: int = 0
+    state: str
+
+    def json(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {
+            "container": self.container, "gpu": self.gpu, "usedMiB": self.used_mib, "peakMiB": self.peak_mib,
+            "quotaMiB": self.quota_mib, "kills": self.kills, "restarts": self.restarts, "state": self.state,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodUse:
+    """The sharing containers of one pod; ``problem`` is why its use is not known, or not current."""
+
+    pod: str
+    phase: str
+    node: str
+    containers: tuple[ContainerUse, ...]
+    problem: str = ""
+
+    def json(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {
+            "pod": self.pod, "phase": self.phase, "node": self.node, "problem": self.problem,
+            "containers": [each.json() for each in self.containers],
+        }  # fmt: skip
+
+
+def view(api: KubeClient, namespace: str) -> View:
+    """Read what the sharing pods of a namespace use.
+
+    Raises:
+        ClusterError: the user may not list its pods, or the API server cannot be asked.
+    """
+    selector = f"{contract.MANAGED_LABEL}=true"
+    pods = [
+        pod
+        for pod in api.list(path(CORE_V1, "pods", namespace=namespace), labelSelector=selector)[0]
+        if mapping(pod, "status").get("phase") != ENDED
+    ]
+    claims = optional(lambda: api.list(path(RESOURCE_V1, "resourceclaims", namespace=namespace))[0])
+    kills = optional(lambda: kills_in(api, namespace))
+    usages = asked(pods, partial(usage_of, api))
+    found = [pod_use(pod, _usage(usage), claims or (), kills) for pod, usage in usages]
+    found.sort(key=lambda each: each.pod)
+    data = {"time": node_status.now().isoformat(), "namespace": namespace, "pods": [each.json() for each in found]}
+    lines = tuple(_notices(namespace, found, kills))
+    missing = [each.pod for each in found if each.problem]
+    problem = f"the use of {counted(len(missing), 'pod')} is not known, or not current" if missing else ""
+    return View(grids=(grid(found),), notices=lines, data=data, problem=problem)
+
+
+def kills_in(api: KubeClient, namespace: str) -> Counter[PodKey]:
+    """Count the kills of each container, by the enforcer's Events that are still there.
+
+    Raises:
+        ClusterError: the user may not read Events, or the API server cannot be asked.
+    """
+    found: Counter[PodKey] = Counter()
+    for event in api.listing(path(CORE_V1, "events", namespace=namespace), fieldSelector=f"reason={Reason.KILLED}"):
+        if event.get("reportingComponent") == ENFORCER and event.get("reason") == Reason.KILLED:
+            found[text(mapping(event, "involvedObject"), "uid"), container_of(event)] += 1
+    return found
+
+
+def pod_use(pod: Object, usage: Usage, claims: Iterable[Object], kills: Mapping[PodKey, int] | None) -> PodUse:
+    """Put together what is known of a pod: its containers as its status file has them, else as its claims do."""
+    metadata, phase = mapping(pod, "metadata"), clean(text(mapping(pod, "status"), "phase"))
+    uid = text(metadata, "uid")
+    restarts = {text(each, "name"): each.get("restartCount") for each in container_statuses(pod)}
+
+    def more(container: str) -> dict[str, Any]:
+        count = restarts.get(container)
+        deaths = None if kills is None else kills.get((uid, container), 0)
+        return {"kills": deaths, "restarts": count if isinstance(count, int) else 0}
+
+    uses = () if usage.status is None else usage.status.uses
+    containers = [_of_file(use, more(use.container)) for use in uses]
+    if not containers:
+        limits = _limits(pod, claims)
+        containers = [
+            ContainerUse(container=name, quota_mib=quota, state=phase, **more(name)) for name, quota in limits.items()
+        ]
+    old = usage.status is not None and (usage.age is None or usage.age > STALE_SECONDS)
+    problem = usage.problem or ("its enforcer does not write any more" if old else "")
+    return PodUse(
+        pod=clean(text(metadata, "name")), phase=phase, node=clean(text(mapping(pod, "spec"), "nodeName")),
+        containers=tuple(containers), problem=clean(problem),
+    )  # fmt: skip
+
+
+def grid(pods: Sequence[PodUse]) -> Grid:
+    """Return the table of all containers; a pod of which none is known has a row too."""
+    rows = [row for pod in pods for row in _rows(pod)]
+    return Grid(headers=CONTAINERS, rows=rows, drop=("GPU", "RESTARTS", "CONTAINER"), shorten="POD")
+
+
+def _rows(pod: PodUse) -> Iterator[tuple[object, ...]]:
+    for each in pod.containers or (ContainerUse(container="", state=pod.phase),):
+        yield (
+            pod.pod, each.container, each.gpu[:SHORT], each.used_mib, each.peak_mib, each.quota_mib, each.kills,
+            each.restarts, each.state,
+        )  # fmt: skip
+
+
+def _of_file(use: Use, more: Mapping[str, Any]) -> ContainerUse:
+    return ContainerUse(
+        container=use.container, gpu=use.gpu, used_mib=use.used_mib, peak_mib=use.peak_mib, quota_mib=use.quota_mib,
+        state=state_word(use.state, use.used_mib, use.quota_mib), **more,
+    )  # fmt: skip
+
+
+def _limits(pod: Object, claims: Iterable[Object]) -> dict[str, int]:
+    """MiB that each container may hold, as its claims' status says."""
+    found: dict[str, int] = {}
+    uid = mapping(pod, "metadata").get("uid")
+    for claim in claims:
+        if any(each.get("uid") == uid for each in objects(mapping(claim, "status"), "reservedFor")):
+            with suppress(*GARBAGE):
+                prepared = prepared_of(claim, pod)
+                found |= {clean(each.container): each.memory_mib for each in prepared.limits} if prepared else {}
+    return found
+
+
+def _usage(answer: Usage | GpuShareError) -> Usage:
+    return answer if isinstance(answer, Usage) else Usage(problem=sentence(answer))
+
+
+def _notices(namespace: str, pods: Sequence[PodUse], kills: Mapping[PodKey, int] | None) -> Iterator[str]:
+    if not pods:
+        yield f"no pod in namespace {namespace} has a share"
+    problems: dict[str, list[str]] = {}
+    for pod in pods:
+        if pod.problem:
+            problems.setdefault(pod.problem, []).append(pod.pod)
+    yield from (f"{some(names, NAMED)}: {problem}" for problem, names in problems.items())
+    if kills is None:
+        yield f"you may not read Events in namespace {namespace}, so kills are not known; ask for the ClusterRole view"

@@ -1,0 +1,73 @@
+"""What ``gpu-share top`` shows of the node it runs on, from the enforcer's status."""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from gpushare_cli import node_status
+from gpushare_cli.node_status import GpuUse, NodeStatus, Use
+from gpushare_cli.terminal import NOT_AVAILABLE, cell
+from gpushare_cli.top.view import Grid, View
+
+STALE_SECONDS: Final = 10.0
+GPUS: Final = ("GPU", "MODEL", "MODE", "MEM-USED/LIMIT/TOTAL", "CLIENTS")
+CONTAINERS: Final = ("GPU", "NAMESPACE/POD", "CONTAINER", "PID", "MEM/QUOTA", "STATE")
+
+
+def view(status: NodeStatus) -> View:
+    """Return the view of a node's status."""
+    old = stale(status)
+    if not status.gpus:
+        lines = ("no GPU is seen on this node", *(f"problem: {problem}" for problem in status.problems))
+        return View(grids=(), notices=lines, data=status.raw, problem=old)
+    gpus = sorted(status.gpus, key=by_index)
+    uses = [_row(gpu, use) for gpu in gpus for use in sorted(gpu.uses, key=by_name)]
+    grids = (
+        Grid(headers=GPUS, rows=[_gpu(gpu) for gpu in gpus], drop=("MODEL", "MODE", "CLIENTS")),
+        Grid(headers=CONTAINERS, rows=uses, drop=("PID", "CONTAINER"), shorten="NAMESPACE/POD"),
+    )
+    return View(grids=grids, notices=tuple(notices(status)), data=status.raw, problem=old)
+
+
+def notices(status: NodeStatus, lead: str = "") -> Iterator[str]:
+    """Yield the sentences about a node; ``lead`` begins each."""
+    yield from (f"{lead}GPU {cell(gpu.index)} is not seen: {gpu.blind}" for gpu in status.gpus if gpu.blind)
+    yield from (f"{lead}problem: {problem}" for problem in status.problems)
+    if not status.enforcing:
+        yield f"{lead}enforcement is switched off: containers over their quota are warned only"
+
+
+def stale(status: NodeStatus) -> str:
+    """Return a sentence when the status is older than the enforcer would let it get; empty when it is fresh."""
+    age = status.age(node_status.now())
+    if age is None:
+        return "the status does not say when it was written"
+    return f"this is {age:.0f} s old: the enforcer does not run" if age > STALE_SECONDS else ""
+
+
+def by_index(gpu: GpuUse) -> tuple[float, str]:
+    """Sort GPUs as the node numbers them."""
+    return (math.inf if gpu.index is None else gpu.index), gpu.uuid
+
+
+def by_name(use: Use) -> tuple[str, str, str]:
+    """Sort containers by their names."""
+    return use.namespace, use.pod, use.container
+
+
+def container_name(use: Use) -> str:
+    """Name a container, and its priority where that is not the usual one."""
+    return f"{use.container} (low priority)" if use.low_priority else use.container
+
+
+def _gpu(gpu: GpuUse) -> tuple[object, ...]:
+    memory = "/".join(cell(value) for value in (gpu.used_mib, gpu.limit_mib, gpu.total_mib))
+    return gpu.index, gpu.model, gpu.mode, memory, gpu.clients
+
+
+def _row(gpu: GpuUse, use: Use) -> tuple[object, ...]:
+    """Return the row of a container; its processes are listed in it, and none is not available."""
+    pids = ",".join(map(str, use.pids)) or NOT_AVAILABLE
+    reserved = f" of {use.reserved}" if use.reserved else ""
+    memory = f"{cell(use.used_mib)}/{cell(use.quota_mib)}{reserved}"
+    return gpu.index, f"{use.namespace}/{use.pod}", container_name(use), pids, memory, use.shown

@@ -1,0 +1,84 @@
+"""The enforcer verifies its own log: an altered, shortened or removed record is found, and a running writer is not."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from structlog.testing import capture_logs
+
+from enforcer.audit.log import AuditLog, segments
+from enforcer.audit.record import ChainHead, Kind
+from enforcer.audit.verification import LogVerifier
+from enforcer.status.metrics import VerificationCollector
+
+
+@pytest.fixture(name="written")
+def _written(tmp_path: Path) -> AuditLog:
+    """A log of eight records in several segments."""
+    written = AuditLog(tmp_path / "audit", segment_bytes=600, reserve_bytes=0)
+    written.open()
+    for number in range(8):
+        written.append(Kind.WARNED, {"note": f"number {number}"})
+    assert len(segments(tmp_path / "audit")) > 2
+    return written
+
+
+def verified(folder: Path, head: ChainHead) -> LogVerifier:
+    found = LogVerifier(folder / "audit", lambda: head, lambda: 1700.0)
+    found.run_once()
+    return found
+
+
+def page(verifier: LogVerifier) -> list[str]:
+    registry = CollectorRegistry()
+    registry.register(VerificationCollector(verifier))
+    return [line for line in generate_latest(registry).decode().splitlines() if line[0] != "#"]
+
+
+def test_an_intact_log_is_verified_up_to_its_head(written: AuditLog, tmp_path: Path) -> None:
+    found = verified(tmp_path, written.head)
+    assert (found.finished, found.problem) == (1700.0, None)
+    assert page(found) == ["gpu_share_audit_verification_timestamp_seconds 1700.0", "gpu_share_audit_intact 1.0"]
+    with segments(tmp_path / "audit")[-1].open("ab") as file:
+        file.write(b'{"half of a rec')
+    assert verified(tmp_path, written.head).problem is None, "what comes after the head is being written"
+
+
+def change(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"number", b"nimber", 1))
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+@pytest.mark.parametrize("damage", [change, cut, Path.unlink])
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_what_was_altered_cut_or_removed_is_found(
+    written: AuditLog, tmp_path: Path, damage: Callable[[Path], None], which: int
+) -> None:
+    damage(segments(tmp_path / "audit")[which])
+    with capture_logs() as logs:
+        found = verified(tmp_path, written.head)
+    assert (found.finished, [each["reason"] for each in logs]) == (1700.0, ["AuditBroken"])
+    assert found.problem is not None
+    assert "gpu_share_audit_intact 0.0" in page(found)
+
+
+def test_a_log_that_cannot_be_read_stays_unverified(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        found = verified(tmp_path, ChainHead(3, "sha256:x"))
+    assert (found.finished, found.problem, len(logs)) == (None, None, 1)
+    assert page(found) == ["gpu_share_audit_verification_timestamp_seconds 0.0"]
+
+
+def test_a_log_whose_writer_has_not_read_it_stays_unverified(written: AuditLog, tmp_path: Path) -> None:
+    assert written.head.seq == 8
+    assert verified(tmp_path, ChainHead(0, "sha256:" + "0" * 64)).finished is None
+
+
+def test_an_empty_log_is_intact(tmp_path: Path) -> None:
+    empty = AuditLog(tmp_path / "audit", reserve_bytes=0)
+    empty.open()
+    assert verified(tmp_path, empty.head).problem is None
