@@ -22,9 +22,9 @@ from webhook.handler import AdmissionHandler
 from webhook.metrics import Metrics
 from webhook.mutation.demand import Demand
 from webhook.mutation.settings import Settings
-from webhook.serving import logs as logging_setup
 from webhook.serving.app import Deps, create_app
 from webhook.serving.gunicorn_conf import Server
+from webhook.serving.logs import LogStream, configure
 from webhook.serving.tls import Certificates
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         print(f"gpu-share webhook: {error.message}", file=sys.stderr)  # noqa: T201 - before there is a log
         return WRONG_USE
-    logging_setup.configure(options.settings.log_level)
-    log.info("effective configuration", **options.effective())
     worker = Process(options)
-    Server(options, worker.load, worker.certificates.context, worker.closed).run()
+    configure(options.settings.log_level, worker.log_stream)
+    log.info("effective configuration", **options.effective())
+    Server(options, worker.load, worker.certificates.context, worker.closed, worker.log_stream).run()
     return 0
 
 
@@ -74,11 +74,13 @@ class Process:
 
     def __init__(self, options: Options) -> None:
         self.metrics = Metrics()
+        self.log_stream = LogStream(sys.stderr, self.metrics.log_lines_dropped.inc)
         self.certificates = Certificates(options.certs, self.metrics, clients=options.clients)
         self._options = options
 
     def load(self) -> "Flask":
         """Start the threads and build the application; called once in the worker."""
+        self.log_stream.start()
         options = self._options
         sources = static(options.namespaces) if options.namespaces else self._watching()
         metrics_server.serve("--admin", options.admin, self.metrics.registry, lambda: self._not_ready(sources))

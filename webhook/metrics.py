@@ -46,6 +46,11 @@ class Metrics:
         self.in_flight: Final = Gauge(
             "gpu_share_admission_requests_in_flight", "Admission reviews being answered.", registry=self.registry
         )
+        self.log_lines_dropped: Final = Counter(
+            "gpu_share_log_lines_dropped",
+            "Log lines that were dropped because standard error is not read fast enough.",
+            registry=self.registry,
+        )
         self._connections()
         self._certificates()
         self._templates()

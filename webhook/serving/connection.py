@@ -21,7 +21,6 @@ MAX_BUFFERED: Final = 64 * 1024 * 1024
 READ: Final = 256 * 1024
 MAX_DRAIN: Final = 8 * 1024 * 1024
 """How much is thrown away at most of what follows an early answer, so that its sender hears the answer."""
-NEVER: Final = float("inf")
 
 
 class ConnectionClosed(Exception):

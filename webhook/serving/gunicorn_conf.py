@@ -10,8 +10,8 @@ from gunicorn import glogging as gunicorn_log
 from gunicorn.app.base import BaseApplication
 
 from webhook.flags import Options
-from webhook.serving import logs as logging_setup
 from webhook.serving.gunicorn_worker import Worker
+from webhook.serving.logs import LogStream, standard_library
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
@@ -38,13 +38,19 @@ class Server(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
     Args:
         load: builds the application in the worker, after the fork: threads do not survive one.
         context: the TLS context for one handshake.
-        on_closed: told why a connection was closed before its request was whole.
+        on_closed: called with why a connection was closed before its request was whole.
+        stream: where gunicorn's log lines go.
     """
 
     def __init__(
-        self, options: Options, load: Callable[[], "WSGIApplication"], context: Context, on_closed: Closed
+        self,
+        options: Options,
+        load: Callable[[], "WSGIApplication"],
+        context: Context,
+        on_closed: Closed,
+        stream: LogStream,
     ) -> None:
-        self._settings = settings(options, context, on_closed)
+        self._settings = settings(options, context, on_closed, stream)
         self._load = load
         super().__init__()
 
@@ -58,7 +64,7 @@ class Server(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
         return self._load()
 
 
-def settings(options: Options, context: Context, on_closed: Closed) -> dict[str, Any]:
+def settings(options: Options, context: Context, on_closed: Closed, stream: LogStream) -> dict[str, Any]:
     """Say what differs from gunicorn's defaults."""
     host, port = options.bind
     return {
@@ -77,7 +83,7 @@ def settings(options: Options, context: Context, on_closed: Closed) -> dict[str,
         "certfile": os.devnull,
         "keyfile": os.devnull,
         "ssl_context": lambda _config, _default: context(),
-        "logconfig_dict": logging_setup.standard_library(options.settings.log_level),
+        "logconfig_dict": standard_library(options.settings.log_level, stream),
         "logger_class": Logger,
         "proc_name": "gpu-share-webhook",
     }

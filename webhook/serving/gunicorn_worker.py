@@ -103,7 +103,7 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         """Take a connection in; the longest idle one makes room for it."""
         try:
             raw, _ = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
+        except OSError:
             return
         raw.settimeout(0.0)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -136,6 +136,9 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         except OSError as error:
             self.log.debug("connection failed: %s", error)
             self._close(connection, "certificate" if refuses_client(error) else "")
+        except Exception:
+            self.log.exception("bug while serving a connection")
+            self._close(connection)
 
     def _watch(self, connection: Connection, events: int) -> None:
         """Wait for other events than until now. Most answers leave at once, and cost no system call here."""
@@ -147,8 +150,9 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         """Do one step."""
         match connection.phase:
             case Phase.READING:
-                connection.receive()
-                self._answer_next(connection)
+                if not connection.reader.requests:  # else the client sends faster than it is answered
+                    connection.receive()
+                    self._answer_next(connection)
             case Phase.SENDING:
                 connection.flush()
                 self._sent(connection)
@@ -256,23 +260,19 @@ def _plain(status: str) -> bytes:
 
 
 def _environ(request: Request) -> dict[str, Any]:
-    """Describe a request as WSGI wants it. Names with underscores are dropped: they could pass for other fields."""
+    """Describe a request in the variables of WSGI that Flask reads.
+
+    Names with underscores are dropped: they could pass for other fields.
+    """
     path, _, query = request.target.decode("latin-1").partition("?")
     environ: dict[str, Any] = {
         "REQUEST_METHOD": request.method,
-        "SCRIPT_NAME": "",
         "PATH_INFO": util.unquote_to_wsgi_str(path),
         "QUERY_STRING": query,
         "SERVER_NAME": "",
         "SERVER_PORT": "",
-        "SERVER_PROTOCOL": f"HTTP/{request.version}",
-        "wsgi.version": (1, 0),
         "wsgi.url_scheme": "https",
         "wsgi.input": BytesIO(request.body),
-        "wsgi.input_terminated": True,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
     }
     for raw, value in request.headers:
         name = raw.decode("latin-1").upper()

@@ -16,9 +16,9 @@ MAX_HEAD: Final = 64 * 1024
 CHUNK_OVERHEAD: Final = 1024 * 1024
 MAX_CHUNKS: Final = 20_000
 """The API server sends no chunks at all; what sends them a few bytes each means no good."""
+MAX_AHEAD: Final = 32
+"""Requests that one connection may send before they are answered. The API server waits for each answer."""
 BAD_REQUEST: Final = "400 Bad Request"
-EXPECTATION_FAILED: Final = "417 Expectation Failed"
-HEAD_TOO_LARGE: Final = "431 Request Header Fields Too Large"
 
 
 @dataclass(slots=True)
@@ -29,7 +29,6 @@ class Request:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: bytearray = field(default_factory=bytearray)
     method: str = ""
-    version: str = ""
     keep_alive: bool = False
     whole: bool = True
 
@@ -60,13 +59,15 @@ class RequestReader:
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.refusal = self.refusal or ("" if self.requests and not self.requests[-1].whole else BAD_REQUEST)
         if not self._headed and self.size > MAX_HEAD:
-            self.refusal = HEAD_TOO_LARGE
+            self.refusal = "431 Request Header Fields Too Large"
         elif self.size > MAX_HEAD + MAX_BODY + CHUNK_OVERHEAD:
             self.refusal = BAD_REQUEST
 
     def on_message_begin(self) -> None:
         """Called by llhttp, as all that follow."""
         self._request, self._chunks, self.size = Request(), 0, max(self.size, 1)
+        if len(self.requests) >= MAX_AHEAD:
+            self._refuse(BAD_REQUEST)
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the request's target."""
@@ -80,7 +81,7 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         """Answer at once what must not be waited for."""
         self._headed, request = True, self._request
-        request.method, request.version = self._parser.get_method().decode(), self._parser.get_http_version()
+        request.method = self._parser.get_method().decode()
         request.keep_alive = self._parser.should_keep_alive()
         if self._parser.should_upgrade():
             self._refuse(BAD_REQUEST)  # llhttp would take the body for bytes of the other protocol
@@ -88,7 +89,7 @@ class RequestReader:
             lower = name.lower()
             if lower == b"expect":
                 # Giving the go-ahead would mean to wait; clients send the body unasked when they are told so.
-                self._refuse(EXPECTATION_FAILED)
+                self._refuse("417 Expectation Failed")
             if lower == b"content-length" and int(value) > MAX_BODY:
                 self._cut()
 

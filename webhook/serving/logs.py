@@ -1,12 +1,22 @@
-"""Structured logging for the webhook process: one JSON object per line on standard error, gunicorn's own included."""
+"""Structured logging for the webhook process: one JSON object per line on standard error, gunicorn's own included.
 
+In the worker a thread writes the lines: the event loop must not wait for a reader of standard error.
+"""
+
+import atexit
 import logging
-import sys
-from typing import Any, Final
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Full, Queue
+from typing import Any, Final, TextIO
 
 import structlog
 
 LEVELS: Final = ("debug", "info", "warning", "error")
+MAX_WAITING: Final = 1000
+"""Lines that wait for the writer; later ones are dropped. A line is at most some 15 kB."""
+END_SECONDS: Final = 2.0
 
 _SHARED: Final[tuple[structlog.typing.Processor, ...]] = (
     structlog.processors.add_log_level,
@@ -15,19 +25,65 @@ _SHARED: Final[tuple[structlog.typing.Processor, ...]] = (
 )
 
 
-def configure(level: str) -> None:
+class LogStream:
+    """Where lines go: straight to ``stream`` until ``start`` is called, through a thread from then on.
+
+    Args:
+        stream: standard error.
+        on_dropped: called for each line that is dropped because too many wait.
+    """
+
+    def __init__(self, stream: TextIO, on_dropped: Callable[[], object]) -> None:
+        self._stream, self._on_dropped = stream, on_dropped
+        self._waiting: Queue[str] = Queue(MAX_WAITING)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread. Call it after the fork: threads do not survive one."""
+        self._thread = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Write what waits, for at most two seconds: a reader that is stuck must not keep the process."""
+        if self._thread is not None:
+            self.write("")
+            self._thread.join(END_SECONDS)
+
+    def write(self, text: str) -> None:
+        """Take one or more whole lines."""
+        if self._thread is None:
+            self._stream.write(text)
+            self._stream.flush()
+            return
+        try:
+            self._waiting.put_nowait(text)
+        except Full:
+            self._on_dropped()
+
+    def flush(self) -> None:
+        """Return at once: structlog and logging call this after each line."""
+
+    def _write_all(self) -> None:
+        for text in iter(self._waiting.get, ""):
+            with suppress(OSError, ValueError):  # the reader is gone
+                self._stream.write(text)
+                self._stream.flush()
+
+
+def configure(level: str, stream: LogStream) -> None:
     """Send every line of this process, ours and the standard library's, to standard error as JSON."""
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[*_SHARED, structlog.processors.JSONRenderer()],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         # One system call a line: `print` would make two.
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(stream),  # type: ignore[arg-type] # as far as structlog uses one
         cache_logger_on_first_use=True,
     )
 
 
-def standard_library(level: str) -> dict[str, Any]:
+def standard_library(level: str, stream: LogStream) -> dict[str, Any]:
     """A ``logging.config`` dictionary that formats records like ours; gunicorn takes it as ``logconfig_dict``."""
     formatter = {
         "()": structlog.stdlib.ProcessorFormatter,
@@ -37,7 +93,7 @@ def standard_library(level: str) -> dict[str, Any]:
         ],
         "foreign_pre_chain": [*_SHARED, structlog.stdlib.add_logger_name],
     }
-    handler = {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "json"}
+    handler = {"class": "logging.StreamHandler", "stream": stream, "formatter": "json"}
     gunicorn = {"level": level.upper(), "handlers": ["stderr"], "propagate": False}
     return {
         "version": 1,

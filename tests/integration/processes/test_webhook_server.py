@@ -1,6 +1,7 @@
 """The running server: certificates that change under it, slow and silent clients, health, how it ends."""
 
 import itertools
+import json
 import os
 import signal
 import socket
@@ -293,6 +294,36 @@ def test_a_request_in_hand_is_answered_before_it_ends(webhook: Webhook) -> None:
         client.sendall(body[-1:])
         assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
     assert webhook.process.wait(20) == 0
+
+
+def test_standard_error_that_nobody_reads_stalls_no_answer(tmp_path: Path) -> None:
+    pipe = tmp_path / "webhook.log"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)  # or the webhook could not open its end
+    received = bytearray()
+
+    def drain() -> None:
+        while chunk := os.read(reader, 65536):
+            received.extend(chunk)
+            if b"\nend\n" in received:
+                return
+
+    thread = threading.Thread(target=drain)
+    try:
+        with serving(tmp_path) as webhook:
+            connection = webhook.connection(timeout=10)
+            for _ in range(3000):  # a line each
+                connection.request("POST", "/mutate", b"{}", {"Content-Type": "application/json"})
+                assert connection.getresponse().read()
+            connection.close()
+            assert webhook.metric("gpu_share_log_lines_dropped_total") > 100
+            thread.start()
+    finally:
+        os.write(reader, b"\nend\n")
+        thread.join()
+        os.close(reader)
+    lines = [json.loads(line) for line in received.partition(b"\nend")[0].splitlines()]
+    assert sum(line["event"] == "review errored" for line in lines) >= 1000
 
 
 def test_wrong_options_are_named_and_end_with_2(tmp_path: Path) -> None:
