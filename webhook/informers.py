@@ -16,8 +16,9 @@ from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, pa
 from gpushare.reasons import Reason
 from webhook.caches import CLAIM, TEMPLATE, KnownClaims, NamespacePolicyCache
 from webhook.claim_templates.references import TemplateRecord
-from webhook.live_policies import LivePolicies, in_thread
+from webhook.live_policies import LivePolicies
 from webhook.metrics import Metrics
+from webhook.must_wait import in_thread
 
 log = structlog.get_logger()
 

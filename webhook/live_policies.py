@@ -17,6 +17,7 @@ from gpushare.errors import ClusterError, GpuShareError, PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
+from webhook.must_wait import MustWait
 
 log = structlog.get_logger()
 
@@ -30,15 +31,6 @@ BURST: Final = 10
 READS_PER_SECOND: Final = 2.0
 MAX_NAME: Final = 63
 _NAME: Final = Pattern(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", MAX_NAME)
-
-
-class MustWait(Exception):
-    """A namespace has to be read, and the thread that needs it must not wait: ask again in another one."""
-
-
-def in_thread() -> bool:
-    """Tell whether the calling thread may wait: any but the main one, which serves every connection."""
-    return threading.current_thread() is not threading.main_thread()
 
 
 class LivePolicies:

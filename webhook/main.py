@@ -20,10 +20,11 @@ from webhook.claim_templates.controller import Controller
 from webhook.flags import Options
 from webhook.handler import AdmissionHandler
 from webhook.metrics import Metrics
+from webhook.must_wait import in_thread
 from webhook.mutation.demand import Demand
 from webhook.mutation.settings import Settings
 from webhook.serving.app import Deps, create_app
-from webhook.serving.gunicorn_conf import Server
+from webhook.serving.gunicorn_conf import Server, settings
 from webhook.serving.logs import LogStream, configure
 from webhook.serving.tls import Certificates
 
@@ -59,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     worker = Process(options)
     configure(options.settings.log_level, worker.log_stream)
     log.info("effective configuration", **options.effective())
-    Server(options, worker.load, worker.certificates.context, worker.closed, worker.log_stream).run()
+    Server(settings(options, worker.certificates.context, worker.closed, worker.log_stream), worker.load).run()
     return 0
 
 
@@ -112,6 +113,7 @@ class Process:
             opted_in=namespaces.__contains__,
             refusal=partial(refusal, namespaces, self._options.settings),
             retention=self._options.retention,
+            may_wait=in_thread,
         )
         for follower in informers.followers(api, namespaces, claims, controller, self.metrics):
             _daemon(follower.run)

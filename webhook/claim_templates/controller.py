@@ -23,6 +23,7 @@ from webhook.claim_templates.index import TemplateIndex
 from webhook.claim_templates.references import Key, TemplateRecord
 from webhook.claim_templates.workqueue import Outcome, WriteQueue
 from webhook.metrics import Metrics
+from webhook.must_wait import MustWait
 from webhook.mutation.demand import Demand
 
 log = structlog.get_logger()
@@ -66,6 +67,7 @@ class Controller:
         refusal: why a namespace that takes part does not allow what a pod asks for, with the same rules as admission;
             ``None`` where it does.
         retention: seconds an unused template stays; at least ``SETTLE_SECONDS``.
+        may_wait: whether the thread that calls ``admitted`` may wait.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class Controller:
         refusal: Callable[[str, Demand], tuple[Reason, str] | None],
         retention: float,
         clock: Callable[[], float] = time.monotonic,
+        may_wait: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._may_wait = may_wait
         self._writer, self._metrics, self._refusal = writer, metrics, refusal
         self._opted_in, self._retention, self._clock = opted_in, max(retention, SETTLE_SECONDS), clock
         self._index, self._lock = TemplateIndex(), threading.Lock()
@@ -119,11 +123,16 @@ class Controller:
         """Have the template made that a pod names which is about to be stored, and wait for it a moment.
 
         Kubernetes writes a warning on a pod that it sees before its template. Not for dry runs.
+
+        Raises:
+            MustWait: the template is not there yet, and the calling thread must not wait. Nothing was done.
         """
         stored = {**pod, "metadata": {**pod["metadata"], "namespace": namespace}}
         key = references.reference(stored)
         if key is None or not self._creates or self._index.exists(key):
             return
+        if not self._may_wait():
+            raise MustWait
         item = references.wanted(stored)
         with self._made:
             if item is not None and item.sound and self._expect(item):

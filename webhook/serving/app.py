@@ -15,8 +15,8 @@ from werkzeug.exceptions import HTTPException
 
 from gpushare.errors import GpuShareError, PolicyDenied, RequestError
 from gpushare.reasons import Reason
-from webhook.live_policies import MustWait
 from webhook.metrics import Metrics
+from webhook.must_wait import MustWait
 from webhook.serving import review
 from webhook.serving.http_request import MAX_BODY
 from webhook.serving.review import Answer, Review
@@ -130,25 +130,15 @@ def _log(asked: Review | None, answer: Answer) -> None:
 
 
 def _body() -> bytes:
-    """The whole body, at most 7 MiB of it: a longer one is refused by its length, or as soon as it gets there.
-
-    Read from the server's stream, which ends with the request: werkzeug's own limit ends a chunked body silently.
-    """
+    """The whole body, at most 7 MiB of it. The worker hands on what is larger as soon as it knows, without the rest."""
     if request.mimetype != JSON:
         raise RequestError(f"Content-Type is {request.mimetype[:60]!r}; it has to be {JSON}", status=UNSUPPORTED)
     if request.content_encoding:
         raise RequestError("Content-Encoding is not supported; send plain JSON", status=UNSUPPORTED)
-    length = request.content_length
-    if (length or 0) > MAX_BODY:
-        raise _too_large()
-    body: bytes = request.environ["wsgi.input"].read(MAX_BODY + 1)
-    if len(body) > MAX_BODY:
-        raise _too_large()
+    body: bytes = request.environ["wsgi.input"].read()
+    if max(len(body), request.content_length or 0) > MAX_BODY:
+        raise RequestError(TOO_LARGE, Reason.TOO_LARGE, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     return body
-
-
-def _too_large() -> RequestError:
-    return RequestError(TOO_LARGE, Reason.TOO_LARGE, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
 def _response(answer: Answer) -> Response:

@@ -36,22 +36,12 @@ class Server(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
     """gunicorn with settings from here and nowhere else: no command line, no file, no ``GUNICORN_CMD_ARGS``.
 
     Args:
+        settings: as ``settings`` returns them.
         load: builds the application in the worker, after the fork: threads do not survive one.
-        context: the TLS context for one handshake.
-        on_closed: called with why a connection was closed before its request was whole.
-        stream: where gunicorn's log lines go.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        load: Callable[[], "WSGIApplication"],
-        context: Context,
-        on_closed: Closed,
-        stream: LogStream,
-    ) -> None:
-        self._settings = settings(options, context, on_closed, stream)
-        self._load = load
+    def __init__(self, settings: dict[str, Any], load: Callable[[], "WSGIApplication"]) -> None:
+        self._settings, self._load = settings, load
         super().__init__()
 
     def load_config(self) -> None:
@@ -65,7 +55,14 @@ class Server(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
 
 
 def settings(options: Options, context: Context, on_closed: Closed, stream: LogStream) -> dict[str, Any]:
-    """Say what differs from gunicorn's defaults."""
+    """Return what differs from gunicorn's defaults.
+
+    Args:
+        options: of the command line.
+        context: returns the TLS context for one handshake.
+        on_closed: called with why a connection was closed before its request was whole.
+        stream: where gunicorn's log lines go.
+    """
     host, port = options.bind
     return {
         "bind": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",

@@ -1,8 +1,8 @@
 """A gunicorn worker with one event loop: each turn serves every connection that is ready, once, in turn.
 
 No client can hold it up: nothing waits for a handshake, a request or a reader of an answer. Requests are answered in
-the loop, because a thread for 0.2 ms of work costs as much again. Those that may take long, because they are large or
-because a namespace has to be read, are answered in a thread.
+the loop, because a thread for 0.2 ms of work costs as much again. Large ones, and those that wait for the API server
+(``MustWait``), are answered in a thread.
 """
 
 import os
@@ -22,15 +22,15 @@ from typing import Any, Final
 from gunicorn import util
 from gunicorn.workers import base
 
-from webhook.live_policies import MustWait
+from webhook.must_wait import MustWait
 from webhook.serving.connection import MAX_BUFFERED, BufferBudget, Connection, ConnectionClosed, Phase
 from webhook.serving.http_request import Request
 from webhook.serving.tls import refuses_client
 
 LARGE: Final = 512 * 1024
 """Larger bodies are read one at a time: parsed, one of 7 MiB can be 150 MiB."""
-THREADS: Final = 16
-"""More than the namespaces that are read at once: ``live_policies.BURST``."""
+THREADS: Final = 32
+"""Reviews that wait at once for the API server: for a namespace (0.5 s at most) or a claim template (0.3 s)."""
 MAX_CONNECTIONS: Final = 1000
 TURN_SECONDS: Final = 1.0
 IDLE_STOP_SECONDS: Final = 2.0
@@ -56,7 +56,7 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         self._waiting: deque[Connection] = deque()
         self._budget = BufferBudget(MAX_BUFFERED)
         self._answered: SimpleQueue[tuple[Connection, Request, Future[_Answer]]] = SimpleQueue()
-        self._large, self._slow = ThreadPoolExecutor(1), ThreadPoolExecutor(THREADS)
+        self._large, self._slow = ThreadPoolExecutor(1, "large"), ThreadPoolExecutor(THREADS, "waiting")
         self._next_check = 0.0
         listeners = {each.fileno(): each for each in self.sockets}
         for each in self.sockets:

@@ -75,8 +75,11 @@ def make(
     retention: float = 300.0,
     opted_in: Callable[[str], bool] = "team".__eq__,
     refusal: Callable[[str, Demand], tuple[Reason, str] | None] = lambda _namespace, _demand: None,
+    may_wait: Callable[[], bool] = lambda: True,
 ) -> Controller:
-    controller = Controller(server, metrics, opted_in=opted_in, refusal=refusal, retention=retention, clock=clock)
+    controller = Controller(
+        server, metrics, opted_in=opted_in, refusal=refusal, retention=retention, clock=clock, may_wait=may_wait
+    )
     server.watchers.append(controller)
     if listed:
         controller.reset_templates(list(server.stored.values()))

@@ -10,6 +10,7 @@ from gpushare.errors import ClusterError, GpuShareError, PolicyDenied
 from webhook import live_policies
 from webhook.caches import NamespacePolicyCache
 from webhook.live_policies import LivePolicies
+from webhook.must_wait import MustWait
 
 Object = dict[str, Any]
 
@@ -195,3 +196,19 @@ def test_many_threads_together_stay_within_the_limit() -> None:
         each.join()
 
     assert len(server.asked) <= live_policies.BURST
+
+
+def test_a_thread_that_must_not_wait_asks_nothing_and_gets_what_is_kept() -> None:
+    server, may_wait = Server(namespace("team")), [False]
+    policies = LivePolicies(server.get, lambda: server.now, lambda: may_wait[0])
+    for _ in range(2 * live_policies.BURST):
+        with pytest.raises(MustWait):
+            policies.policy("team")
+    assert server.asked == []
+
+    may_wait[0] = True
+    read = policies.policy("team")
+    may_wait[0] = False
+
+    assert policies.policy("team") is read
+    assert server.asked == ["team"]

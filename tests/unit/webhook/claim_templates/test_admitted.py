@@ -9,6 +9,7 @@ from tests.unit.webhook.controlled import Clock, Server, make, settle
 from webhook.claim_templates import controller as controlling
 from webhook.claim_templates.controller import EXPECTED_SECONDS, Controller
 from webhook.metrics import Metrics
+from webhook.must_wait import MustWait
 
 LONG = 30.0
 """Seconds that nobody waits for: a test that depends on them hangs visibly."""
@@ -55,6 +56,21 @@ def test_admission_waits_until_the_template_is_there(
     review.join(LONG / 2)
 
     assert not review.is_alive()
+
+
+def test_a_thread_that_must_not_wait_does_nothing_but_say_so(
+    server: Server, clock: Clock, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controlling, "ADMISSION_WAIT", LONG)
+    controller = make(server, clock, metrics, may_wait=lambda: False)
+    with pytest.raises(MustWait):
+        controller.admitted("team", managed())
+    settle(controller)
+    assert not server.writes
+
+    controller.pod_event("ADDED", managed())
+    settle(controller)
+    controller.admitted("team", managed(uid="u2"))  # its template is there
 
 
 def test_a_template_that_is_there_is_not_waited_for(

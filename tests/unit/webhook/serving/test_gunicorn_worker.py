@@ -19,8 +19,8 @@ from gunicorn.config import Config
 
 from gpushare.reasons import Reason
 from tests.support import extent, pki, reviews
-from webhook.live_policies import MustWait
 from webhook.metrics import Metrics
+from webhook.must_wait import MustWait
 from webhook.serving import review
 from webhook.serving.app import Deps, create_app
 from webhook.serving.gunicorn_worker import Worker

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.serving.http_request import MAX_BODY, MAX_CHUNKS, MAX_HEAD, RequestReader
+from webhook.serving.http_request import MAX_AHEAD, MAX_BODY, MAX_CHUNKS, MAX_HEAD, RequestReader
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: a\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -100,3 +100,10 @@ def test_what_cannot_be_followed_is_refused(begin: bytes, status: str) -> None:
 
     assert not reader.requests
     assert reader.refusal.startswith(status)
+
+
+def test_few_requests_are_read_ahead() -> None:
+    reader = read((HEAD + b"\r\n") * (MAX_AHEAD + 100), [])
+
+    assert len(reader.requests) == MAX_AHEAD
+    assert reader.refusal.startswith("400")
