@@ -77,6 +77,7 @@ def test_only_the_named_client_gets_an_answer(site: Site) -> None:
 
 
 def test_many_refusals_hold_no_thread_and_log_nothing(site: Site) -> None:
+    eventually(lambda: any(line["event"] == "serving certificate loaded" for line in site.webhook.log_lines()))
     before = len(site.webhook.log_lines())
     for _ in range(100):
         assert all(site.refuses(stranger) for stranger in strangers(site)[:2])
