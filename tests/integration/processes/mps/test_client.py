@@ -72,7 +72,7 @@ def test_a_daemon_that_keeps_no_setting_is_found_out(stand_in: Path, make: Make,
         daemon.client.set_limit(1024)
     with pytest.raises(MpsError, match=r"reports '100\.0'"):
         daemon.client.set_percentage(50)
-    with pytest.raises(MpsError, match="now says '0'"):
+    with pytest.raises(MpsError, match="reports '0'"):
         daemon.client.set_priority(1)
 
 
