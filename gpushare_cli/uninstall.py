@@ -154,8 +154,10 @@ def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
     held, waiting = ([each for each in left if each.held is which] for which in (True, False))
     if held:
         yield f"  these claims hold shares, and their pods cannot terminate without the enforcer: {_named(held)}"
-        yield "    delete those pods and run the command again; or set uninstall.waitForClaims to false and "
-        "force-delete the pods later"
+        yield (
+            "    delete those pods and run the command again; or set uninstall.waitForClaims to false and "
+            "force-delete the pods later"
+        )
     if waiting:
         yield f"  these claims are not allocated yet and may get a GPU at any moment: {_named(waiting)}"
         yield "    delete their pods and the Deployment or Job that creates them, and run the command again; delete"

@@ -361,8 +361,10 @@ def _doubts(finding: VerifyFinding) -> Iterator[str]:
     if finding.doubts:
         yield _unheld(finding.doubts)
     if finding.source.node and finding.node_in_log not in {"", finding.source.node}:
-        yield f"the last record names node {finding.node_in_log}: this is the log of another node, or the node was "
-        "renamed"
+        yield (
+            f"the last record names node {finding.node_in_log}: this is the log of another node, or the node was "
+            "renamed"
+        )
 
 
 def _unheld(doubts: Sequence[str]) -> str:
@@ -376,9 +378,7 @@ def _anchors(args: argparse.Namespace) -> int:
         line = f"{each.node} {each.head} {each.source}"
         print(
             printable(
-                (f"# {line}: not an anchor, because every user who may create Events can forge it")
-                if each.hint
-                else line
+                f"# {line}: not an anchor, because every user who may create Events can forge it" if each.hint else line
             )
         )
     return FINE
