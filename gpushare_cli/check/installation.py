@@ -18,7 +18,6 @@ from gpushare_cli.check.result import CheckResult, failed, ok, warning
 from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
 from gpushare_cli.terminal import clean, some
 
-"""Where the release is taken to be while its Deployment is missing."""
 INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
 RESTORE: Final = "restore it: helm upgrade gpu-share deploy/helm/gpu-share, with the options of the installation"
 DEPLOYMENT: Final = "gpu-share-webhook"
