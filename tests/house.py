@@ -1,4 +1,4 @@
-"""House rules that ruff cannot check: short functions and files, pure modules, contract names in one place, wiring.
+"""House rules that ruff cannot check: short functions and files, pure modules, contract names once, wiring, lost texts.
 
 Run by ``make lint`` as ``python -m tests.house``. Prints one line per breach and, at the end, what the tree looks like.
 """
@@ -41,8 +41,8 @@ MARKERS: Final = ("<" * 7, ">" * 7)
 
 _CONTRACT_NAME: Final = re.compile(r"gpu-share\.io\b|^CUDA_[A-Z_]+$|^CUDA_MPS_|^NVIDIA_[A-Z_]+$|^GPU_SHARE_.*_MIB$")
 
-_DESCRIBED: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Assign, ast.AnnAssign)
-"""A bare string that is the first in one of these, or stands after one, is its docstring."""
+_DOCUMENTED: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+"""A bare string that is the first in one of these is its docstring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,11 +178,11 @@ def names(text: str) -> Iterator[tuple[int, str]]:
 def lost(text: str) -> Iterator[int]:
     """Yield the line of every bare string that describes nothing: mostly the rest of a text without parentheses."""
     for node in ast.walk(ast.parse(text)):
-        before = node
+        before: ast.AST | None = None
         for child in ast.iter_child_nodes(node):
             if not isinstance(child, ast.stmt):
                 continue
-            if _is_bare(child) and not isinstance(before, _DESCRIBED):
+            if _is_bare(child) and not (_takes_docstring(node, before) if before else isinstance(node, _DOCUMENTED)):
                 yield child.lineno
             before = child
 
@@ -204,6 +204,14 @@ def _is_bare(node: ast.stmt) -> bool:
         return False
     value = node.value
     return isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))
+
+
+def _takes_docstring(around: ast.AST, statement: ast.AST) -> bool:
+    """Constants of modules and classes have docstrings, in functions only attributes."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return False
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+    return isinstance(around, ast.Module | ast.ClassDef) or isinstance(target, ast.Attribute)
 
 
 def _in_product(path: str) -> bool:

@@ -8,17 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.errors import ClusterError, GpuShareError, QuantityError
+from gpushare.defaults import SYSTEM_NAMESPACE
+from gpushare.errors import GpuShareError, QuantityError
 from gpushare.kube_client import KubeClient
 from gpushare.quantity import parse_duration
 from gpushare.version import installed
 from gpushare_cli import node_status
-from gpushare_cli.api_errors import HIDDEN
 from gpushare_cli.bundle.archive import INDEX, Archive
 from gpushare_cli.bundle.parts import Source, read, tasks
-from gpushare_cli.check.installation import NAMESPACE, installation
 from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE
+from gpushare_cli.lookups import optional, release_namespace
 from gpushare_cli.options import add_cluster
 from gpushare_cli.terminal import counted
 
@@ -60,12 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _namespace(api: KubeClient) -> str:
     """Return the namespace of the release; the usual one where the user may not look for it."""
-    try:
-        return installation(api).namespace
-    except ClusterError as error:
-        if error.status in HIDDEN:
-            return NAMESPACE
-        raise
+    return optional(lambda: release_namespace(api)) or SYSTEM_NAMESPACE
 
 
 def _fill(archive: Archive, source: Source) -> None:

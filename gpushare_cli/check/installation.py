@@ -6,21 +6,18 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from importlib import resources
-from typing import Any, Final
+from typing import Final
 
 from gpushare import defaults
-from gpushare.errors import ClusterError
-from gpushare.kube_client import ADMISSION_V1, APPS_V1, KubeClient, path
+from gpushare.kube_client import APPS_V1, KubeClient, path
 from gpushare.raw_objects import mapping, objects, text
 from gpushare.version import installed
 from gpushare_cli.check.content import Json, compared, difference
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
+from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
 from gpushare_cli.terminal import clean, some
 
-NAMESPACE: Final = "gpu-share-system"
-"""Where the release is taken to be while its Deployment is missing."""
 INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
 RESTORE: Final = "restore it: helm upgrade gpu-share deploy/helm/gpu-share, with the options of the installation"
 DEPLOYMENT: Final = "gpu-share-webhook"
@@ -30,7 +27,6 @@ VERSION_LABEL: Final = "app.kubernetes.io/version"
 UNKNOWN: Final = "0"
 """Version of a checkout that was never installed."""
 CERTS: Final = "/gpu-share-certs"
-CONFIGURATION: Final = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share")
 CERT_MANAGER: Final = "cert-manager.io/inject-ca-from"
 MIN_MEMORY: Final = "GPU_SHARE_MIN_MEMORY"
 MAX_MEMORY: Final = "GPU_SHARE_MAX_MEMORY"
@@ -49,7 +45,7 @@ class Installation:
     ``version`` is empty while the webhook's Deployment is missing.
     """
 
-    namespace: str = NAMESPACE
+    namespace: str = defaults.SYSTEM_NAMESPACE
     version: str = ""
     replicas: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -90,14 +86,6 @@ def installation(api: KubeClient) -> Installation:
     )
 
 
-def release_namespace(api: KubeClient) -> str:
-    """Return the namespace of the Service that the API server calls; the usual one while nothing names it."""
-    for hook in objects(_find(api, CONFIGURATION) or {}, "webhooks"):
-        if named := text(mapping(mapping(hook, "clientConfig"), "service"), "namespace"):
-            return named
-    return NAMESPACE
-
-
 def shipped(found: Installation) -> dict[str, list[Json]]:
     """Return what this release ships, by API path; each with its variants, of which the chart's values choose."""
     content = (resources.files("gpushare_cli.check") / "shipped.json").read_text(encoding="utf-8")
@@ -129,7 +117,7 @@ def _wrong(api: KubeClient, wanted: Mapping[str, list[Json]], *, content: bool) 
     """Name the objects that are missing or differ; of another release the bindings alone are compared."""
     for where, variants in wanted.items():
         name = "/".join(where.split("/")[-2:])
-        live = _find(api, where)
+        live = find(api, where)
         if live is None:
             yield f"{name} is missing"
         elif (content or BINDINGS in where) and (found := difference(variants, compared(live) or {})) is not None:
@@ -138,17 +126,8 @@ def _wrong(api: KubeClient, wanted: Mapping[str, list[Json]], *, content: bool) 
 
 def by_cert_manager(api: KubeClient) -> bool:
     """Tell whether cert-manager makes the certificates, and the release has no job of its own for them."""
-    found = _find(api, CONFIGURATION) or {}
+    found = find(api, CONFIGURATION) or {}
     return CERT_MANAGER in mapping(mapping(found, "metadata"), "annotations")
-
-
-def _find(api: KubeClient, where: str) -> Mapping[str, Any] | None:
-    try:
-        return api.get(where)
-    except ClusterError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return None
-        raise
 
 
 def versions_named(versions: Mapping[str, int]) -> str:

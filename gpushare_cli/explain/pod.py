@@ -1,7 +1,7 @@
 """``gpu-share explain POD``: reads what the cluster has on record about a pod, with the rights of the user."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -14,11 +14,11 @@ from gpushare.pod_claims import claim_names
 from gpushare.raw_objects import mapping
 from gpushare_cli import node_status
 from gpushare_cli.api_errors import HIDDEN
-from gpushare_cli.check.installation import release_namespace
 from gpushare_cli.explain.kinds import POD, Kind
 from gpushare_cli.explain.pod_record import PodRecord, Usage, container_statuses
 from gpushare_cli.explain.pod_record import claims_of as claims_in
 from gpushare_cli.explain.sizes import gpu_memory
+from gpushare_cli.lookups import optional, release_namespace
 from sidecar import pod_status
 
 Object = dict[str, Any]
@@ -176,13 +176,3 @@ def usage_of(api: KubeClient, pod: Mapping[str, Any]) -> Usage:
 def _sidecar_runs(pod: Mapping[str, Any]) -> bool:
     statuses = [each for each in container_statuses(pod) if each.get("name") == SIDECAR]
     return any("running" in mapping(each, "state") for each in statuses)
-
-
-def optional(read: Callable[[], T]) -> T | None:
-    """Read what the user may not be allowed to read, or what may be gone: ``None`` then."""
-    try:
-        return read()
-    except ClusterError as error:
-        if error.status in {*HIDDEN, HTTPStatus.NOT_FOUND}:
-            return None
-        raise

@@ -9,9 +9,10 @@ from gpushare import defaults
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.explain.kinds import CRON_JOB, DEPLOYMENT, JOB, REPLICA_SET, Kind
-from gpushare_cli.explain.pod import Reader, named, optional
+from gpushare_cli.explain.pod import Reader, named
 from gpushare_cli.explain.pod_record import PodRecord
 from gpushare_cli.inject.workloads import PodPlace, pods
+from gpushare_cli.lookups import optional
 
 Object = dict[str, Any]
 MAX_PODS: Final = 20

@@ -20,10 +20,11 @@ from gpushare_cli import node_status
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.enforcer_pods import asked
 from gpushare_cli.explain.cluster_state import STALE_SECONDS
-from gpushare_cli.explain.pod import optional, usage_of
+from gpushare_cli.explain.pod import usage_of
 from gpushare_cli.explain.pod_events import ENFORCER, container_of
 from gpushare_cli.explain.pod_record import Usage, container_statuses
 from gpushare_cli.explain.sizes import GARBAGE
+from gpushare_cli.lookups import optional
 from gpushare_cli.node_status import state_word
 from gpushare_cli.prepared import prepared_of
 from gpushare_cli.terminal import clean, counted, some

@@ -1,0 +1,43 @@
+"""Reads of objects that may be missing or hidden from the user. Any command uses them."""
+
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+from gpushare.defaults import SYSTEM_NAMESPACE
+from gpushare.errors import ClusterError
+from gpushare.kube_client import ADMISSION_V1, KubeClient, path
+from gpushare.raw_objects import mapping, objects, text
+from gpushare_cli.api_errors import HIDDEN
+
+CONFIGURATION: Final = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share")
+
+T = TypeVar("T")
+
+
+def optional(read: Callable[[], T]) -> T | None:
+    """Read what the user may not be allowed to read, or what may be gone: ``None`` then."""
+    try:
+        return read()
+    except ClusterError as error:
+        if error.status in {*HIDDEN, HTTPStatus.NOT_FOUND}:
+            return None
+        raise
+
+
+def find(api: KubeClient, where: str) -> Mapping[str, Any] | None:
+    """Read an object; ``None`` where there is no such object."""
+    try:
+        return api.get(where)
+    except ClusterError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
+
+
+def release_namespace(api: KubeClient) -> str:
+    """Return the namespace of the Service that the API server calls; the usual one while nothing names it."""
+    for hook in objects(find(api, CONFIGURATION) or {}, "webhooks"):
+        if named := text(mapping(mapping(hook, "clientConfig"), "service"), "namespace"):
+            return named
+    return SYSTEM_NAMESPACE
