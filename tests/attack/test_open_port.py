@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ import pytest
 from tests.integration.processes.test_webhook_server import eventually
 from tests.support import reviews
 from tests.support.webhook import Reply, Webhook, serving
+from webhook.claim_templates.controller import ADMISSION_WAIT
 
 pytestmark = [pytest.mark.node, pytest.mark.xdist_group("webhook-server")]
 
@@ -29,6 +31,7 @@ GET_SECONDS: Final = 0.1
 REVIEWS: Final = 500
 THREADS: Final = 16
 BURST: Final = 10
+NEW_SIZES: Final = 32
 A_SECOND: Final = 2
 EXISTING: Final = {
     "kind": "Namespace",
@@ -165,6 +168,17 @@ def test_known_namespaces_are_answered_meanwhile(site: Site) -> None:
             each.result()
 
     assert [answer.json()["response"]["allowed"] for answer in answers] == [True] * 50
+
+
+def test_reviews_that_wait_for_claim_templates_wait_beside_each_other(site: Site) -> None:
+    """This API server creates none, so each size that is new is waited for in full."""
+    sizes = [f"{1024 + number}Mi" for number in range(NEW_SIZES)]
+    began = time.monotonic()
+    with ThreadPoolExecutor(NEW_SIZES) as pool:
+        answers = list(pool.map(partial(site.ask, "team"), sizes))
+
+    assert [answer.json()["response"]["allowed"] for answer in answers] == [True] * NEW_SIZES
+    assert ADMISSION_WAIT < time.monotonic() - began < NEW_SIZES * ADMISSION_WAIT / 2
 
 
 def test_a_stranger_does_not_learn_which_namespaces_exist(site: Site) -> None:
