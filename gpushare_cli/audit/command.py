@@ -361,8 +361,10 @@ def _doubts(finding: VerifyFinding) -> Iterator[str]:
     if finding.doubts:
         yield _unheld(finding.doubts)
     if finding.source.node and finding.node_in_log not in {"", finding.source.node}:
-        yield f"the last record names node {finding.node_in_log}: this is the log of another node, or the node was "
-        "renamed"
+        yield (
+            f"the last record names node {finding.node_in_log}: this is the log of another node, or the node was "
+            "renamed"
+        )
 
 
 def _unheld(doubts: Sequence[str]) -> str:

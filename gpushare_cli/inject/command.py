@@ -240,8 +240,10 @@ def made_later(results: Iterable[Result], at: Sequence[Steps] = ()) -> Iterator[
 def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:
     """Say that nothing was to be done: whoever calls this mostly believes otherwise."""
     if all(change.reason is Reason.NO_SHARE for result in results for change in result.changes):
-        yield f"nothing to rewrite: no Pod and no pod template of a known workload has {contract.MEMORY} or another "
-        "share annotation"
+        yield (
+            f"nothing to rewrite: no Pod and no pod template of a known workload has {contract.MEMORY} or another "
+            "share annotation"
+        )
 
 
 def _mib(option: str, text: str | None) -> int | None:

@@ -232,10 +232,10 @@ def test_a_driver_without_the_program_is_a_sentence(root: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        ({"gpu": "all", "folder": NAME}, "gpu 'all' is no UUID"),
-        ({"gpu": UUID, "folder": "../../etc"}, "folder '../../etc' is not a directory"),
-        ({"gpu": UUID, "folder": 0}, "folder 0 is not a directory"),
-        ({"gpu": None, "folder": NAME}, "gpu None is no UUID"),
+        ({"gpu": "all", "folder": NAME}, "gpu 'all' is not the UUID"),
+        ({"gpu": UUID, "folder": "../../etc"}, "folder '../../etc' is not the directory"),
+        ({"gpu": UUID, "folder": 0}, "folder 0 is not the directory"),
+        ({"gpu": None, "folder": NAME}, "gpu None is not the UUID"),
     ],
 )
 def test_only_folders_of_gpus_are_served(request_: dict[str, object], says: str, tmp_path: Path) -> None:
