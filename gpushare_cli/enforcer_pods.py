@@ -107,7 +107,7 @@ def run(api: KubeClient, enforcer: EnforcerPod, words: Sequence[str]) -> Answer:
         for piece in api.run(enforcer.pod, enforcer.namespace, CONTAINER, command, silence=SILENCE):
             found += piece
             if len(found) > MAX_ANSWER or time.monotonic() > ends:
-                error = ClusterError(f"it did not come to its end in {len(found)} bytes and {SECONDS:.0f} s")
+                error = ClusterError(f"the answer did not finish within {len(found)} bytes and {SECONDS:.0f} s")
                 return Answer(b"", error)
     except ClusterError as error:
         return Answer(bytes(found), error)

@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
 
 def before(api: KubeClient, clock: Clock, *, ignore_claims: bool) -> int:
     """Take the webhook configuration away. While claims stay, nothing is changed."""
-    left = claims(api) if ignore_claims else _wait(lambda: claims(api), "reserve shares of a GPU", clock)
+    left = claims(api) if ignore_claims else _wait(lambda: claims(api), "ask for a share of a GPU", clock)
     if left and not ignore_claims:
         print("\n".join(["uninstall refused; nothing was changed", *_in_the_way(left)]))
         return NOT_FINE
@@ -154,8 +154,10 @@ def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
     held, waiting = ([each for each in left if each.held is which] for which in (True, False))
     if held:
         yield f"  these claims hold shares, and their pods cannot terminate without the enforcer: {_named(held)}"
-        yield "    delete those pods and run the command again; or set uninstall.waitForClaims to false and"
-        yield "    force-delete the pods later"
+        yield (
+            "    delete those pods and run the command again; or set uninstall.waitForClaims to false and "
+            "force-delete the pods later"
+        )
     if waiting:
         yield f"  these claims are not allocated yet and may get a GPU at any moment: {_named(waiting)}"
         yield "    delete their pods and the Deployment or Job that creates them, and run the command again; delete"

@@ -40,6 +40,9 @@ MARKERS: Final = ("<" * 7, ">" * 7)
 
 _CONTRACT_NAME: Final = re.compile(r"gpu-share\.io\b|^CUDA_[A-Z_]+$|^CUDA_MPS_|^NVIDIA_[A-Z_]+$|^GPU_SHARE_.*_MIB$")
 
+_DESCRIBED: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Assign, ast.AnnAssign)
+"""A bare string that is the first in one of these, or stands after one, is its docstring."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
@@ -94,6 +97,9 @@ def check(path: str, text: str) -> list[str]:
     ]
     if _in_product(path) and path != CONTRACT:
         breaches += [f"{path}:{line}: {name!r} is spelled here; take it from {CONTRACT}" for line, name in names(text)]
+    breaches += [
+        f"{path}:{line}: a text that nothing uses; put the parts of one text in parentheses" for line in lost(text)
+    ]
     if path.startswith(tuple(f"{package}/" for package in CLEAN)):
         breaches += [
             f"{path}:{line}: {word!r} is a private word; docs/glossary.md has the field's"
@@ -168,6 +174,18 @@ def names(text: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
+def lost(text: str) -> Iterator[int]:
+    """Yield the line of every bare string that describes nothing: mostly the rest of a text without parentheses."""
+    for node in ast.walk(ast.parse(text)):
+        before = node
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.stmt):
+                continue
+            if _is_bare(child) and not isinstance(before, _DESCRIBED):
+                yield child.lineno
+            before = child
+
+
 def summary(found: list[Function]) -> str:
     """Return one line on the lengths of functions."""
     if not found:
@@ -178,6 +196,13 @@ def summary(found: list[Function]) -> str:
         f"{len(found)} functions; product median {statistics.median(product):g} lines (aim {MEDIAN_FUNCTION}), "
         f"longest {longest.name} in {longest.path} with {longest.length}"
     )
+
+
+def _is_bare(node: ast.stmt) -> bool:
+    if not isinstance(node, ast.Expr):
+        return False
+    value = node.value
+    return isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))
 
 
 def _in_product(path: str) -> bool:

@@ -230,8 +230,7 @@ class _Reader:
     def unanchored(self, anchor: ChainHead) -> tuple[int, str]:
         """The line where the anchor ought to stand, and why it does not."""
         if anchor.seq > self.head.seq:
-            cut = f"the log ends at record {self.head.seq}, but the anchor is record {anchor.seq}: its tail was cut off"
-            return self.records + 1, cut
+            return self.records + 1, truncated(self.head, anchor)
         pruned = f"the enforcer pruned record {anchor.seq} of the anchor, with all records up to {self.base.seq}"
         return 1, f"{pruned}; compare with a later anchor"
 
@@ -254,6 +253,16 @@ def _accounts(record: Mapping[str, Any], base: ChainHead) -> bool:
     return base.seq < last < record["seq"] or (last == base.seq and removed.get(HASH) == base.hash)
 
 
+def truncated(head: ChainHead, anchor: ChainHead) -> str:
+    """Say that a log ends at ``head``, before its anchor."""
+    return f"the log ends at record {head.seq}, but the anchor is record {anchor.seq}: the log was truncated"
+
+
+def replaced(anchor: ChainHead) -> str:
+    """Say that a log has another record in the place of its anchor."""
+    return f"record {anchor.seq} has another hash than the anchor: the log was replaced"
+
+
 def _gap(expected: int, seq: int) -> str:
     gap = f"record {expected} is" if seq == expected + 1 else f"records {expected} to {seq - 1} are"
     return f"{gap} missing before record {seq}: deleted or moved"
@@ -271,7 +280,7 @@ def _follows(record: Mapping[str, Any], head: ChainHead) -> None:
 
 def _anchored(digest: str, anchor: ChainHead) -> None:
     if digest != anchor.hash:
-        raise RecordError(f"the hash of record {anchor.seq} differs from the anchor: the log was replaced")
+        raise RecordError(replaced(anchor))
 
 
 def _deeper(value: object, levels: int) -> bool:

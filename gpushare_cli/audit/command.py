@@ -378,9 +378,7 @@ def _anchors(args: argparse.Namespace) -> int:
         line = f"{each.node} {each.head} {each.source}"
         print(
             printable(
-                (f"# {line}: not an anchor, because every user who may create Events can forge it")
-                if each.hint
-                else line
+                f"# {line}: not an anchor, because every user who may create Events can forge it" if each.hint else line
             )
         )
     return FINE

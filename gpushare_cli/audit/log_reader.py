@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.audit.log import lines_of, segments
-from enforcer.audit.record import GENESIS, ChainHead, VerifyResult, read, verify
+from enforcer.audit.record import GENESIS, ChainHead, VerifyResult, read, replaced, truncated, verify
 from enforcer.audit.segments import first_of
 from gpushare.errors import ConfigError, RecordError
 from gpushare.patterns import Match, Pattern
@@ -300,7 +300,5 @@ def _placed(reading: Reading, result: VerifyResult) -> str:
 
 def _missing(reading: Reading, result: VerifyResult, head: ChainHead, who: str) -> str:
     if head.seq > result.head.seq:
-        end = f"the log ends at record {result.head.seq}, but the anchor is record {head.seq}: the log was truncated"
-        return f"{reading.place(reading.lines + 1)}: {end} ({who})"
-    where = reading.place(reading.at.get(head.seq, 1))
-    return f"{where}: record {head.seq} has another hash than the anchor: the log was replaced ({who})"
+        return f"{reading.place(reading.lines + 1)}: {truncated(result.head, head)} ({who})"
+    return f"{reading.place(reading.at.get(head.seq, 1))}: {replaced(head)} ({who})"

@@ -67,7 +67,7 @@ def test_an_enforcer_whose_driver_fails_goes_on_looking_kills_nobody_and_then_do
     node.looks(5)
     [container] = node.status()["containers"]
     assert (container["state"], str(reason) in container["sentence"], alive(tenant)) == ("Unknown", True, True)
-    wait_for(lambda: lasts < REPORT_AFTER or "no quota on it is enforced" in node.log(), 30)
+    wait_for(lambda: lasts < REPORT_AFTER or "enforces no quota on it" in node.log(), 30)
     intents = len(node.records("INTENT"))
     assert intents == 0
     node.sim.fail()

@@ -27,6 +27,14 @@ def test_expressions_are_compiled_where_they_get_a_bound() -> None:
     assert check("tests/a.py", text) == []
 
 
+def test_a_text_that_nothing_uses_is_named() -> None:
+    fine = '"""Doc."""\nA = "a"\n"""Of A."""\nclass C:\n    """Doc."""\n    b: int\n    """Of b."""\n'
+    assert check("webhook/a.py", fine) == []
+    cut = 'def f():\n    """Doc."""\n    yield f"one {x} "\n    "two"\n    if x:\n        f"{x}"\n'
+    for path in ("webhook/a.py", "tests/a.py"):
+        assert [line.split(":")[1] for line in check(path, cut)] == ["4", "6"]
+
+
 PURE = '"""Hold. Pure."""\n'
 
 

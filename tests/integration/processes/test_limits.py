@@ -100,4 +100,4 @@ def test_the_operator_may_leave_it_to_watching(node: Node) -> None:
 def test_a_back_end_that_cannot_work_here_is_a_problem(node: Node) -> None:
     node.sim.become(replace(node.sim.machine, driver="570.86.15"))
     node.start("--limit-backend", "driver-cgroup")
-    wait_for(lambda: any("watch-only is used" in each for each in node.status()["problems"]), TOO_LATE)
+    wait_for(lambda: any("the enforcer uses watch-only" in each for each in node.status()["problems"]), TOO_LATE)

@@ -68,11 +68,11 @@ def test_a_daemon_that_keeps_no_setting_is_found_out(stand_in: Path, make: Make,
         MpsFault(command="set_default_active_thread_percentage", answer="100.0\n"),
         MpsFault(command="get_default_client_priority", answer="0\n"),
     )
-    with pytest.raises(MpsError, match="now says '700M'"):
+    with pytest.raises(MpsError, match="reports '700M'"):
         daemon.client.set_limit(1024)
-    with pytest.raises(MpsError, match=r"now says '100\.0'"):
+    with pytest.raises(MpsError, match=r"reports '100\.0'"):
         daemon.client.set_percentage(50)
-    with pytest.raises(MpsError, match="now says '0'"):
+    with pytest.raises(MpsError, match="reports '0'"):
         daemon.client.set_priority(1)
 
 

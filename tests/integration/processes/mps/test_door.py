@@ -143,7 +143,7 @@ def test_operators_are_told_whose_it_was(binary: Path, make: Make, capsys: Any) 
         assert said(holder) == "shut out\n"
     assert incidents.counts == {("GPU-x", Reason.MPS_CONTROL_BLOCKED): 1}
     (told,) = incidents.unsaid()
-    line = next(line for line in capsys.readouterr().out.splitlines() if "closed a silent connection" in line)
+    line = next(line for line in capsys.readouterr().out.splitlines() if f"pid={holder.pid}" in line)
     words = (f"pid={holder.pid}", f"uid={os.getuid()}", "pod_uid=pod-uid", "container_id=container-id")
     assert all(word in line for word in words)
     assert not any(word in told.note for word in words), "the node's Event names nobody"

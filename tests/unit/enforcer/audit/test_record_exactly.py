@@ -232,9 +232,9 @@ def test_what_the_anchor_names_has_to_be_there() -> None:
     lines = _log(4)
     heads = _heads(lines)
     forged = ChainHead(3, heads[0].hash)
-    text = "the hash of record 3 differs from the anchor: the log was replaced"
+    text = "record 3 has another hash than the anchor: the log was replaced"
     assert _decision(lines, forged) == (2, heads[1], 3, text)
-    text = "the log ends at record 4, but the anchor is record 6: its tail was cut off"
+    text = "the log ends at record 4, but the anchor is record 6: the log was truncated"
     assert _decision(lines, ChainHead(6, heads[0].hash)) == (4, heads[3], 5, text)
 
 
@@ -250,7 +250,7 @@ def test_a_log_whose_front_was_pruned_holds_from_there() -> None:
     assert _decision(whole) == (3, head, None, None)
     assert _decision(whole, heads[2]) == (3, head, None, None), "where it was cut is an anchor too"
     assert _decision(whole, heads[3]) == (3, head, None, None)
-    forged = "the hash of record 3 differs from the anchor: the log was replaced"
+    forged = "record 3 has another hash than the anchor: the log was replaced"
     assert _decision(whole, ChainHead(3, heads[0].hash)) == (0, heads[2], 1, forged)
     why = "the enforcer pruned record 2 of the anchor, with all records up to 3; compare with a later anchor"
     assert _decision(whole, heads[1]) == (3, head, 1, why)

@@ -108,7 +108,7 @@ def test_a_segment_alone_is_followed_and_a_folder_of_none_is_wrong_use(name: str
     assert (code, [read(line.encode() + b"\n")["seq"] for line in out.splitlines()]) == (0, [1, 2])
     (tmp_path / "empty").mkdir()
     code, out, err = run(capsys, "follow", "--log", tmp_path / "empty", "--for", "0")
-    assert (code, out, "no file kills-*.jsonl is there" in err) == (2, "", True)
+    assert (code, out, "contains no file kills-*.jsonl" in err) == (2, "", True)
 
 
 def test_the_log_of_a_folder_that_was_moved_aside_is_followed_from_its_first_record(tmp_path: Path) -> None:
@@ -140,8 +140,8 @@ def test_records_that_went_before_they_were_shown_are_said_to_be_missing(tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-A", "--log", "x"], "leave"), (["--for", "-1"], "whole number"), (["--for", "1e3"], "whole number"),
-        (["--for", "\u0663"], "whole number"),
+        (["-A", "--log", "x"], "give only one of the two"), (["--for", "-1"], "whole number"),
+        (["--for", "1e3"], "whole number"), (["--for", "\u0663"], "whole number"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_followed_is_wrong_use(words: list[str], said: str, tmp_path: Path, capsys: Any) -> None:
@@ -259,7 +259,7 @@ def test_a_node_that_cannot_be_reached_is_said_once_and_when_it_is_back(
         del nodes.broken["enforcer-gpu-2"]
 
     nodes.steps = [
-        ("gpu-2: its log cannot be followed", nothing), ("gpu-1 2", come_back),
+        ("gpu-2: cannot follow the log", nothing), ("gpu-1 2", come_back),
         ("gpu-2: the log of the enforcer pod is readable again", lambda: nodes.more("gpu-2")), ("gpu-2 3", nothing),
     ]  # fmt: skip
     code, _, err = run(capsys, "follow", "-A")
@@ -311,7 +311,11 @@ def test_an_api_server_that_goes_away_later_ends_nothing(
         away.clear()
         nodes.more("gpu-1")
 
-    nodes.steps = [("gpu-1 2", go), ("cannot be followed: the API server", come_back), ("gpu-1 3", nothing)]
+    nodes.steps = [
+        ("gpu-1 2", go),
+        ("cannot follow the log of the enforcer pod: the API server", come_back),
+        ("gpu-1 3", nothing),
+    ]
     assert run(capsys, "follow", "-A")[0] == 130
     away.set()
     assert run(capsys, "follow", "-A") == (1, "", "gpu-share: the API server does not answer\n")

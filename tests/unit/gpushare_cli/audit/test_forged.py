@@ -194,11 +194,11 @@ def test_a_pod_may_be_named_as_the_table_and_explain_name_it(
     ("words", "said"),
     [
         (["show", "--pod", "asr/tts-1", "-n", "ml"], "names another namespace than --namespace"),
-        (["show", "--kubeconfig", "x"], "--kubeconfig is about a cluster"),
-        (["export", "--context", "x"], "--context is about a cluster"),
-        (["follow", "--enforcer-namespace", "x", "--for", "0"], "--enforcer-namespace is about a cluster"),
-        (["verify", "--context", "x"], "--context is about a cluster"),
-        (["verify", "--anchor", "cluster", "--enforcer-namespace", "x"], "--enforcer-namespace is about a cluster"),
+        (["show", "--kubeconfig", "x"], "add -A or remove --kubeconfig"),
+        (["export", "--context", "x"], "add -A or remove --context"),
+        (["follow", "--enforcer-namespace", "x", "--for", "0"], "add -A or remove --enforcer-namespace"),
+        (["verify", "--context", "x"], "add -A or remove --context"),
+        (["verify", "--anchor", "cluster", "--enforcer-namespace", "x"], "add -A or remove --enforcer-namespace"),
     ],
 )
 def test_an_option_that_would_be_of_no_effect_is_refused(
@@ -206,14 +206,14 @@ def test_an_option_that_would_be_of_no_effect_is_refused(
 ) -> None:
     write(tmp_path)
     code, out, err = run(capsys, *words, "--state", tmp_path)
-    assert (code, out, said in err, "leave" in err) == (2, "", True, True), err
+    assert (code, out, said in err) == (2, "", True), err
 
 
 @pytest.mark.parametrize("pod", ["a/b/c", "/", "asr/"])
 def test_what_names_no_pod_is_refused(pod: str, tmp_path: Path, capsys: Any) -> None:
     write(tmp_path)
     code, _, err = run(capsys, "show", "--pod", pod, "--state", tmp_path)
-    assert (code, f"--pod '{pod}' is no [NAMESPACE/]POD; write it like" in err) == (2, True), err
+    assert (code, f"--pod '{pod}' is not [NAMESPACE/]POD; write" in err) == (2, True), err
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "-o", "json"], ["export"], ["export", "--format", "csv"]])
@@ -223,8 +223,8 @@ def test_a_hole_in_a_log_is_told_by_whatever_reads_it(words: list[str], tmp_path
     first, second, third, *_ = segments(tmp_path / "audit")
     second.unlink()
     code, _, err = run(capsys, *words, "--state", tmp_path)
-    which = f"records {int(second.stem[6:])} to {int(third.stem[6:]) - 1} are not there"
-    assert (code, err.count("not there"), which in err) == (1, 1, True), err
+    which = f"records {int(second.stem[6:])} to {int(third.stem[6:]) - 1} are missing"
+    assert (code, err.count("missing"), which in err) == (1, 1, True), err
     first.unlink()
     assert run(capsys, *words, "--state", tmp_path)[0] == 0, "the oldest go first, as settings say"
 
@@ -264,7 +264,7 @@ def test_an_anchor_is_compared_with_what_the_first_record_follows(tmp_path: Path
     for more in ([], ["--anchor", head_of(last)]):
         code, out, _ = run(capsys, "verify", "--state", tmp_path, "--anchor", false, *more)
         place = f"{segments(tmp_path / 'audit')[0].name}:1"
-        said = f"broken: {place}: record {first['seq'] - 1} is not the one the anchor names"
+        said = f"broken: {place}: record {first['seq'] - 1} has another hash than the anchor"
         assert (code, out.startswith(said)) == (1, True), out
     older = f"{first['seq'] - 2}:sha256:{'ab' * 32}"
     assert "older than the log" in run(capsys, "verify", "--state", tmp_path, "--anchor", older)[1]

@@ -1,6 +1,7 @@
 """The audit log seen from outside: anchors off the node, and the logs of all nodes from a workstation."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice, repeat
@@ -122,7 +123,7 @@ def test_events_of_others_are_no_anchors_and_events_that_may_not_be_read_are_tol
     assert run(capsys, "verify", "--state", tmp_path, "--anchor", "cluster")[0] == 0
     nodes.refuse_events = True
     code, _, err = run(capsys, "verify", "--state", tmp_path, "--anchor", "cluster")
-    assert (code, "Events may not be read" in err) == (0, True)
+    assert (code, "cannot read Events" in err) == (0, True)
 
 
 def test_what_the_cluster_saw_can_be_kept_and_held_against_logs_later(
@@ -165,7 +166,7 @@ def test_the_head_of_an_empty_log_fits_it_and_says_nothing_of_a_later_one(tmp_pa
     assert run(capsys, *verify[:-1], "0:sha256:" + "1" * 64)[0] == 1
     write(tmp_path)
     code, out, _ = run(capsys, *verify)
-    assert (code, "what stood before its first record; take a later one" in out) == (1, True)
+    assert (code, "give a later anchor" in out) == (1, True)
 
 
 @pytest.mark.parametrize("before", ["\ufeff", "# kept\r\n", ""])
@@ -190,7 +191,7 @@ def test_an_anchor_older_than_a_pruned_log_is_counted_and_not_held_against_it(tm
     verify = ("verify", "--state", tmp_path, "--anchor", heads[0])
     assert read(next(lines_of(segments(tmp_path / "audit")[0])))["seq"] > 1
     code, out, _ = run(capsys, *verify)
-    assert (code, "1 anchor is older than the log" in out, "what stood before its first record" in out) == (
+    assert (code, "1 anchor is older than the log" in out, "give a later anchor" in out) == (
         1,
         True,
         True,
@@ -226,8 +227,8 @@ def test_a_log_of_another_node_is_seen_also_where_there_is_no_anchor(
     one, other = nodes.states
     nodes.states[one], nodes.states[other] = nodes.states[other], nodes.states[one]
     code, out, _ = run(capsys, "verify", "-A")
-    said = "gpu-1: broken: " if anchored else "gpu-1: warning: the last record names node gpu-2: the log of another"
-    assert (code, said in out) == (1, True), out
+    said = "gpu-1: broken: .*" if anchored else "gpu-1: warning: .* node gpu-2: .* renamed"
+    assert (code, re.search(f"^{said}$", out, re.MULTILINE) is not None) == (1, True), out
 
 
 def test_a_node_that_cannot_be_read_is_named_and_the_others_are_read(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
@@ -257,7 +258,7 @@ def test_which_daemonset_is_ours_is_never_guessed(nodes: Nodes, capsys: Any) -> 
     assert (code, "gpu-share-system, tenant; choose one with --enforcer-namespace NAMESPACE" in err) == (2, True)
     nodes.daemonsets.clear()
     code, _, err = run(capsys, "show", "-A", "--enforcer-namespace", "x")
-    assert (code, "no DaemonSet gpu-share-enforcer in x" in err) == (1, True)
+    assert (code, "no DaemonSet gpu-share-enforcer exists in x" in err) == (1, True)
 
 
 def test_records_of_all_nodes_are_shown_with_their_nodes(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
@@ -276,17 +277,17 @@ def test_records_of_all_nodes_are_shown_with_their_nodes(nodes: Nodes, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "said"),
     [
-        ["show", "-A", "--log", "x"],
-        ["verify", "-A", "--node", "gpu-1"],
-        ["export", "-A", "--format", "raw"],
-        ["export", "--format", "raw", "--pod", "x"],
+        (["show", "-A", "--log", "x"], "give only one of the two"),
+        (["verify", "-A", "--node", "gpu-1"], "give only one of the two"),
+        (["export", "-A", "--format", "raw"], "remove the filters and -A"),
+        (["export", "--format", "raw", "--pod", "x"], "remove the filters and -A"),
     ],
 )
-def test_what_does_not_go_together_is_wrong_use(words: list[str], nodes: Nodes, capsys: Any) -> None:
+def test_what_does_not_go_together_is_wrong_use(words: list[str], said: str, nodes: Nodes, capsys: Any) -> None:
     code, _, err = run(capsys, *words)
-    assert (code, "leave" in err) == (2, True)
+    assert (code, said in err) == (2, True)
 
 
 @pytest.mark.parametrize("size", [1, 7, 4096, 100_000])
@@ -339,7 +340,7 @@ def test_a_node_that_never_ends_does_not_keep_the_others_from_us(
     assert (code, "gpu-1: ok: 6 records" in out) == (1, True)
     assert "broken" in out or "node liar: cannot read the audit log: reading did not finish within" in err
     code, out, err = run(capsys, "show", "-A", "--kind", "INTENT", "-o", "json")
-    assert (code, len(json.loads(out)), "node liar: its log could not be read" in err) == (1, 3, True)
+    assert (code, len(json.loads(out)), "node liar: cannot read the audit log" in err) == (1, 3, True)
 
 
 def test_a_hole_in_a_nodes_log_is_told_with_the_nodes_name(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
@@ -348,4 +349,4 @@ def test_a_hole_in_a_nodes_log_is_told_with_the_nodes_name(nodes: Nodes, tmp_pat
         nodes.add(node, tmp_path / node)
     segments(tmp_path / "gpu-8" / "audit")[1].unlink()
     code, _, err = run(capsys, "show", "-A")
-    assert (code, err.count("not there"), "node gpu-8: record" in err) == (1, 1, True), err
+    assert (code, err.count("missing"), "node gpu-8: record" in err) == (1, 1, True), err
