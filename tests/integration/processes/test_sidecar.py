@@ -63,7 +63,9 @@ def test_a_kill_is_told_to_the_pod_it_happened_to_and_to_no_other(tmp_path: Path
     wait_for(lambda: " Killed: " in greedy.said(), 10)
     assert alive(neighbour)
     said = [line.split(" ", 1)[1] for line in greedy.said().splitlines()[-2:]]
-    assert re.match(r"OverQuota: container model holds 9000 MiB of its 4096 MiB on GPU-\S+; .*kills its processes in", said[0])
+    assert re.match(
+        r"OverQuota: container model holds 9000 MiB of its 4096 MiB on GPU-\S+; .*kills its processes in", said[0]
+    )
     assert re.match(
         r"Killed: container model holds 9000 MiB of its 4096 MiB .*the enforcer killed 1 of its processes", said[1]
     )

@@ -54,7 +54,9 @@ def test_a_missing_right_is_named_with_the_role_that_has_it(error: ClusterError,
 
 def test_nobody_is_sent_for_the_right_to_run_commands_in_enforcers() -> None:
     said = sentence(refused("create", "pods/exec", 'in the namespace "gpu-share-system"'))
-    assert said.startswith("you may not create pods/exec in namespace gpu-share-system; this permission equals root access")
+    assert said.startswith(
+        "you may not create pods/exec in namespace gpu-share-system; this permission equals root access"
+    )
 
 
 def test_the_roles_that_are_named_are_the_charts() -> None:

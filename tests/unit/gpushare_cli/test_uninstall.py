@@ -96,7 +96,7 @@ def test_a_claim_that_was_never_allocated_is_said_to_be_and_how_to_get_rid_of_it
     api = Api(resourceclaims=[made, by_hand, claim("held", status=used)])
     assert uninstall.before(api, Time().clock(), ignore_claims=False) == 1  # type: ignore[arg-type] # it only lists
     assert api.deleted == []
-    _, _, holds, _, _, waits, *how = capsys.readouterr().out.splitlines()
+    _, _, holds, _, waits, *how = capsys.readouterr().out.splitlines()
     assert holds.endswith(": asr/held (of pod user)")
     assert "not allocated yet" in waits
     assert waits.endswith(": asr/mine (of no pod), asr/tts-0-x (of pod tts-0)")

@@ -97,7 +97,10 @@ def test_a_number_on_a_namespace_is_refused_with_what_to_write(inject: Run, key:
         (b"\x7fELF\x01\x00\x00", "NUL byte"),
         (b"\xff\xfe\x00", "not UTF-8"),
         ("apiVersion: v1\nkind: Pod\nkind: Pod\n", "document 1, line 3: the key 'kind' occurs twice"),
-        ("apiVersion: v1\nkind: Pod\nspec: {{ .Values.spec }}", "document 1, line 3: a key must be a string; .*helm template"),
+        (
+            "apiVersion: v1\nkind: Pod\nspec: {{ .Values.spec }}",
+            "document 1, line 3: a key must be a string; .*helm template",
+        ),
         ("apiVersion: v1\nkind: Pod\nspec:\n  x: 1e400", "document 1, line 4: 1e400 is not a JSON number"),
         ("apiVersion: v1\nkind: Pod\nspec:\n\tcontainers: []", "line 4: not YAML: .* never with tabs"),
         ("apiVersion: v1\nkind: Pod\nspec: !!binary aGk=", "document 1, line 3: 'aGk=' has the YAML tag !!binary"),

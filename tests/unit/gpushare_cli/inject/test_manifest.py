@@ -210,7 +210,7 @@ def test_aliases_that_multiply_are_refused_quickly() -> None:
 def test_bytes_that_are_no_text_are_refused_with_their_line() -> None:
     with pytest.raises(RequestError, match="line 2: byte 0xff is not UTF-8"):
         read(b"a: 1\n\xff\xfe")
-    with pytest.raises(RequestError, match="line 2: .*NUL byte"):
+    with pytest.raises(RequestError, match=r"line 2: .*NUL byte"):
         read(b"a: 1\n\0")
 
 
