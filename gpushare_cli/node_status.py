@@ -28,6 +28,7 @@ NEAR: Final = 0.9
 OK: Final = "ok"
 KILLED: Final = "killed"
 MAX_BYTES: Final = 64 * 1024 * 1024
+STALE_SECONDS: Final = 10.0
 """More has no status: that of a full node is less than one."""
 LAST_BYTES: Final = 1024 * 1024
 """So much of the audit log is looked at: the last several hundred records."""
@@ -225,6 +226,14 @@ def read(raw: Mapping[str, Any], ended: Mapping[str, str]) -> NodeStatus:
 def now() -> datetime:
     """Return the wall clock, in UTC."""
     return datetime.now(UTC)
+
+
+def stale(status: NodeStatus) -> str:
+    """Return a sentence when the status is older than a running enforcer lets it get; empty when it is fresh."""
+    age = status.age(now())
+    if age is None:
+        return "the status does not say when it was written"
+    return f"this is {age:.0f} s old: the enforcer does not run" if age > STALE_SECONDS else ""
 
 
 def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) -> GpuUse:

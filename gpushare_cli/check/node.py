@@ -21,7 +21,6 @@ from gpushare_cli.check import toolkit
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
 from gpushare_cli.options import STATE_DIRECTORY
 from gpushare_cli.terminal import counted
-from gpushare_cli.top.node import stale
 
 MakeResult = Callable[[str], CheckResult]
 CATEGORY: Final = "this machine"
@@ -135,7 +134,7 @@ def enforcer(state: Path, bad: MakeResult) -> CheckResult:
         found = node_status.load(state)
     except GpuShareError as error:
         return bad(error.message)
-    if stale(found):
+    if node_status.stale(found):
         return bad(f"it does not run: {state / NAME} is old")
     if found.problems:
         return bad("; ".join(found.problems))

@@ -26,10 +26,9 @@ from gpushare_cli.inject import command, files, rewrite
 from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Judge
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, pods
-from gpushare_cli.node_status import GpuUse, NodeStatus, Use
+from gpushare_cli.node_status import GpuUse, NodeStatus, Use, stale
 from gpushare_cli.options import STATE_DIRECTORY, add_cluster, pod_name
 from gpushare_cli.terminal import NOT_AVAILABLE, some, table
-from gpushare_cli.top.node import stale
 from webhook.mutation.podview import read_pod
 from webhook.mutation.resourceclaims import template_for
 

@@ -4,12 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from gpushare_cli import node_status
-from gpushare_cli.node_status import GpuUse, NodeStatus, Use
+from gpushare_cli.node_status import GpuUse, NodeStatus, Use, stale
 from gpushare_cli.terminal import NOT_AVAILABLE, cell
 from gpushare_cli.top.view import Grid, View
 
-STALE_SECONDS: Final = 10.0
 GPUS: Final = ("GPU", "MODEL", "MODE", "MEM-USED/LIMIT/TOTAL", "CLIENTS")
 CONTAINERS: Final = ("GPU", "NAMESPACE/POD", "CONTAINER", "PID", "MEM/QUOTA", "STATE")
 
@@ -35,14 +33,6 @@ def notices(status: NodeStatus, lead: str = "") -> Iterator[str]:
     yield from (f"{lead}problem: {problem}" for problem in status.problems)
     if not status.enforcing:
         yield f"{lead}enforcement is switched off: containers over their quota are warned only"
-
-
-def stale(status: NodeStatus) -> str:
-    """Return a sentence when the status is older than the enforcer would let it get; empty when it is fresh."""
-    age = status.age(node_status.now())
-    if age is None:
-        return "the status does not say when it was written"
-    return f"this is {age:.0f} s old: the enforcer does not run" if age > STALE_SECONDS else ""
 
 
 def by_index(gpu: GpuUse) -> tuple[float, str]:

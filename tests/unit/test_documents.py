@@ -207,16 +207,3 @@ def test_what_the_chart_installs_is_named_where_that_is_listed() -> None:
     objects = {(each["kind"], each["metadata"]["name"]) for each in manifests if each and each["kind"] in INSTALLED}
     assert {kind for kind, _ in objects} == INSTALLED
     assert {name for _, name in objects if f"`{name}`" not in section} == set()
-    policies = sum(kind == "ValidatingAdmissionPolicy" for kind, _ in objects)
-    assert f"{NUMBERS[policies]} ValidatingAdmissionPolicies" in section
-
-
-NUMBERS: Final = {
-    14: "fourteen",
-    15: "fifteen",
-    16: "sixteen",
-    17: "seventeen",
-    18: "eighteen",
-    19: "nineteen",
-    20: "twenty",
-}

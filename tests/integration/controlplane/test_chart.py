@@ -239,7 +239,7 @@ def test_uninstalling_is_refused_while_a_claim_is_there_and_else_leaves_nothing(
     with jobs_run(installed) as said:
         with pytest.raises(helm.HelmError, match="gpu-share-uninstall-before"):
             installed.helm("uninstall", "--timeout=60s")
-        assert "never allocated and wait for a GPU, which they may get at any moment: team/held" in said[-1]
+        assert "not allocated yet and may get a GPU at any moment: team/held" in said[-1]
         assert installed.cluster.get(CONFIGURATION), "refused before anything was changed"
         rollback = re.search(r"to keep the release instead: helm rollback gpu-share (\d+) --namespace ", said[-1])
         assert rollback, said[-1]

@@ -54,7 +54,9 @@ def test_a_missing_right_is_named_with_the_role_that_has_it(error: ClusterError,
 
 def test_nobody_is_sent_for_the_right_to_run_commands_in_enforcers() -> None:
     said = sentence(refused("create", "pods/exec", 'in the namespace "gpu-share-system"'))
-    assert said.startswith("you may not create pods/exec in namespace gpu-share-system; it is as good as root")
+    assert said.startswith(
+        "you may not create pods/exec in namespace gpu-share-system; this permission equals root access"
+    )
 
 
 def test_the_roles_that_are_named_are_the_charts() -> None:
@@ -68,7 +70,7 @@ def test_the_roles_that_are_named_are_the_charts() -> None:
     [
         (ClusterError("PATCH /x: the object has been modified; please apply your changes", 409), f"{AGAIN} (PATCH /x:"),
         (ClusterError('POST /x: pods "a" already exists', 409), 'POST /x: pods "a" already exists'),
-        (ClusterError("GET /x: Unauthorized", 401), "the API server does not accept who you are; log in again"),
+        (ClusterError("GET /x: Unauthorized", 401), "the API server does not accept your credentials; log in"),
         (ClusterError('PATCH /x: ValidatingAdmissionPolicy "p" denied: no', 403), "PATCH /x: Validating"),
         (ClusterError("GET /x: the API server does not answer", 0), "GET /x: the API server does not answer"),
         (GpuShareError("something else"), "something else"),

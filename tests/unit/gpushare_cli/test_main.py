@@ -68,6 +68,18 @@ def test_nothing_heavy_is_imported_before_the_verb_is_known() -> None:
         assert f"'{heavy}'" not in found
 
 
+def test_each_verb_is_importable_before_the_others() -> None:
+    code = """if True:
+        import importlib, sys
+        from gpushare_cli.main import VERBS
+        for verb in VERBS:
+            for name in [name for name in sys.modules if name.startswith("gpushare_cli.")]:
+                del sys.modules[name]
+            importlib.import_module(f"gpushare_cli.{verb}")
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_images_interpreter_which_drops_docstrings_gives_the_same_help() -> None:
     code = """if True:
         import contextlib

@@ -126,7 +126,7 @@ def test_a_dry_run_asks_for_the_right_and_changes_nothing(cluster: Any, capsys: 
     code, text = said(capsys, POD, "main", "3Gi", "--dry-run")
     assert code == 0
     assert "main: would go 4Gi -> 3Gi" in text
-    assert "nothing was changed" in text
+    assert "no change was requested" in text
     assert [query for _, _, query in api.patched] == [{"dryRun": "All"}]
 
 
@@ -155,7 +155,7 @@ def test_what_is_known_here_to_be_impossible_is_not_even_asked(
         (("a/b/c", "main", "3Gi"), "write POD or NAMESPACE/POD"),
         (("a/", "main", "3Gi"), "write POD or NAMESPACE/POD"),
         (("/b", "main", "3Gi"), "write POD or NAMESPACE/POD"),
-        (("a/b", "main", "3Gi", "-n", "c"), "leave one out"),
+        (("a/b", "main", "3Gi", "-n", "c"), "give only one of the two"),
         ((POD, "main"), "required: MEMORY"),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_pod_is_named_as_elsewhere(
     ("refused", "words"),
     [
         (("pods",), "you may not read pod running"),
-        (("resourceclaims",), "you may not read claims in namespace explained-1; ask a cluster operator"),
+        (("resourceclaims",), "you may not read ResourceClaims in namespace explained-1; ask a cluster operator"),
         (("patch",), "you may not change quotas in namespace explained-1; ask a cluster operator for the ClusterRole"),
     ],
 )
@@ -199,9 +199,9 @@ def test_pods_that_do_not_run_or_have_no_share_are_refused(cluster: Any, capsys:
     assert "no pod other in namespace explained-1" in said(capsys, "other", "main", "3Gi")[1]
     (claim,) = content["claims"].values()
     claim["status"]["devices"][0]["data"]["podUid"] = "of-another"
-    assert "has no share of a GPU that a node has prepared" in said(capsys, POD, "main", "3Gi")[1]
+    assert "has no prepared share" in said(capsys, POD, "main", "3Gi")[1]
     content["claims"] = {}
-    assert "has no share of a GPU that a node has prepared" in said(capsys, POD, "main", "3Gi")[1]
+    assert "has no prepared share" in said(capsys, POD, "main", "3Gi")[1]
     content["pod"]["status"]["phase"] = "Pending"
     assert "is not running (phase Pending)" in said(capsys, POD, "main", "3Gi")[1]
     content["pod"]["metadata"]["deletionTimestamp"] = "2026"
@@ -215,4 +215,4 @@ def test_an_enforcer_that_does_not_answer_is_waited_for_no_longer_than_told(
     cluster(Answering(load("running"), enforcer=False))
     code, text = said(capsys, POD, "main", "3Gi", "--timeout", "0.05")
     assert code == 1
-    assert "the enforcer of node explained has not answered within 0.05 s; what was asked stays on the pod" in text
+    assert "the enforcer of node explained has not answered within 0.05 s; the resize request stays on the pod" in text

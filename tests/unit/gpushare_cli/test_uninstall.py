@@ -72,8 +72,8 @@ def test_while_a_claim_is_there_it_waits_then_refuses_and_changes_nothing(capsys
     out = capsys.readouterr().out
     assert out.count("waiting") == 1
     assert "uninstall refused; nothing was changed\n" in out
-    assert "their pods could not end: asr/tts-0-x (of no pod)\n" in out
-    assert "never allocated" not in out
+    assert "cannot terminate without the enforcer: asr/tts-0-x (of no pod)\n" in out
+    assert "not allocated" not in out
     assert "other" not in out
 
 
@@ -98,9 +98,9 @@ def test_a_claim_that_was_never_allocated_is_said_to_be_and_how_to_get_rid_of_it
     assert api.deleted == []
     _, _, holds, _, waits, *how = capsys.readouterr().out.splitlines()
     assert holds.endswith(": asr/held (of pod user)")
-    assert "never allocated and wait for a GPU" in waits
+    assert "not allocated yet" in waits
     assert waits.endswith(": asr/mine (of no pod), asr/tts-0-x (of pod tts-0)")
-    assert "delete the pods they are of" in how[0]
+    assert "delete their pods" in how[0]
     assert "kubectl --namespace NAMESPACE delete resourceclaim NAME" in how[1]
 
 
@@ -132,7 +132,9 @@ def test_claims_are_ignored_when_told_to_and_named(capsys: pytest.CaptureFixture
     api, time = Api(resourceclaims=[claim(f"c{n}") for n in range(7)]), Time()
     assert uninstall.before(api, time.clock(), ignore_claims=True) == 0  # type: ignore[arg-type]
     assert (api.deleted, time.now) == ([CONFIGURATION], 0)
-    assert "asr/c4 (of no pod) and 2 more hold shares" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "still hold shares: asr/c0 (of no pod)" in out
+    assert "asr/c4 (of no pod) and 2 more" in out
 
 
 def test_afterwards_goes_what_the_programs_made_and_nothing_else() -> None:
@@ -155,7 +157,7 @@ def test_enforcers_are_waited_for_and_an_obstinate_one_is_named(capsys: pytest.C
     api = Api(pods=[item("gpu-share-enforcer-x")], resourceslices=[item("n1")])
     assert uninstall.after(api, "asr", time.clock()) == 1  # type: ignore[arg-type]
     assert "resourceslices/n1" in api.deleted[0]
-    assert "gpu-share-enforcer-x did not end" in capsys.readouterr().out
+    assert "gpu-share-enforcer-x did not terminate" in capsys.readouterr().out
 
 
 def test_what_is_gone_already_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,4 +221,4 @@ def test_nothing_goes_while_the_enforcer_is_there(
     with lock.acquire_lock(tmp_path / "state"):
         assert cli.main(on_node) == 1
     assert left(tmp_path) == before | {"state/lock"}
-    assert "held by another enforcer" in capsys.readouterr().out
+    assert "another enforcer" in capsys.readouterr().out

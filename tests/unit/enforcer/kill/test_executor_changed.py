@@ -56,7 +56,7 @@ def test_a_policy_that_only_warns_by_now_ends_nobody(tmp_path: Path, mode: OnExc
     at_look(world, 2, lambda: now_is(world, None))
     result = world.run(about=quota(on_exceed=mode))
     assert (result.reason, world.signals(), world.kinds()) == (Reason.NOT_ENFORCING, [], ["INTENT", "ABORTED"])
-    assert "not to be ended any more" in world.notices[-1].note
+    assert "cancelled the kill" in world.notices[-1].note
 
 
 def test_a_quota_that_was_raised_before_the_intent_leaves_no_record(tmp_path: Path) -> None:

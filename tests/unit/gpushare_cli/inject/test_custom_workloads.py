@@ -41,7 +41,7 @@ def test_the_pods_of_such_an_object_are_rewritten_later(inject: Run, version: st
     assert (code, out) == (0, source)
     assert len(err.splitlines()) == 1
     assert err.startswith(f"{kind} team/x: ")
-    assert "when they are created" in err
+    assert "rewrites its pods at creation" in err
 
 
 def test_each_of_them_is_named_also_beside_a_deployment(inject: Run) -> None:
@@ -49,7 +49,7 @@ def test_each_of_them_is_named_also_beside_a_deployment(inject: Run) -> None:
     code, out, err = inject("---\n".join([text(wrapped("Deployment", pod())), *map(yaml.safe_dump, several)]))
     assert code == 0
     assert out.count("resourceClaimTemplateName") == 1
-    assert [line.split(" ")[0] for line in err.splitlines() if "when they are created" in line] == [
+    assert [line.split(" ")[0] for line in err.splitlines() if "rewrites its pods at creation" in line] == [
         kind for _, kind in SPECS
     ]
 
@@ -63,7 +63,7 @@ def test_annotations_of_the_object_itself_count_where_its_pods_inherit_them() ->
     own = {"annotations": {MEMORY: "4Gi"}}
     (inherited,) = notes(made("serving.kserve.io/v1beta1", "InferenceService", {}, **own))
     (misplaced,) = notes(made("ray.io/v1", "RayCluster", {}, **own))
-    assert "when they are created" in inherited
+    assert "rewrites its pods at creation" in inherited
     assert "pod template" in misplaced
 
 

@@ -101,17 +101,17 @@ def test_lines_are_counted_from_the_start_of_the_stream() -> None:
         ("a: 1\n---\na:\n\t- b", "line 4: not YAML: .* never with tabs"),
         ("a: {{ .Values.x }} y", "line 1: not YAML: .*helm template"),
         ("a: {{ .Values.x }}", "helm template"),
-        ("a: 1\na: 2", "the key 'a' stands twice"),
-        ('{"a": 1, "a": 2}', "line 1: the key 'a' stands twice"),
+        ("a: 1\na: 2", "the key 'a' occurs twice"),
+        ('{"a": 1, "a": 2}', "line 1: the key 'a' occurs twice"),
         ('{"a": NaN}', "line 1: NaN is not JSON"),
-        ('{"a": 1e400}', "line 1: 1e400 is a number JSON does not have"),
+        ('{"a": 1e400}', "line 1: 1e400 is not a JSON number"),
         ('{"a": %s}' % ("9" * 5000), "line 1: the number has 5000 digits"),
-        ('{"a":\n"\\ud800"}', "line 1: half of a surrogate pair"),
-        ("a: 1\nb: 1e400", "1e400 is a number JSON does not have"),
+        ('{"a":\n"\\ud800"}', "line 1: .*unpaired surrogate"),
+        ("a: 1\nb: 1e400", "1e400 is not a JSON number"),
         ("a: 1\nb: " + "9" * 5000, "the number has 5000 digits"),
-        ('{"a": 1}\nnonsense', "line 2: what follows"),
+        ('{"a": 1}\nnonsense', "line 2: .*neither JSON nor"),
         ("a: &a [*a]", "an alias refers to a value that contains the alias; remove the alias"),
-        ("a: .nan", ".nan is a number JSON does not have"),
+        ("a: .nan", ".nan is not a JSON number"),
         (
             "a: !!binary aGk=",
             "'aGk=' has the YAML tag !!binary, which JSON does not support; put it in quotes, without a tag",
@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_refused_with_its_line(text: str, says: str) -> N
         ("!!set {a}", "a mapping has the YAML tag !!set, which JSON does not support; remove the tag"),
         ("!!omap [a: 1]", "a list has the YAML tag !!omap"),
         ("!!pairs [a: 1]", "a list has the YAML tag !!pairs"),
-        ("1e400", "1e400 is a number JSON does not have"),
+        ("1e400", "1e400 is not a JSON number"),
     ],
 )
 @pytest.mark.parametrize("place", ["a: 1\nb: {}", "a: 1\nb: [{{c: {}}}]", "a: 1\nb: &x {{c: {}}}\nd: {{<<: *x}}"])
@@ -203,14 +203,14 @@ def test_merges_that_multiply_are_looked_through_once() -> None:
 
 def test_aliases_that_multiply_are_refused_quickly() -> None:
     bomb = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
-    with pytest.raises(RequestError, match="values after expanding its aliases"):
+    with pytest.raises(RequestError, match="more than 1,000,000 values"):
         loaded(bomb)
 
 
 def test_bytes_that_are_no_text_are_refused_with_their_line() -> None:
     with pytest.raises(RequestError, match="line 2: byte 0xff is not UTF-8"):
         read(b"a: 1\n\xff\xfe")
-    with pytest.raises(RequestError, match="line 2: a NUL byte"):
+    with pytest.raises(RequestError, match=r"line 2: .*NUL byte"):
         read(b"a: 1\n\0")
 
 
