@@ -105,11 +105,11 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
             raw, _ = listener.accept()
         except OSError:
             return
-        raw.settimeout(0.0)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self._connections) >= MAX_CONNECTIONS:
             self._make_room()
         try:
+            raw.settimeout(0.0)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = Connection(raw, self.cfg.ssl_context(self.cfg, None), self._budget)
         except OSError as error:
             self.log.debug("connection failed: %s", error)
