@@ -239,7 +239,7 @@ def test_a_quota_is_changed_while_its_container_runs(machine: Machine, capsys: p
     code, said = resize("3500Mi", who=TENANT)
     assert (code, "ask a cluster operator for the ClusterRole gpu-share-resize" in said) == (1, True)
     code, said = resize("5Gi")
-    assert (code, "the pod has 4Gi of that GPU" in said) == (1, True)
+    assert (code, "the pod has 4Gi of the GPU" in said) == (1, True)
     code, said = resize("3500Mi")
     assert (code, f"{namespace}/elastic main: 4Gi -> 3500Mi (reserved 4Gi)" in said) == (0, True)
     bed.until("it is judged by the new quota", lambda: machine.quotas()["elastic"]["memoryMib"] == 3500)

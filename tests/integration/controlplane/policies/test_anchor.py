@@ -80,7 +80,7 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
         after = AnchorPublisher(enforcer, NODE, shorter, PressingRecords(), NodeEventRecorder(enforcer, NODE, writer))
         after.turn()
         writer.run_once()
-        assert "the audit log of this node has no such record" in str(after.problem)
+        assert "the audit log of this node has no such record" in str(after.lost)
     events, _ = reader.list(path(EVENTS_V1, "events", namespace="default"))
     assert Reason.AUDIT_RECORD_LOST in {each["reason"] for each in events if each["regarding"].get("name") == NODE}
     assert publisher.publish(resource_slices(NODE, ()))

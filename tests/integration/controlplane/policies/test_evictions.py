@@ -11,7 +11,7 @@ from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
 from tests.integration.controlplane import objects
-from tests.integration.controlplane.policies.world import ENFORCER, NODE_NAME, Acting, World, refusal
+from tests.integration.controlplane.policies.world import ENFORCER, NODE_NAME, Acting, World, refusal, until
 from tests.unit.enforcer.made import quota
 
 pytestmark = pytest.mark.controlplane
@@ -38,7 +38,12 @@ def created(world: World, namespace: str, name: str, node: str, *, claim: str = 
         "metadata": {"name": name, "labels": {"app": name}},
         "spec": {"nodeName": node, "containers": [{"name": "main", "image": "pause"}], **claims},
     }
-    return world.cluster.create(world.pods(namespace=namespace), pod)
+    made = world.cluster.create(world.pods(namespace=namespace), pod)
+    stranger, where = Acting.as_user(world.plane, ENFORCER, {NODE_NAME: "no-node"}), world.pods(name, namespace)
+    trial = eviction(name) | {"deleteOptions": {"dryRun": ["All"]}}
+    # The policy evaluates the pods in the API server's cache, which learns of a pod a moment after its creation.
+    until("the policy knows the pod", lambda: refusal(lambda: stranger.create(f"{where}/eviction", trial)) != "")
+    return made
 
 
 def gone(world: World, namespace: str, name: str) -> bool:
