@@ -307,5 +307,6 @@ def _run(place: Place, pod: Object, said: list[str]) -> None:
     except AssertionError:
         phase = "Failed"
     said.append(log.read_text())
+    print(said[-1])
     where = path(CORE_V1, "pods", pod["metadata"]["name"], SYSTEM) + "/status"
     place.cluster.patch(where, {"status": {"phase": phase}})
