@@ -213,7 +213,10 @@ def _unfit(leaf: Leaf, current: Authority | None, wanted: DesiredCertificates) -
         (current is None or leaf.issuer != current.fingerprint, "is not signed by the current CA"),
         (leaf.names != wanted.names, f"is for {_listed(leaf.names)}, not for {_listed(wanted.names)}"),
         (current is not None and leaf.ends > current.ends, "expires after its CA"),
-        (leaf.ends - leaf.begins > timedelta(days=wanted.leaf_days), f"is valid for more than {wanted.leaf_days} days"),
+        (
+            leaf.ends - leaf.begins > timedelta(days=wanted.leaf_days),
+            f"has a lifetime of more than {wanted.leaf_days} days",
+        ),
     )
     return next((text for failed, text in checks if failed), "")
 

@@ -75,9 +75,11 @@ def parse_tolerance(value: object) -> int:
 def parse_paths(value: object) -> tuple[str, ...]:
     """Read absolute host paths that tenants may mount."""
     paths = _words(value)
+    if len(paths) > MAX_PATHS:
+        raise QuantityError(f"the list has {len(paths)} paths, more than the maximum of {MAX_PATHS}; remove some")
     for path in paths:
-        if not path.startswith("/") or len(paths) > MAX_PATHS:
-            raise QuantityError(f"{quoted(path)}: write at most {MAX_PATHS} absolute paths, such as /data,/scratch")
+        if not path.startswith("/"):
+            raise QuantityError(f"{quoted(path)} is not an absolute path; write paths such as /data,/scratch")
         if overlaps(normal(path), OF_EVERY_NODE):
             raise QuantityError(f"{quoted(path)} contains files of node services; remove it from the list")
     return tuple(normal(path) for path in paths)

@@ -272,7 +272,7 @@ TABLE: Final = (
     Framework(
         name="RAPIDS (cudf.pandas)",
         default="Takes a pool of managed memory, which neither MPS nor NVML counts for a process.",
-        advice="Nothing. In your own RMM pools, percentages are of the free memory.",
+        advice="No setting is needed. Give the size of an RMM pool of your own in bytes, not as a percentage.",
         line="python -m cudf.pandas",
         rules=(Rule(when="with `CUDF_PANDAS_RMM_MODE`", size=_cudf, capped=False),),
         settings=(CUDF_MODE,),

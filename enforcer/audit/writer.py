@@ -218,8 +218,12 @@ class AuditWriter:
 
 
 def open_or_warn(audit_log: AuditWriter) -> None:
-    """Open the audit log. While it cannot be written nobody is killed, but everything is still watched."""
+    """Open the audit log. While it cannot be written no process is killed, but all GPUs are sampled."""
     try:
         audit_log.open()
     except RecordError as error:
-        log.critical("nobody will be killed until it can", reason=str(error.reason), error=error.message)
+        log.critical(
+            "the audit log cannot be opened; the enforcer kills no process until it can write the log",
+            reason=str(error.reason),
+            error=error.message,
+        )

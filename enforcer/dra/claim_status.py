@@ -129,7 +129,7 @@ def _answers(claim: PreparedClaim, granted: AllocatedDevice) -> Object:
 
 def _sentence(claim: PreparedClaim, granted: AllocatedDevice) -> str:
     if granted.gpu is None:
-        return "status directory of the pod"
+        return "this device gives the pod its status directory, no GPU"
     limits = [each for each in claim.limits if each.request == granted.request]
     names = ", ".join(each.container for each in limits) or "no container"
     said = f"{granted.memory_mib} MiB of {granted.gpu} for {names}"

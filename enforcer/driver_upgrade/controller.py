@@ -105,15 +105,15 @@ class DriverUpgradeController:
     def problems(self) -> Iterator[str]:
         """Say what keeps the GPUs from being released, or that they are."""
         if self._parts.upgrade.draining:
-            yield f"the GPU driver is upgraded: {self._waits or 'NVML is closed'}"
+            yield f"a driver upgrade waits: {self._waits}" if self._waits else "NVML is closed for a driver upgrade"
             yield from self._parts.evictor.problems()
 
     def _missing(self) -> str | None:
         """Return what has to go before NVML is closed; ``None`` if nothing has to."""
         if self._parts.checkpoint.latest or self._parts.claims.gpus() != frozenset():
-            return "pods that share its GPUs have not gone yet"
+            return "pods that share GPUs of this node still run"
         if self._parts.mps is not None and not self._parts.mps.ended:
-            return "MPS daemons have not ended yet"
+            return "MPS daemons of this node still run"
         return None
 
 

@@ -319,7 +319,7 @@ def _compared(source: Source, known: Sequence[Anchor]) -> VerifyFinding:
     return log_reader.verified(source, certain, hints)
 
 
-_HOLD: Final = ("holds", "hold")
+_HOLD: Final = ("is intact", "are intact")
 
 
 def _say(finding: VerifyFinding, *, asked: bool) -> int:

@@ -117,7 +117,8 @@ def _of_enforcer(folders: Folders, bad: MakeResult) -> list[Checker]:
             category=CATEGORY,
             description="kubelet plugin sockets",
             ask=lambda: sockets(folders.kubelet, bad),
-            hint="the enforcer makes them; a kubelet whose root is elsewhere needs --kubelet-root, there and here",
+            hint="the enforcer creates them; if the kubelet's root is not /var/lib/kubelet, give --kubelet-root to the "
+            "enforcer and to this command",
         ),
         Checker(
             category=CATEGORY,

@@ -85,7 +85,9 @@ def status_of(api: KubeClient, pod: EnforcerPod) -> NodeAnswer:
     except (ValueError, RecursionError):
         raw = None
     if not isinstance(raw, dict):
-        return NodeAnswer(node=pod.node, problem=problem or "its answer cannot be read")
+        return NodeAnswer(
+            node=pod.node, problem=problem or "the enforcer's answer is not a JSON object; read the log of its pod"
+        )
     return NodeAnswer(node=pod.node, status=node_status.read(raw, {}), problem=problem)
 
 

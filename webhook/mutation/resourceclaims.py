@@ -263,7 +263,8 @@ def _way_out(group: ShareRequest, most_mib: int | None) -> str:
     """What to do beside asking for less: several GPUs where that helps, else why it does not."""
     apart = _most(_requests(replace(group, same_gpu=False)), same_gpu=False)
     if apart.compute > WHOLE_GPU_PERCENT or (most_mib is not None and apart.memory_mib > most_mib):
-        return f"; plain init containers use the GPU of {_shared_request(group.shares)}, beside what runs there"
+        where = f"init containers without restartPolicy: Always use the GPU of {_shared_request(group.shares)}"
+        return f'; {contract.SAME_GPU}: "false" does not help: {where}'
     return f', or let them use several GPUs with {contract.SAME_GPU}: "false"'
 
 
