@@ -60,6 +60,7 @@ class UsageSampler:
         self.latest: tuple[GpuSnapshot, ...] = ()
         """What was seen last."""
         self.problem: str | None = None
+        self._list_error = ""
         """Why the GPUs cannot be counted, where they never could; ``None`` where they could."""
 
     def look(self) -> tuple[GpuSnapshot, ...]:
@@ -98,12 +99,14 @@ class UsageSampler:
         before = self._gpus
         try:
             self._gpus = merge_gpu_lists(before, self._reader.gpus())
-            self.problem = None
+            self.problem, self._list_error = None, ""
         except NvmlError as error:
             if not before:
                 self.problem = f"the enforcer cannot list the GPUs of this node: {error.message}"
                 raise
-            log.warning("GPU list not refreshed", reason=str(error.reason), error=error.message)
+            if error.message != self._list_error:  # it may last for minutes, at several samples a second
+                log.warning("GPU list not refreshed", reason=str(error.reason), error=error.message)
+            self._list_error = error.message
         if [gpu.uuid for gpu in before] != [gpu.uuid for gpu in self._gpus]:
             for event in self._changed:
                 event.set()
