@@ -100,4 +100,4 @@ def the_record_holds(stage: Stage) -> None:
     copy, line = enforcing.edited_copy(stage.node, stage.folder / "copy")
     code, said = enforcing.verify(copy)
     stage.need(code == 1 and f":{line}:" in said, f"an edit of line {line} was not noticed: {said}")
-    stage.observed(f"with one digit changed in line {line} of a copy: {said.splitlines()[0]}")
+    stage.observed(f"a digit of line {line} of a copy changed: {said.splitlines()[0]}")
