@@ -69,7 +69,7 @@ def test_by_turns_a_tenant_over_its_quota_is_ended_and_its_neighbour_is_not(mach
 class Claims(HeldClaims):
     """Claims on the GPUs that a test says."""
 
-    def gpus(self) -> frozenset[str]:  # type: ignore[override]
+    def gpus(self) -> frozenset[str]:  # type: ignore[override] # answers for the test
         return frozenset(self.held or ())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.audit.log import AuditLog, segments
-from enforcer.audit.record import Kind
+from enforcer.audit.record import ChainHead, Kind
 from enforcer.resourceslices.audit_head_publisher import AnchorPublisher, PressingRecords
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
@@ -15,7 +15,7 @@ from enforcer.status.api_writer import ApiWriter
 from enforcer.status.events import NodeEventRecorder, event_of
 from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError
-from gpushare.kube_client import EVENTS_V1, path
+from gpushare.kube_client import EVENTS_V1, KubeClient, path
 from gpushare.reasons import Reason
 from gpushare_cli.audit import anchors, log_reader
 from gpushare_cli.audit.anchors import Anchor as Seen
@@ -60,12 +60,7 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
             assert log.head.seq == grown
         assert offered(taken=2048), "and an offer that changes keeps it"
         head = log.head
-    notice = UserMessage(
-        quota=quota(namespace=world.namespace), reason=Reason.KILLED, note=f"ended; audit log {head}", action="Kill"
-    )
-    enforcer.create(
-        path(EVENTS_V1, "events", namespace=notice.quota.namespace), event_of(NODE, notice, datetime.now(UTC))
-    )
+    kill_event(enforcer, world, head)
     found, told = seen_by(reader)
     assert ([each.head for each in found], told) == ([head, head], [])
     assert sorted(each.source.split()[0] for each in found) == ["Event", "ResourceSlice"]
@@ -86,6 +81,12 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
     assert publisher.publish(resource_slices(NODE, ()))
     assert [each.head for each in anchors_of_slices(seen_by(reader)[0])] == [head], "an empty slice keeps it"
     SlicePublisher(reader, NODE).withdraw()
+
+
+def kill_event(enforcer: KubeClient, world: World, head: ChainHead) -> None:
+    about = quota(namespace=world.namespace)
+    notice = UserMessage(quota=about, reason=Reason.KILLED, note=f"ended; audit log {head}", action="Kill")
+    enforcer.create(path(EVENTS_V1, "events", namespace=about.namespace), event_of(NODE, notice, datetime.now(UTC)))
 
 
 def anchors_of_slices(seen: list[Seen]) -> list[Seen]:

@@ -336,14 +336,14 @@ def test_what_is_told_of_a_claim_is_told_while_nobody_else_changes_it(world: Wor
     class Publisher:
         def publish(self, claim: PreparedClaim) -> None:
             other = threading.Thread(target=world.driver.alter, args=(claim.uid, lambda known: known))
-            world.driver._publisher = Published([])  # type: ignore[assignment]
+            world.driver._publisher = Published([])  # type: ignore[assignment] # a stand-in
             other.start()
             other.join(0.2)
             held.append(other.is_alive())
 
     ref = world.tenant("tts")
     for change in (lambda: world.driver.prepare(ref), lambda: world.driver.alter(ref.uid, lambda known: known)):
-        world.driver._publisher = Publisher()  # type: ignore[assignment]
+        world.driver._publisher = Publisher()  # type: ignore[assignment] # a stand-in
         change()
     assert held == [True, True]
 

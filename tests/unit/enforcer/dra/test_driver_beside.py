@@ -126,6 +126,7 @@ class Living:
 
 
 def forgotten(world: World, pods: Collection[str] | None, living: Collection[str] = ()) -> StaleClaimCleaner:
+    # Stand-ins take the place of the declared types.
     return StaleClaimCleaner(world.api, world.store, world.driver, Pods(pods), Living(living))  # type: ignore[arg-type]
 
 
@@ -172,6 +173,7 @@ def strays(world: World, pods: Collection[str] | None = ()) -> OrphanCleaner:
             found = [each for where, each in world.api.objects.items() if "/pods/" in where]
             return frozenset((each["metadata"]["namespace"], name) for each in found for name in claim_names(each))
 
+    # Stand-ins take the place of the declared types.
     return OrphanCleaner(world.api, world.store, world.files, world.driver, Shown(pods))  # type: ignore[arg-type]
 
 

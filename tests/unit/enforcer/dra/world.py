@@ -76,14 +76,14 @@ class World:
         self.files = CdiFileStore(self.cdi, self.run, lambda gpu: f"/mps/{gpu}/pipe", shared_memory=memory)
         self.setup = self.config()
         self.driver = Driver(self.setup, self.files)
-        self.driver._publisher = Published(self.published)  # type: ignore[assignment]
+        self.driver._publisher = Published(self.published)  # type: ignore[assignment] # a stand-in
         self.driver.recover()
 
     def config(self) -> DraPluginConfig:
         """What a driver on this node is made of."""
         return DraPluginConfig(
             node=NODE, state=self.state, run=self.run, kubelet_root=self.folder / "kubelet", cdi_root=self.cdi,
-            policy=InventoryPolicy(), cluster=self.api,  # type: ignore[arg-type]
+            policy=InventoryPolicy(), cluster=self.api,  # type: ignore[arg-type] # a stand-in
             writer=ApiWriter(), store=self.store, watch=UsageSampler(self.reader, self.pods), attributor=self.pods,
             metrics=Metrics(), modes=self.modes, modes_changed=Wake(), mps=self.mps,
             limiter=limits(lambda: self.backends), checkpoint=Checkpoint(self.state), sink=Messages(self.told),

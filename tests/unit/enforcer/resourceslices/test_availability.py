@@ -69,6 +69,7 @@ def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def contests(node: Node, reporter: Reporter, changed: threading.Event | None = None) -> ContentionMonitor:
+    # Stand-ins take the place of the declared types.
     return ContentionMonitor(node, "gpu-7", node.allocatable, reporter, changed or threading.Event())  # type: ignore[arg-type]
 
 
@@ -288,7 +289,7 @@ def test_news_reach_the_node_as_events_and_a_deaf_api_server_is_no_harm(monkeypa
 
     monkeypatch.setattr("enforcer.status.api_writer.RETRY_SECONDS", 0.0)
     writer = ApiWriter()
-    reporter = NodeEventRecorder(Events(), "gpu-7.example.org", writer)  # type: ignore[arg-type]
+    reporter = NodeEventRecorder(Events(), "gpu-7.example.org", writer)  # type: ignore[arg-type] # a stand-in
     for _ in range(2):
         reporter.report(NodeEvent(Reason.CONTENDED, "note"))
     assert posted == [], "nobody waits for the API server"

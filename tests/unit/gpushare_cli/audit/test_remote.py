@@ -250,7 +250,7 @@ def test_a_node_that_cannot_be_read_is_named_and_the_others_are_read(nodes: Node
 
 def test_pods_that_only_bear_the_labels_are_no_enforcers(nodes: Nodes, tmp_path: Path) -> None:
     nodes.add("gpu-1", tmp_path, owner="a tenant's set")
-    assert enforcer_pods.find_enforcers(nodes) == []  # type: ignore[arg-type]
+    assert enforcer_pods.find_enforcers(nodes) == []  # type: ignore[arg-type] # a stand-in
 
 
 def test_which_daemonset_is_ours_is_never_guessed(nodes: Nodes, capsys: Any) -> None:

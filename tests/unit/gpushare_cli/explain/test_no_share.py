@@ -70,7 +70,7 @@ def test_the_release_is_where_the_webhook_configuration_says() -> None:
     configuration = {"metadata": {"name": "gpu-share"}, "webhooks": [service]}
     content = load("killed")
     content["claims"]["gpu-share"] = configuration
-    found = recorded(Api(content), "explained-1", "killed")  # type: ignore[arg-type]
+    found = recorded(Api(content), "explained-1", "killed")  # type: ignore[arg-type] # a stand-in
     assert found.release == "gpus"
 
 
