@@ -24,6 +24,8 @@ from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.terminal import some
 
 LOOK_SECONDS: Final = 2.0
+POLICY_SECONDS: Final = 20.0
+"""Seconds after which a deleted policy has to be out of the API server's cache."""
 CLAIM_SECONDS: Final = LOOK_SECONDS
 """A claim goes within a second of its pod. Helm shows nothing while this waits."""
 SHOWN: Final = 5
@@ -173,7 +175,7 @@ def after(api: KubeClient, namespace: str, clock: Clock) -> int:
         "Secrets": [path(CORE_V1, "secrets", name, namespace) for name in SECRETS],
     }
     for what, places in counts.items():
-        print(f"{what} removed: {sum(_delete(api, each) for each in places)}")
+        print(f"{what} removed: {sum(_delete_unprotected(api, each, clock) for each in places)}")
     if left:
         print(f"{_named(left)} did not terminate; remove their ResourceSlices and files by hand")
     return NOT_FINE if left else FINE
@@ -317,3 +319,15 @@ def _named(names: Sequence[object]) -> str:
 
 def _place(item: Object) -> str:
     return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+
+
+def _delete_unprotected(api: KubeClient, where: str, clock: Clock) -> bool:
+    """Delete an object that a policy protected: the API server applies a deleted policy for a moment yet."""
+    ends = clock.now() + POLICY_SECONDS
+    while True:
+        try:
+            return _delete(api, where)
+        except ClusterError as error:
+            if "ValidatingAdmissionPolicy" not in error.message or clock.now() >= ends:
+                raise
+        clock.sleep(LOOK_SECONDS)

@@ -179,6 +179,28 @@ def test_nodes_are_waited_for_until_each_is_clean() -> None:
     assert uninstall.after(Api(cleaner=[cleaner(1, 1)]), "asr", time.clock()) == 1  # type: ignore[arg-type]
 
 
+class Protected(Api):
+    """Each deletion is refused at first, by a policy that was deleted a moment ago."""
+
+    def __init__(self, refusals: int) -> None:
+        super().__init__()
+        self.refusals = refusals
+
+    def delete(self, where: str) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise ClusterError("ValidatingAdmissionPolicy 'gpu-share-templates' denied request", 403)
+        super().delete(where)
+
+
+def test_a_policy_that_is_deleted_already_is_waited_for_but_not_for_ever() -> None:
+    time, api = Time(), Protected(3)
+    assert uninstall.after(api, "asr", time.clock()) == 0  # type: ignore[arg-type] # a stand-in
+    assert (len(api.deleted), time.now) == (len(uninstall.SECRETS), 6)
+    with pytest.raises(ClusterError):
+        uninstall.after(Protected(100), "asr", Time().clock())  # type: ignore[arg-type] # a stand-in
+
+
 @pytest.fixture
 def on_node(tmp_path: Path) -> list[str]:
     """A node on which an enforcer was, and something of others; returns the arguments that say where."""
