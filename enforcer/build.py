@@ -108,7 +108,7 @@ class Node:
     mps_due: Wake
     """Set when MPS daemons may have to be started or ended."""
     slices_due: Wake
-    """Set when the slices have to be made anew."""
+    """Set when ResourceSlices have to be published again."""
 
 
 @dataclass(frozen=True, slots=True)

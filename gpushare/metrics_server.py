@@ -60,7 +60,7 @@ def pages(registry: CollectorRegistry, not_ready: Callable[[], str | None]) -> P
 
     Adds ``gpu_share_build_info`` to the metrics. The time at which each counter began would double its series.
     """
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no annotation for it
+    disable_created_metrics()  # type: ignore[no-untyped-call] # the library has no annotation for it
     build = Gauge(
         "gpu_share_build_info", "Version of gpu-share and Python; always 1.", ("version", "python"), registry=registry
     )

@@ -53,7 +53,7 @@ class AuditLog:
         reserve_bytes: space to reserve for when the disk is full.
         retention: what is kept; looked at when the log is opened and when a segment is full.
         now: gives the ``time`` of records.
-        listeners: told of each record once it is durable, in the log's order; they neither wait nor fail.
+        listeners: called with each record once it is durable, in the log's order; they neither wait nor fail.
     """
 
     def __init__(

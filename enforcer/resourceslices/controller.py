@@ -116,7 +116,7 @@ class SliceController:
         self._say(found.left_out)
 
     def outgrown(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> bool:
-        """Say whether the offer has to be made anew soon. Quick.
+        """Say whether the slices have to be published again soon. Quick.
 
         It has where others hold more than the last one takes off, and where shares are to be spread and it names
         another GPU first than the emptiest.
