@@ -64,7 +64,7 @@ def test_a_tenant_without_the_right_is_refused(site: Site, namespace: str, elast
     assert "ClusterRole gpu-share-resize" in dry
 
 
-def test_with_the_role_it_lowers_its_own_quota_and_it_is_judged_by_that(
+def test_with_the_role_a_tenant_lowers_its_own_quota(
     site: Site, namespace: str, elastic: str
 ) -> None:
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gpu-share-resize"}
@@ -76,11 +76,11 @@ def test_with_the_role_it_lowers_its_own_quota_and_it_is_judged_by_that(
     said = resize(site, "-n", namespace, elastic, "main", "1536Mi", tenant=True)
     assert f"{where} main: 2Gi -> 1536Mi (reserved 2Gi)" in said
     assert "until the container restarts" in said
-    site.until("it is judged by the new quota", lambda: quota(site, namespace, elastic)[0] == 1536, 5)
+    site.until("the new quota holds", lambda: quota(site, namespace, elastic)[0] == 1536, 5)
     assert limits(site, namespace, elastic) == ("0=2048M", "2048"), "a process that runs keeps what it began with"
     assert "1536Mi, no cap (2Gi reserved)" in site.shell(f"gpu-share explain {where}", check=False)
-    site.until("its owner is told", lambda: "may hold 1536Mi" in site.events(namespace, elastic).get("Resized", ""))
-    site.until("and by its sidecar", lambda: "may hold 1536Mi" in site.logs(namespace, elastic))
+    site.until("an Event says so", lambda: "is now 1536Mi" in site.events(namespace, elastic).get("Resized", ""))
+    site.until("the sidecar logs it", lambda: "is now 1536Mi" in site.logs(namespace, elastic))
 
 
 def test_the_next_start_finds_the_new_limit(site: Site, namespace: str, elastic: str) -> None:
@@ -100,7 +100,7 @@ def test_it_is_raised_again_as_far_as_was_reserved_and_no_further(site: Site, na
         2048,
         "at next start",
     )
-    site.until("it is judged by the new quota", lambda: quota(site, namespace, elastic)[0] == 2048, 5)
+    site.until("the new quota holds", lambda: quota(site, namespace, elastic)[0] == 2048, 5)
     started_again(site, namespace, elastic)
     assert limits(site, namespace, elastic) == ("0=2048M", "2048")
 

@@ -83,9 +83,7 @@ def test_a_claim_that_holds_less_than_the_annotations_ask_starts_nothing(site: S
     body["spec"]["resourceClaims"] = [{"name": "mine", "resourceClaimName": "small"}]
     body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "mine", "request": "main"}]}
     site.create(namespace, body)
-    site.until(
-        "the kubelet says why", lambda: "small consumed 1Gi" in " ".join(site.events(namespace, "liar").values())
-    )
+    site.until("an Event says why", lambda: "small reserves 1Gi" in " ".join(site.events(namespace, "liar").values()))
     assert site.bed.pod(namespace, "liar")["status"]["phase"] == "Pending"
 
 
