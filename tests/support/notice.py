@@ -4,7 +4,7 @@
 """
 
 import re
-from importlib.metadata import PackageMetadata, metadata
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Final
 
@@ -15,9 +15,10 @@ HEAD: Final = """\
 gpu-share
 Copyright the gpu-share authors
 
-The image holds the libraries below, each under the licence that it declares. The texts of the licences are in the image, in
-/opt/gpu-share/lib/python3*/site-packages/NAME-VERSION.dist-info. PyPI has the sources, under the same names. The base image
-brings Python and the packages of its distribution, with licences of their own. The wheel holds no library.
+The image holds the libraries below, each under the licence that it declares. The texts of the licences are in
+the image, in /opt/gpu-share/lib/python3*/site-packages/NAME-VERSION.dist-info; that of nvidia-ml-py is at the
+top of pynvml.py. PyPI has the sources under the same names. The base image brings Python and the packages of
+its distribution, with licences of their own. The wheel holds no library.
 
 """
 
@@ -27,16 +28,19 @@ def locked() -> list[str]:
     return re.findall(r"^([a-z0-9][a-z0-9.-]*)==", LOCKED.read_text(), re.MULTILINE)
 
 
-def licence(about: PackageMetadata) -> str:
+def licence(name: str) -> str:
     """Return the licence that a library's metadata declares; the newest field that has one counts."""
-    classifiers = [each.split(" :: ")[-1] for each in about.get_all("Classifier") or () if each.startswith("License ::")]
-    fields = (about.get("License-Expression"), about.get("License"), " and ".join(classifiers))
-    return next(str(text) for text in fields if text)
+    about = metadata(name)
+    classifiers = [
+        each.split(" :: ")[-1] for each in about.get_all("Classifier") or () if each.startswith("License ::")
+    ]
+    fields = [*(about[key] for key in ("License-Expression", "License") if key in about), " and ".join(classifiers)]
+    return next(text for text in fields if text)
 
 
 def notice() -> str:
     """Return what ``NOTICE`` has to be."""
-    return HEAD + "".join(f"{name}: {licence(metadata(name))}\n" for name in locked())
+    return HEAD + "".join(f"{name}: {licence(name)}\n" for name in locked())
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
-"""What a release consists of, in ``.build/release``: wheel, source archive, chart, software bill of materials, checksums.
+"""What a release consists of, in ``.build/release``: wheel, source archive, chart, bill of materials, checksums.
 
-Run by ``make release`` as ``python -m tests.support.release [FOLDER]``. The same commit gives the same bytes, except that the
-bill of materials lists the wheels that pip chooses for this machine. Needs git and a package index.
+Run by ``make release`` as ``python -m tests.support.release [FOLDER]``. The same commit gives the same bytes
+(``SOURCE_DATE_EPOCH`` is the commit's time). Needs git and a package index.
 """
 
 import hashlib
@@ -75,7 +75,7 @@ def chart(folder: Path, epoch: int) -> None:
 
 
 def bill(file: Path, epoch: int) -> None:
-    """Write the CycloneDX list of the libraries in the image: ``requirements.txt``, installed as the Dockerfile does it."""
+    """Write the libraries of the image in CycloneDX: ``requirements.txt``, installed as the Dockerfile does it."""
     with tempfile.TemporaryDirectory() as place:
         run(sys.executable, "-m", "venv", "--without-pip", place)
         locked = ("--require-hashes", "--no-deps", "--no-compile", f"--requirement={ROOT / 'requirements.txt'}")
