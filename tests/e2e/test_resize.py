@@ -64,9 +64,7 @@ def test_a_tenant_without_the_right_is_refused(site: Site, namespace: str, elast
     assert "ClusterRole gpu-share-resize" in dry
 
 
-def test_with_the_role_a_tenant_lowers_its_own_quota(
-    site: Site, namespace: str, elastic: str
-) -> None:
+def test_with_the_role_a_tenant_lowers_its_own_quota(site: Site, namespace: str, elastic: str) -> None:
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gpu-share-resize"}
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": TENANT}
     body = {"metadata": {"name": "resize"}, "roleRef": role, "subjects": [subject]}
