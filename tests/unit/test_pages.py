@@ -20,17 +20,36 @@ from webhook.mutation.settings import Settings
 P90: Final = 28
 LONGEST: Final = 90
 CLICKS: Final = 3
-TOO_LONG: Final = frozenset({
-    "README.md",
-    "SECURITY.md",
-    "docs/design/benchmarks.md", "docs/design/placement.md", "docs/design/safety.md", "docs/design/scale.md",
-    "docs/design/threat-model.md",
-    "docs/operators/capacity.md", "docs/operators/install.md", "docs/operators/modes.md",
-    "docs/operators/security.md", "docs/operators/uninstall.md", "docs/operators/upgrades.md",
-    "docs/reference/claims.md", "docs/reference/files.md", "docs/reference/kills.md",
-    "docs/reference/limits.md",
-    "docs/tenants/frameworks.md", "docs/tenants/inside.md", "docs/tenants/killed.md", "docs/tenants/size.md",
-})  # fmt: skip
+TOO_LONG: Final = frozenset(
+    {
+        # the root
+        "README.md",
+        "SECURITY.md",
+        # docs/design
+        "docs/design/benchmarks.md",
+        "docs/design/placement.md",
+        "docs/design/safety.md",
+        "docs/design/scale.md",
+        "docs/design/threat-model.md",
+        # docs/operators
+        "docs/operators/capacity.md",
+        "docs/operators/install.md",
+        "docs/operators/modes.md",
+        "docs/operators/security.md",
+        "docs/operators/uninstall.md",
+        "docs/operators/upgrades.md",
+        # docs/reference
+        "docs/reference/claims.md",
+        "docs/reference/files.md",
+        "docs/reference/kills.md",
+        "docs/reference/limits.md",
+        # docs/tenants
+        "docs/tenants/frameworks.md",
+        "docs/tenants/inside.md",
+        "docs/tenants/killed.md",
+        "docs/tenants/size.md",
+    }
+)
 """Pages whose sentences or paragraphs are too long still. The list only shrinks."""
 OF_OTHERS: Final = {
     "AdmissionConfiguration": "tests/integration/controlplane/test_client_certificates.py",
