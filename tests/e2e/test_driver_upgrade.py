@@ -17,6 +17,7 @@ from tests.e2e import pods
 from tests.e2e.pods import Object
 from tests.e2e.site import Site, ready, restarts
 from tests.support.extent import trials
+from tests.testbed.cluster.node import Node
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(3600)]
 TIMES: Final = trials(3, 20)
@@ -105,6 +106,7 @@ def holders(site: Site) -> list[str]:
 
     Nodes share the machine's processes, so the node's control group says which are its own.
     """
+    assert isinstance(site.node, Node), "a virtual machine has processes of its own"
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

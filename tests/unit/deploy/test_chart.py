@@ -194,6 +194,13 @@ def test_a_typo_or_a_senseless_value_is_refused_by_name(set_: str, said: str) ->
         helm.template(f"--set={set_}")
 
 
+def test_values_that_contradict_each_other_are_named_all_at_once() -> None:
+    with pytest.raises(helm.HelmError) as refused:
+        helm.template("--set=certs.caDays=20,webhook.minAvailable=2,webhook.clientName=x", "--namespace=kube-system")
+    for name in ("certs.caDays", "webhook.minAvailable", "webhook.clientName", "kube-system", "helm show values"):
+        assert name in str(refused.value)
+
+
 def test_too_old_a_cluster_and_kube_system_are_refused() -> None:
     with pytest.raises(helm.HelmError, match=r"incompatible with Kubernetes v1\.35"):
         helm.template(kubernetes="1.35.4")

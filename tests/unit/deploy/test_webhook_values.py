@@ -48,7 +48,7 @@ def test_the_ca_is_mounted_where_the_webhook_reads_it() -> None:
 
 @pytest.mark.parametrize(("set_", "said"), [
     ("webhook.clientCA=Clients", "/webhook/clientCA"),
-    ("webhook.clientName=x", "needs webhook.clientCA"),
+    ("webhook.clientName=x", "webhook.clientCA is empty"),
     ("webhook.clientCA=kube-root-ca.crt", "set webhook.clientName"),
 ])  # fmt: skip
 def test_a_value_that_lets_others_in_is_refused(set_: str, said: str) -> None:
