@@ -85,7 +85,7 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         lambda r: r.edit(ROLE, lambda item: item["rules"].pop()),
     ),
     "a role has one more right": (
-        "accounts, roles and their bindings", "gpu-share-enforcer: rules[0].verbs has 2 entries, and 1 as shipped",
+        "accounts, roles and their bindings", "gpu-share-enforcer: rules[0].verbs[1] is 'patch'",
         lambda r: r.edit(ROLE, lambda item: item["rules"][0]["verbs"].append("patch")),
     ),
     "a role's binding is deleted": (
