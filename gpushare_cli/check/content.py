@@ -3,7 +3,6 @@
 ``gpu-share check`` compares content and no digest of it, because a spec can be edited after it was installed.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -104,7 +103,8 @@ def _of_key(mine: object, theirs: Json, where: str, key: str) -> Iterator[str]:
 
 def _beginning(one: str, other: str) -> int:
     """Return from where two values are shown, so that what differs is among it."""
-    alike = len(os.path.commonprefix([one, other]))
+    pairs = enumerate(zip(one, other, strict=False))
+    alike = next((number for number, (mine, theirs) in pairs if mine != theirs), min(len(one), len(other)))
     return max(0, alike - BEFORE) if max(len(one), len(other)) > SHOWN else 0
 
 

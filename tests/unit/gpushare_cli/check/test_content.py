@@ -99,7 +99,9 @@ def test_a_difference_names_the_field_and_shows_short_values() -> None:
     assert difference([{"a": 1}, {"a": 2}], {"a": 2}) is None, "either variant"
 
 
-@pytest.mark.parametrize(("mine", "theirs"), [("x" * 90 + "1", "x" * 90 + "2"), ("x" * 90, "x" * 95), ("x" * 9, "x" * 90)])
+@pytest.mark.parametrize(
+    ("mine", "theirs"), [("x" * 90 + "1", "x" * 90 + "2"), ("x" * 90, "x" * 95), ("x" * 9, "x" * 90)]
+)
 def test_values_that_differ_late_are_shown_where_they_differ(mine: str, theirs: str) -> None:
     found = (difference([{"a": mine}], {"a": theirs}) or "").removesuffix(" as shipped").removeprefix("a is ")
     live, _, shown = found.partition(", and ")
