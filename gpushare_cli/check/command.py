@@ -15,7 +15,7 @@ from gpushare.quantity import parse_duration
 from gpushare_cli.check import cluster, node, preinstall
 from gpushare_cli.check.node import Folders
 from gpushare_cli.check.result import Checker, CheckResult, Level
-from gpushare_cli.options import add_cluster
+from gpushare_cli.options import add_cluster, namespace_name
 from gpushare_cli.terminal import SYMBOLS, Colour, Terminal
 
 
@@ -57,7 +57,8 @@ def add_parser(subparsers: Any) -> None:
         "Exit code 1 if anything is wrong.",
     )
     add_cluster(parser)
-    parser.add_argument("-n", "--namespace", metavar="NS", help="try the sharing pod there; asks the cluster only")
+    what = "try the sharing pod there; asks the cluster only"
+    parser.add_argument("-n", "--namespace", type=namespace_name, metavar="NS", help=what)
     parser.add_argument("--cluster", action="store_true", help="ask the cluster only")
     parser.add_argument("--node", action="store_true", help="ask this machine only; what is missing is then wrong")
     parser.add_argument("--pre", action="store_true", help="ask what is needed before an installation")

@@ -89,7 +89,9 @@ def _room(record: PodRecord) -> str:
     room = f"no GPU that its claim selects {ROOM}" if chosen else f"no GPU {ROOM}"
     if record.gpus is None:
         return f"{room}, if any GPU is that large: you may not list ResourceSlices, so that is not known"
-    return "" if list(sizes.too_large(record)) else room
+    if list(sizes.too_large(record)):
+        return ""
+    return f"{room}, if it selects any: compare with kubectl get resourceslices" if chosen else room
 
 
 def _of_mps_file(record: PodRecord) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from gpushare.quantity import quoted
 from gpushare_cli import node_status
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.options import add_cluster, add_enforcers, add_state
+from gpushare_cli.options import add_cluster, add_enforcers, add_state, namespace_name
 from gpushare_cli.terminal import Terminal
 from gpushare_cli.top import all_nodes, namespace, node
 from gpushare_cli.top.screen import other_screen, show
@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
     add_state(whose)
     whose.add_argument("-A", "--all-nodes", action="store_true", help="all nodes; asks their enforcers by pods/exec")
     what = "the sharing pods of a namespace; asks their sidecars, for which the ClusterRole edit is enough"
-    whose.add_argument("-n", "--namespace", metavar="NS", help=what)
+    whose.add_argument("-n", "--namespace", type=namespace_name, metavar="NS", help=what)
     add_enforcers(parser, "; with -A")
     add_cluster(parser)
     what = "the column to sort by, the largest number first"

@@ -166,3 +166,12 @@ def test_every_shell_completes_the_program_by_its_name(shell: str, monkeypatch: 
     made = script(shell)
     assert "kubectl" not in made.replace("kubectl apply", "")
     assert all(verb in made for verb in VERBS)
+
+
+@pytest.mark.parametrize("words", [["check"], ["top"], ["resize", "pod", "main", "1Gi"]])
+@pytest.mark.parametrize("name", ["", "../x", "A b", "a" * 64, "team_a"])
+def test_a_namespace_that_cannot_be_is_refused_before_the_cluster_is_asked(
+    words: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--namespace", name]) == 2
+    assert "is not the name of a namespace" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -28,9 +28,15 @@ from tests.unit.gpushare_cli.check.api import Api
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def hook(bundle: bytes) -> list[Any]:
-    config = {"name": "pods.gpu-share.io", "clientConfig": {"caBundle": base64.b64encode(bundle).decode()}}
-    return [{"metadata": {"name": "gpu-share"}, "webhooks": [config]}]
+def hooks_with(*bundles: bytes) -> dict[str, Any]:
+    """Our webhook configuration, with so many webhooks."""
+    return {
+        "webhooks": [{"name": "pods.gpu-share.io", "clientConfig": {"caBundle": encoded(each)}} for each in bundles]
+    }
+
+
+def encoded(bundle: bytes) -> str:
+    return base64.b64encode(bundle).decode()
 
 
 def authority(ends: timedelta) -> bytes:
@@ -66,19 +72,39 @@ def test_an_api_server_that_does_not_answer_is_asked_once(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("hooks", "level", "says"),
+    ("bundles", "level", "says"),
     [
         ([], "wrong", "not there"),
-        (hook(b""), "wrong", "no caBundle"),
-        (hook(b"junk"), "wrong", "cannot be read"),
-        (hook(authority(timedelta(days=-1))), "wrong", "expired on 2026-11-20"),
-        (hook(authority(timedelta(days=1))), "warning", "expires on 2026-11-22"),
-        (hook(authority(timedelta(days=-1)) + authority(timedelta(days=90))), "ok", "until 2027-02-19"),
+        ([b""], "wrong", "no caBundle"),
+        ([b"junk"], "wrong", "cannot be read"),
+        ([authority(timedelta(days=-1))], "wrong", "expired on 2026-11-20"),
+        ([authority(timedelta(days=1))], "warning", "expires on 2026-11-22"),
+        ([authority(timedelta(days=-1)) + authority(timedelta(days=90))], "ok", "until 2027-02-19"),
+        ([authority(timedelta(days=90)), b""], "wrong", "no caBundle"),
     ],
 )
-def test_the_webhook_has_to_have_a_bundle_that_is_valid(hooks: list[Any], level: str, says: str) -> None:
-    found = cluster.webhook(Api({"mutatingwebhookconfigurations": hooks}), NOW)  # type: ignore[arg-type]
+def test_each_webhook_has_to_have_a_bundle_that_is_valid(bundles: list[bytes], level: str, says: str) -> None:
+    found = cluster.webhook(Api({"gpu-share": hooks_with(*bundles)}), NOW)  # type: ignore[arg-type] # it only reads
     assert (found.level, says in found.detail) == (level, True)
+
+
+SERVICE: Final = {"namespace": "gpu-share-system", "name": "gpu-share-webhook"}
+
+
+@pytest.mark.parametrize(
+    ("name", "hook", "level"),
+    [
+        ("gpu-share", {"name": "pods.gpu-share.io"}, "ok"),
+        ("a-gpu-share", {"name": "pods.gpu-share.io"}, "wrong"),
+        ("old", {"name": "old.example.org", "clientConfig": {"service": SERVICE}}, "wrong"),
+        ("other", {"name": "x.example.org", "clientConfig": {"service": {**SERVICE, "namespace": "other"}}}, "ok"),
+        ("other", {"name": "notgpu-share.io.example.org"}, "ok"),
+    ],
+)
+def test_another_configuration_that_calls_the_webhook_is_named(name: str, hook: dict[str, Any], level: str) -> None:
+    items = [{"metadata": {"name": name}, "webhooks": [{"name": "x.example.org"}, hook]}]
+    found = cluster.other_configurations(Api({"mutatingwebhookconfigurations": items}))  # type: ignore[arg-type]
+    assert (found.level, name in found.detail and name in found.hint) == (level, level == "wrong")
 
 
 @pytest.mark.parametrize(
@@ -99,15 +125,18 @@ def test_namespaces_that_let_pods_reach_the_node_are_named(levels: list[str | No
 
 
 def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
-    note = {
+    contended = {
         "gpu-share.io/excluded-gpus": json.dumps(
             {"GPU-1": "Contended: a device plugin offers the GPU as nvidia.com/gpu"}
         )
     }
-    slices: list[Any] = [{"metadata": {"annotations": note}, "spec": {"nodeName": "gpu-7"}}] * 2
+    slices: list[Any] = [{"metadata": {"annotations": contended}, "spec": {"nodeName": "gpu-7"}}] * 2
     found = cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
     said = "gpu-7: GPU-1: Contended: a device plugin offers the GPU as nvidia.com/gpu"
     assert (found.level, found.detail) == ("wrong", said)
+    for note in ("junk", "[]", "{" * 9999, '{"GPU-1": 5, "\\u001b": null}'):
+        slices = [{"metadata": {"annotations": {"gpu-share.io/excluded-gpus": note}}, "spec": {"nodeName": "gpu-7"}}]
+        assert "\x1b" not in cluster.left_out(Api({"resourceslices": slices})).detail  # type: ignore[arg-type]
     for harmless in ({}, {"gpu-share.io/excluded-gpus": "junk"}, {"gpu-share.io/excluded-gpus": "[]"}):
         slices = [{"metadata": {"annotations": harmless}, "spec": {"nodeName": "gpu-7"}}]
         assert cluster.left_out(Api({"resourceslices": slices})).level == "ok"  # type: ignore[arg-type]

@@ -201,6 +201,14 @@ def test_a_named_namespace_is_tried_alone_and_has_to_have_opted_in() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "says"), [("kube-system", "cannot opt in"), ("gpu-share-system", "cannot opt in"), ("b", "no namespace b")]
+)
+def test_a_named_namespace_that_no_label_would_open_is_not_advised_to_opt_in(name: str, says: str) -> None:
+    found = trial(Server(), name)  # type: ignore[arg-type] # it only reads and tries
+    assert (found.level, says in found.detail, found.hint.startswith("kubectl label")) == ("wrong", True, False)
+
+
 def test_a_namespace_whose_policy_cannot_be_read_is_wrong() -> None:
     level, detail = asked(Server(a=namespace("a", max_memory="80GB")), "a")
     assert (level, "80GB" in detail) == ("wrong", True)

@@ -249,3 +249,35 @@ def test_json_has_the_same_facts_under_keys_that_stay() -> None:
         "kind", "namespace", "name", "fine", "summary", "phase", "node", "share", "asks", "containers", "use",
         "findings",
     ]  # fmt: skip
+
+
+def failed_job(uid: str = "w", owner: str = "") -> dict[str, Any]:
+    condition = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long"}
+    return made(
+        JOB, uid=uid, owner=owner, status={"conditions": [condition]}, spec={"template": template(**{MEMORY: "4Gi"})}
+    )
+
+
+def test_a_job_that_failed_is_not_fine_also_where_its_pods_are_gone() -> None:
+    found = explained(Api(namespaces=[OPTED_IN], jobs=[failed_job()]), JOB)
+    assert (found.fine, [each.reason for each in found.findings]) == (False, ["DeadlineExceeded"])
+    spec = {"jobTemplate": {"spec": {"template": template(**{MEMORY: "4Gi"})}}}
+    cron = made(CRON_JOB, spec=spec)
+    jobs = [failed_job("j1", owner="w"), made(JOB, uid="j2", owner="w")]
+    for number, each in enumerate(jobs):
+        each["metadata"]["creationTimestamp"] = f"2026-11-20T22:16:0{number}Z"
+    assert explained(Api(namespaces=[OPTED_IN], cronjobs=[cron], jobs=jobs), CRON_JOB).fine, "the newest counts"
+    assert not explained(Api(namespaces=[OPTED_IN], cronjobs=[cron], jobs=jobs[:1]), CRON_JOB).fine
+
+
+def test_a_workload_that_somebody_stopped_says_so_while_it_has_too_few_pods() -> None:
+    job = made(JOB, spec={"suspend": True, "template": template(**{MEMORY: "4Gi"})})
+    found = explained(Api(namespaces=[OPTED_IN], jobs=[job]), JOB)
+    assert (found.fine, ["spec.suspend" in each.message for each in found.findings]) == (True, [True])
+    paused = deployment(1, **{MEMORY: "4Gi"})
+    paused["spec"]["paused"] = True
+    found = explained(Api(namespaces=[OPTED_IN], deployments=[paused]))
+    assert (found.fine, ["spec.paused" in each.message for each in found.findings]) == (False, [True])
+    owned = made(REPLICA_SET, uid="r", owner="w")
+    found = explained(Api(namespaces=[OPTED_IN], deployments=[paused], replicasets=[owned], pods=[pod("r")]))
+    assert "spec.paused" not in str(found.findings)
