@@ -31,13 +31,6 @@ TOO_LONG: Final = frozenset(
         "docs/design/safety.md",
         "docs/design/scale.md",
         "docs/design/threat-model.md",
-        # docs/operators
-        "docs/operators/capacity.md",
-        "docs/operators/install.md",
-        "docs/operators/modes.md",
-        "docs/operators/security.md",
-        "docs/operators/uninstall.md",
-        "docs/operators/upgrades.md",
         # docs/reference
         "docs/reference/claims.md",
         "docs/reference/files.md",
