@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -114,7 +115,7 @@ def ways(bed: Bed) -> Iterator[list[Way]]:
         for way in found:
             account = path(CORE_V1, "serviceaccounts", namespace=way.namespace)
             bed.cluster.create(account, {"metadata": {"name": way.pod["spec"]["serviceAccountName"]}})
-            bed.until(f"a pod in {way.namespace} is admitted", lambda way=way: _goes(bed, way))
+            bed.until(f"a pod in {way.namespace} is admitted", partial(_goes, bed, way))
         yield found
 
 

@@ -15,6 +15,7 @@ from tests.load.bench.candidates import FLASK, GO, OURS, WSGI, left_out
 from tests.load.bench.client import HOST, Load, drive
 from tests.load.bench.pods import pods
 from tests.support import pki
+from tests.testbed.cluster.need import require_binaries
 
 HANDLED = 0.05
 """Seconds that the server of these tests takes for an answer; the tenth it refuses."""
@@ -99,6 +100,7 @@ def test_a_page_without_marks_is_not_written(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.controlplane
 @pytest.mark.timeout(180)
 def test_admission_is_measured_at_an_api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_binaries()
     monkeypatch.setattr(report, "FOLDER", tmp_path / "results")
     assert api.main(["--rounds=1", "--seconds=0.4"]) == 0
     none, floor, ours = json.loads((tmp_path / "results" / "api.json").read_text())["rows"]
