@@ -95,7 +95,7 @@ def mutate_pod(  # noqa: PLR0913 - one argument per fact the answer depends on
 
 def _collected(check: Check[Mutation]) -> Mutation:
     decision, warnings = collect(check)
-    return replace(decision, warnings=_bounded(warnings))
+    return replace(decision, warnings=_bounded(warnings)) if warnings else decision
 
 
 def _created(pod: Json, user: str, around: _Around) -> Check[Mutation]:

@@ -82,6 +82,7 @@ def go(certificate: Path, key: Path) -> list[str]:
     digest = hashlib.sha256(SOURCE.read_bytes() + version).hexdigest()[:12]
     binary = cache_root() / f"bench-floor-{digest}"
     if not binary.exists():
+        binary.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache_root()) as folder:
             subprocess.run(["go", "build", "-o", f"{folder}/floor", str(SOURCE)], check=True)
             (Path(folder) / "floor").replace(binary)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.load.bench import api, compare, report
+from tests.load.bench import api, compare, report, soak
 from tests.load.bench.candidates import FLASK, GO, OURS, WSGI, left_out
 from tests.load.bench.client import HOST, Load, drive
 from tests.load.bench.pods import pods
@@ -87,6 +87,18 @@ def test_every_server_is_measured_and_the_table_is_written(tmp_path: Path, monke
     assert "old" not in text
     assert all(f"| {server} |" in text for server in servers)
     assert "HAMi is left out" in text
+
+
+def test_a_soak_holds_its_rate_and_then_opens_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(soak, "MANY", 40)
+    monkeypatch.setattr(soak, "RATE", 50.0)
+    assert soak.main(["--seconds=0.4"]) == 0
+    paced, many = json.loads((tmp_path / "results" / "soak.json").read_text())["rows"]
+    assert 10 <= paced["requests"] <= 20
+    assert paced["failures"] == 0
+    assert (many["connections"], many["failures"]) == (40, 0)
+    assert many["requests"] >= 40
 
 
 def test_a_page_without_marks_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
