@@ -79,7 +79,7 @@ format: $(STAMP) ## Rewrite the sources as ruff likes them
 	@$(RUN)/ruff format .
 	@$(RUN)/ruff check --fix .
 
-bench: $(STAMP) ## Time the webhook alone (ARGS=ready: pods from creation to Ready on a real node; root)
+bench: $(STAMP) ## Time the webhook beside floors (ARGS=api: at an API server; soak: ten minutes; ready: pods on a real node, root)
 	@$(RUN)/python -m tests.load.bench $(ARGS)
 
 golden: $(STAMP) ## Regenerate tests/golden/*/expected.json, NOTICE, and what documents take from code (review the diff)

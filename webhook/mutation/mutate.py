@@ -12,7 +12,7 @@ from gpushare.fields import objects
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from webhook.mutation import framework_warnings, other_gpu_systems, sidecar_validation, validation
-from webhook.mutation.annotations import ShareRequest, asking, main_name, planning, requests_share
+from webhook.mutation.annotations import ShareRequest, asking, planning, requests_share
 from webhook.mutation.json_patch import diff
 from webhook.mutation.podview import Kind, PodView, claims_used, names_claim, read_annotations, read_pod, reading
 from webhook.mutation.resourceclaims import ClaimPlan, check_compute, check_memory, check_number, claim_plan
@@ -95,7 +95,7 @@ def mutate_pod(  # noqa: PLR0913 - one argument per fact the answer depends on
 
 def _collected(check: Check[Mutation]) -> Mutation:
     decision, warnings = collect(check)
-    return replace(decision, warnings=_bounded(warnings))
+    return replace(decision, warnings=_bounded(warnings)) if warnings else decision
 
 
 def _created(pod: Json, user: str, around: _Around) -> Check[Mutation]:
@@ -105,7 +105,7 @@ def _created(pod: Json, user: str, around: _Around) -> Check[Mutation]:
         return Mutation(reason=Reason.UNCHANGED, pod=pod)
     if _is_mirror(view, user):
         return Mutation(reason=Reason.MIRROR_POD, pod=pod)
-    main = main_name(view)
+    main = view.main.name
     sharing = asking(view, main)
     if (yield from attempt(partial(_brings_claims, view, sharing, around.own_claims))):
         yield f"the pod's own claims give its containers GPUs; annotations of {contract.GROUP} only divide them"

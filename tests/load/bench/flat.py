@@ -24,11 +24,11 @@ from typing import Any, Final
 
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.quota.informer import QuotaInformer
-from tests.load.bench.__main__ import cpu_seconds
-from tests.load.bench.__main__ import pods as asking
 from tests.load.bench.client import Load, drive
 from tests.load.bench.fleet import Fleet
 from tests.load.bench.lists import CHANGES
+from tests.load.bench.pods import pods as asking
+from tests.load.bench.usage import cpu_seconds
 from tests.support import reviews
 from tests.support.webhook import Webhook, serving
 from tests.support.wiring import Rule
@@ -83,7 +83,8 @@ class World:
         body = reviews.encoded(pod, namespace=self.fleet.namespace_of(0))
         counted = "gpu_share_admission_duration_seconds_count"
         before, answered = cpu_seconds(self.pid), self.webhook.metric(counted)
-        drive(Load(self.webhook.port, self.webhook.authority.bundle.decode(), body, 1, seconds))
+        ca = self.webhook.authority.bundle.decode()
+        drive(Load(port=self.webhook.port, ca=ca, body=body, connections=1, seconds=seconds)).without_failures()
         return (cpu_seconds(self.pid) - before) / (self.webhook.metric(counted) - answered)
 
 
