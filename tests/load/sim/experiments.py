@@ -11,7 +11,7 @@ from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
 from tests.load.sim import figures
 from tests.load.sim.across import Across
-from tests.load.sim.draw import Axis, Line, chart
+from tests.support.pictures.chart import Axis, Line, chart
 from tests.load.sim.order import Order
 from tests.load.sim.play import Rules
 from tests.load.sim.sizes import GIB, Card

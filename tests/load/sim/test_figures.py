@@ -9,7 +9,7 @@ import pytest
 from tests.load.sim import __main__ as program
 from tests.load.sim import figures
 from tests.load.sim.across import Across
-from tests.load.sim.draw import Axis, Line, chart
+from tests.support.pictures.chart import Axis, Line, chart
 from tests.load.sim.experiments import FLEETS, PACKED, POLICIES, Job, jobs
 from tests.load.sim.fleet import Fleet
 from tests.load.sim.order import Order
