@@ -10,7 +10,7 @@ KUBERNETES ?= 1.37 1.36
 WORKERS ?= 6
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test safety scale placement mutants release-check integration e2e cluster cluster-down lint format bench golden manifests protos lock clean
+.PHONY: help demo test safety scale placement mutants release-check integration e2e cluster cluster-down lint format bench pictures golden manifests protos lock clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -23,8 +23,8 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	@$(RUN)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(STAMP) ## The whole loop in ten seconds: rewrite, kill, audit (no root, no compiler, no cluster)
-	@$(RUN)/python -m tests.demo
+demo: $(STAMP) ## The whole loop in ten seconds: rewrite, kill, audit (no root, no compiler, no cluster; ARGS=--write puts its transcript and picture into docs/)
+	@$(RUN)/python -m tests.demo $(ARGS)
 
 test: $(STAMP) ## Unit, golden, property and node-level tests
 	@$(RUN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not controlplane"
@@ -76,14 +76,18 @@ format: $(STAMP) ## Rewrite the sources as ruff likes them
 	@$(RUN)/ruff format .
 	@$(RUN)/ruff check --fix .
 
-bench: $(STAMP) ## Time the webhook alone (ARGS=ready: pods from creation to Ready on a real node; root)
+pictures: $(STAMP) ## Draw the Grafana dashboard into docs/pictures from a real Prometheus (4 minutes; root; needs helm and prometheus from make integration)
+	@$(RUN)/python -m tests.integration.processes.dashboard $(ARGS)
+
+bench: $(STAMP) ## Time the webhook alone (ARGS=--write puts result and picture into docs/pictures; ARGS=ready: pods from creation to Ready on a real node; root)
 	@$(RUN)/python -m tests.load.bench $(ARGS)
 
-golden: $(STAMP) ## Regenerate tests/golden/*/expected.json tables of docs/frameworks.md and docs/reference.md, and docs/troubleshooting.md (review the diff)
+golden: $(STAMP) ## Regenerate tests/golden/*/expected.json tables of docs/frameworks.md and docs/reference.md, docs/troubleshooting.md, and pictures of gpu-share top (review the diff)
 	@$(RUN)/python -m tests.golden
 	@$(RUN)/python -m tests.support.frameworks
 	@$(RUN)/python -m tests.support.annotations
 	@$(RUN)/python -m tests.support.reasons
+	@$(RUN)/python -m tests.unit.gpushare_cli.test_top_pictures
 
 protos: $(STAMP) ## Generate enforcer/dra/stubs from its .proto files
 	@$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. enforcer/dra/stubs/*.proto

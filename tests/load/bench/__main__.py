@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.load.bench import plot
 from tests.load.bench.client import Load, Measured, drive
 from tests.load.bench.parts import parts
 from tests.support import reviews
@@ -76,9 +77,14 @@ def measure(webhook: Webhook, body: bytes, connections: int, seconds: float) -> 
     return measured, (cpu_seconds(worker) - before) / requests
 
 
-def row(name: str, body: bytes, connections: int, runs: list[tuple[Measured, float]], rss: float) -> str:
+def middle(runs: list[tuple[Measured, float]]) -> tuple[Measured, float]:
     """The middle of the runs, by their median latency."""
-    measured, cpu = sorted(runs, key=lambda run: run[0].quantile(0.5))[len(runs) // 2]
+    return sorted(runs, key=lambda run: run[0].quantile(0.5))[len(runs) // 2]
+
+
+def row(name: str, body: bytes, connections: int, run: tuple[Measured, float], rss: float) -> str:
+    """One line of the table."""
+    measured, cpu = run
     quantiles = [f"{measured.quantile(share) * 1e3:.2f} ms" for share in (0.5, 0.99, 1.0)]
     size, rate = f"{len(body) / 1000:.1f} kB", f"{measured.rate:.0f}/s"
     return COLUMNS.format(name, size, connections, rate, *quantiles, f"{cpu * 1e6:.0f} us", f"{rss:.0f} MiB")
@@ -92,18 +98,21 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("python -m tests.load.bench", description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="length of each run (default 4)")
     parser.add_argument("--runs", type=int, default=3, help="runs of which the middle one is shown (default 3)")
+    parser.add_argument("--write", action="store_true", help="put result and picture into docs/pictures")
     options = parser.parse_args(argv)
     load = os.getloadavg()[0]
     print(f"{os.cpu_count()} cores, load average {load:.1f} before; kept-alive connections over TLS 1.3")
     print(COLUMNS.format("POD", "BODY", "C", "REQUESTS", "P50", "P99", "MAX", "CPU/REQUEST", "RSS"))
     spent: dict[str, list[float]] = {}
+    found: dict[tuple[str, int], Measured] = {}
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as webhook:
         for name, pod in pods().items():
             body = reviews.as_sent(pod)
             for connections in CONNECTIONS:
                 runs = [measure(webhook, body, connections, options.seconds) for _ in range(options.runs)]
                 rss = resident_mib(webhook.worker_pids()[0])
-                print(row(name, body, connections, runs, rss), flush=True)
+                print(row(name, body, connections, middle(runs), rss), flush=True)
+                found[name, connections] = middle(runs)[0]
                 spent.setdefault(name, []).extend(cpu for _, cpu in runs)
             time.sleep(0.2)
     for name, pod in pods().items():
@@ -112,6 +121,8 @@ def main(argv: list[str]) -> int:
         rest = statistics.median(spent[name]) - sum(known.values())
         for part, seconds in {**known, "TLS, HTTP, log, kernel": rest}.items():
             print(f"  {part:<24}{seconds * 1e6:>6.0f} us")
+    if options.write:
+        print(*plot.write(plot.result(found)), sep="\n")
     return 0
 
 
