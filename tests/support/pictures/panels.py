@@ -18,6 +18,8 @@ ORDER: Final = ("stat", "table", "timeseries")
 MOST: Final = len(LINES)
 """Lines of a panel, rows of a table."""
 CELL: Final = 22
+LETTER: Final = 7.6
+"""Pixels of a row of a table, and of a letter in it."""
 STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 UNITS: Final = {
     "bytes": (1024**3, " GiB"), "percentunit": (0.01, " %"), "reqps": (1.0, "/s"), "s": (1.0, " s"), "none": (1.0, ""),
@@ -98,18 +100,19 @@ def _panel(panel: Panel, high: int) -> Iterator[str]:
 
 
 def _lines(panel: Panel) -> Iterator[str]:
+    if not panel.found:
+        yield from (words(panel.title, 8, 24, "title"), words("no series: nothing happened", 24, 54))
+        return
     found = sorted(panel.found, key=lambda each: -max(y for _, y in each.points))[:MOST]
     shown = Layout(WIDTH, HEIGHT, left=66, right=34, top=40, bottom=36 + 17 * max(1, len(found)), below=True)
-    begin = min((each.points[0][0] for each in found), default=0.0)
-    end = max((each.points[-1][0] for each in found), default=1.0)
+    begin = min(each.points[0][0] for each in found)
+    end = max(each.points[-1][0] for each in found)
     times = [0.0, (end - begin) / 2 / 60, (end - begin) / 60]
     across = Axis("", times, ["0", f"{times[1]:.1f}", f"{times[2]:.1f} min"])
     lines = [Line(each.legend, [((x - begin) / 60, y) for x, y in each.points]) for each in found]
-    up = marks(max((y for each in found for _, y in each.points), default=1.0), panel.unit)
+    up = marks(max((y for each in found for _, y in each.points)), panel.unit)
     title = f"{panel.title} ({MOST} of {len(panel.found)})" if len(panel.found) > MOST else panel.title
     yield from drawn(title, across, up, lines, shown)
-    if not found:
-        yield words("no series yet", shown.left, HEIGHT - 12)
 
 
 def _stat(panel: Panel) -> Iterator[str]:
@@ -120,25 +123,25 @@ def _stat(panel: Panel) -> Iterator[str]:
 
 
 def _table(panel: Panel) -> Iterator[str]:
-    """The labels that tell rows apart first, the value last."""
+    """Draw as many labels as there is room for, in the order of their names, and the value."""
     yield words(panel.title, 8, 24, "title")
-    names = [name for name in _labels(panel.found) if name not in HIDDEN][:4]
-    head = [*names, "value"]
-    width = (WIDTH - 16) / len(head)
-    for line, cells in enumerate([head, *_cells(panel, names)]):
-        for at, text in enumerate(cells):
-            room = int(width / 8.2)
-            shown = text if len(text) <= room else f"{text[: room - 1]}\u2026"
-            yield words(shown, 8 + at * width, 52 + CELL * line)
+    names = sorted({name for each in panel.found for name in each.labels} - HIDDEN)
+    columns = [[name, *(each.labels.get(name, "") for each in panel.found[:MOST])] for name in names]
+    last = ["value", *(value(each.last, panel.unit) for each in panel.found[:MOST])]
+    x = 8.0
+    for column in columns:
+        if x + _wide(column) + _wide(last) < WIDTH:
+            yield from _column(column, x)
+            x += _wide(column)
+    yield from _column(last, x)
 
 
-def _labels(found: Sequence[Series]) -> list[str]:
-    return sorted({name for each in found for name in each.labels})
+def _wide(column: Sequence[str]) -> float:
+    return LETTER * (max(map(len, column)) + 2)
 
 
-def _cells(panel: Panel, names: Sequence[str]) -> Iterator[list[str]]:
-    for each in panel.found[:MOST]:
-        yield [*(each.labels.get(name, "") for name in names), value(each.last, panel.unit)]
+def _column(cells: Sequence[str], x: float) -> Iterator[str]:
+    return (words(text, x, 52 + CELL * line) for line, text in enumerate(cells))
 
 
 def series(answer: Any, legend: str) -> list[Series]:

@@ -56,13 +56,14 @@ def test_the_demos_picture_shows_its_transcript() -> None:
     assert "animation:roll" in shown
 
 
-def test_a_recording_draws_what_came_and_when() -> None:
+def test_a_recording_draws_what_came_and_when(tmp_path: Path) -> None:
     long = "x" * 200 + " <&> end"
     recording = clocked(
         (0, "one\ntwo\n"), (0.01, "\x1b[32mthr"), (0.02, "ee\x1b[0m\n"), (60, f"{long}\n"), (60.5, "last\n")
     )
-    svg = recording.picture()
-    assert recording.transcript() == f"one\ntwo\nthree\n{long}\nlast\n"
+    recording.save(tmp_path / "demo.txt", tmp_path / "demo.svg")
+    svg = (tmp_path / "demo.svg").read_text()
+    assert (tmp_path / "demo.txt").read_text() == f"one\ntwo\nthree\n{long}\nlast\n"
     assert lines_of(svg) == ["one", "two", "three", long, "last"]
     whole = 1 + 3 * 0.12 + 0.5 + 0.12 + 6
     assert f"animation:roll {whole:.1f}s" in svg, "the minute is shortened to a second, and each line can be read"
