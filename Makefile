@@ -10,7 +10,7 @@ KUBERNETES ?= 1.37 1.36
 WORKERS ?= 6
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test safety scale placement mutants release-check integration e2e cluster cluster-down lint format bench golden manifests protos lock release clean
+.PHONY: help docs demo test safety scale placement mutants release-check integration e2e cluster cluster-down lint format bench pictures golden manifests protos lock release clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -23,8 +23,8 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	@$(RUN)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(STAMP) ## The whole loop in ten seconds: rewrite, kill, audit (no root, no compiler, no cluster)
-	@$(RUN)/python -m tests.demo
+demo: $(STAMP) ## The whole loop in ten seconds: rewrite, kill, audit (no root, no compiler, no cluster; ARGS=--write puts its transcript and picture into docs/)
+	@$(RUN)/python -m tests.demo $(ARGS)
 
 test: $(STAMP) ## Unit, golden, property and node-level tests
 	@$(RUN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not controlplane"
@@ -79,10 +79,13 @@ format: $(STAMP) ## Rewrite the sources as ruff likes them
 	@$(RUN)/ruff format .
 	@$(RUN)/ruff check --fix .
 
+pictures: $(STAMP) ## Draw the Grafana dashboard into docs/pictures from a real Prometheus (4 minutes; root; needs helm and prometheus from make integration)
+	@$(RUN)/python -m tests.integration.processes.dashboard $(ARGS)
+
 bench: $(STAMP) ## Time the webhook beside floors (ARGS=api: at an API server; soak: ten minutes; ready: pods on a real node, root)
 	@$(RUN)/python -m tests.load.bench $(ARGS)
 
-golden: $(STAMP) ## Regenerate tests/golden/*/expected.json, NOTICE, and what documents take from code (review the diff)
+golden: $(STAMP) ## Regenerate tests/golden/*/expected.json, NOTICE, pictures of gpu-share top, and what documents take from code (review the diff)
 	@$(RUN)/python -m tests.golden
 	@$(RUN)/python -m tests.support.frameworks
 	@$(RUN)/python -m tests.support.annotations
@@ -90,6 +93,7 @@ golden: $(STAMP) ## Regenerate tests/golden/*/expected.json, NOTICE, and what do
 	@$(RUN)/python -m tests.support.command_line
 	@$(RUN)/python -m tests.support.values
 	@$(RUN)/python -m tests.support.notice
+	@$(RUN)/python -m tests.unit.gpushare_cli.test_top_pictures
 
 protos: $(STAMP) ## Generate enforcer/dra/stubs from its .proto files
 	@$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. enforcer/dra/stubs/*.proto

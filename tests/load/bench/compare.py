@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from tests.load.bench import report
+from tests.load.bench import plot, report
 from tests.load.bench.candidates import OURS, Candidate, all_of_them, left_out
 from tests.load.bench.client import Load, drive
 from tests.load.bench.pods import pods
@@ -47,6 +47,8 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder, all_of_them(Path(folder)) as servers:
         found["rows"] = list(rows(measure(servers, asked.rounds, asked.seconds)))
     report.publish(found, COLUMNS, asked.write)
+    if asked.write:
+        plot.write(found)
     return 0
 
 

@@ -71,8 +71,8 @@ def publish(found: Mapping[str, Any], columns: Columns, page: Path | None) -> No
         SystemExit: the page has no marks for this table.
     """
     lines = [tuple(columns), *(tuple(show(row) for show in columns.values()) for row in found["rows"])]
-    footer = _footer(found)
-    print(f"{_aligned(lines)}\n{footer}")
+    below = footer(found)
+    print(f"{_aligned(lines)}\n{below}")
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / f"{found['bench']}.json").write_text(json.dumps(found, indent=1) + "\n")
     if page is None:
@@ -81,7 +81,7 @@ def publish(found: Mapping[str, Any], columns: Columns, page: Path | None) -> No
     before, mark, rest = page.read_text().partition(begin)
     if not mark:
         raise SystemExit(f"{page} has no line {begin.strip()!r}; write it, and {END.strip()!r} below it")
-    page.write_text(f"{before}{mark}{_markdown(lines)}\n\n{footer}\n{END}{rest.partition(END)[2]}")
+    page.write_text(f"{before}{mark}{_markdown(lines)}\n\n{below}\n{END}{rest.partition(END)[2]}")
 
 
 def _markdown(lines: Sequence[Sequence[str]]) -> str:
@@ -89,7 +89,7 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|" + "---|" * len(lines[0]), *rows])
 
 
-def _footer(found: Mapping[str, Any]) -> str:
+def footer(found: Mapping[str, Any]) -> str:
     """Return a sentence on the machine, the versions, the way of measuring and what is missing."""
     made, settings = found["machine"], ", ".join(f"{key} {value:g}" for key, value in found["settings"].items())
     versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
