@@ -23,7 +23,6 @@ CLICKS: Final = 3
 TOO_LONG: Final = frozenset(
     {
         # the root
-        "README.md",
         "SECURITY.md",
         # docs/design
         "docs/design/benchmarks.md",
