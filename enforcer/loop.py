@@ -149,7 +149,7 @@ class EnforcementLoop:
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="kill")
         self._pending: dict[Future[KillResult], KillDecision] = {}
         self._file, self._editions = StatusFile(state), StatusCache()
-        self._sight: nvml_outage.Sight = {}
+        self._sight: nvml_outage.Outages = {}
         self._armed: dict[kill_history.ContainerKey, float] = {}
         self._deduplicator = EventDeduplicator()
         self._breaker = CircuitBreaker(state, self._disk)
@@ -265,7 +265,7 @@ class EnforcementLoop:
             kept.result(DISK_SECONDS)
         except TimeoutError:
             log.critical("no process killed", reason=str(Reason.AUDIT_UNWRITABLE), error=self._disk.problem)
-            self._parts.pods.notify(messages.unrecorded(decision))
+            self._parts.pods.notify(messages.audit_unavailable(decision))
             return KillResult(Reason.AUDIT_UNWRITABLE)
         return KillResult(Reason.BREAKER_OPEN) if self._breaker.is_open else self._parts.executor.execute(decision)
 
@@ -284,20 +284,22 @@ class EnforcementLoop:
 
     def _say(self, change: nvml_outage.OutageChange) -> None:
         """Say once when sight is lost and once when it is back; operators hear what lasts."""
-        back = change.turn is nvml_outage.Transition.BACK
-        reason = Reason.RECOVERED if back else change.blind.reason
+        back = change.transition is nvml_outage.Transition.BACK
+        reason = Reason.RECOVERED if back else change.outage.reason
         if back:
             log.info("NVML readable again", reason=str(reason), gpu=change.gpu)
-        elif change.turn is nvml_outage.Transition.LOST:
-            log.warning("NVML unavailable", reason=str(reason), gpu=change.gpu, error=change.blind.why)
+        elif change.transition is nvml_outage.Transition.LOST:
+            log.warning("NVML unavailable", reason=str(reason), gpu=change.gpu, error=change.outage.why)
         if (note := nvml_outage.operator_message(change, self._clock())) is not None:
             self._parts.events.report(NodeEvent(reason, note, warning=not back))
 
     def _act_on(self, decision: KillDecision) -> None:
         quota = decision.quota
-        spell = self._deduplicator.register(decision, self._clock())
+        repetition = self._deduplicator.register(decision, self._clock())
         armed = decision.decision is Decision.GRACE_STARTED and self._arms(decision)
-        tell = log.debug if spell is None or (decision.decision is Decision.GRACE_STARTED and not armed) else log.info
+        tell = (
+            log.debug if repetition is None or (decision.decision is Decision.GRACE_STARTED and not armed) else log.info
+        )
         tell(
             "decided", reason=str(Reason.OVER_QUOTA), decision=str(decision.decision), namespace=quota.namespace,
             pod=quota.pod, container=quota.container, gpu=quota.gpu, used_mib=decision.used_mib,
@@ -305,18 +307,18 @@ class EnforcementLoop:
         )  # fmt: skip
         if action := _ACTIONS.get(decision.decision):
             self._parts.metrics.violations.labels(action).inc()
-        if spell is not None:
-            self._tell(decision, spell)
+        if repetition is not None:
+            self._tell(decision, repetition)
         if armed:
             self._record(Kind.GRACE_STARTED, decision)
         if decision.decision is Decision.KILL:
             self._pending[self._workers.submit(self._execute, self._kept, decision)] = decision
 
-    def _tell(self, decision: KillDecision, spell: Repetition) -> None:
+    def _tell(self, decision: KillDecision, repetition: Repetition) -> None:
         if (words := messages.DECIDED.get(decision.decision)) is not None:
-            self._parts.pods.notify(words(decision, spell))
+            self._parts.pods.notify(words(decision, repetition))
         if decision.decision in {Decision.WARNED, Decision.IN_DEBT}:
-            self._record(Kind.WARNED, decision, spell.times)
+            self._record(Kind.WARNED, decision, repetition.times)
 
     def _arms(self, decision: KillDecision) -> bool:
         """Whether to try the disk when grace begins: that it is dead is known before somebody is to be ended.
@@ -373,7 +375,7 @@ class EnforcementLoop:
             utilization=self._parts.utilization.latest, setup=self._parts.setup,
         )  # fmt: skip
         snapshot, found = self._editions.of(snapshot)
-        self._parts.metrics.latest.show(found)
+        self._parts.metrics.latest.update(found)
         for part in (self._parts.oom, self._parts.clients):
             part.look(snapshot)
         self._parts.pods.write(snapshot)

@@ -14,13 +14,13 @@ from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object, env_int, parse_int, parse_mib, parse_policy
 from enforcer.resourceslices.devices import STATUS_DEVICE
 from gpushare import contract
-from gpushare.annotations import ShareAnnotation, memory_and_compute
 from gpushare.errors import PrepareError, QuantityError
 from gpushare.host_access import NOTHING_LISTED, HostAccess
 from gpushare.main_container import main_container
 from gpushare.pod_claims import uses
 from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit, quoted
 from gpushare.reasons import Reason
+from gpushare.share_annotations import ShareAnnotation, memory_and_compute
 from gpushare.shared_memory import brings_memory
 
 APP: Final = "app"

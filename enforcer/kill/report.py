@@ -66,7 +66,7 @@ class KillReporter:
             return self._audit_log.intent(kill_records.intent_record(self._node, decision, targets, init)).seq
         except RecordError as error:
             log.critical("no process killed", reason=str(Reason.AUDIT_UNWRITABLE), error=error.message)
-            self._sink.notify(messages.unrecorded(decision))
+            self._sink.notify(messages.audit_unavailable(decision))
             return None
 
     def outcome(self, kill: PendingKill) -> None:
@@ -121,7 +121,7 @@ class KillReporter:
 
     def _notify(self, kill: PendingKill) -> None:
         head, result = self._audit_log.head, kill.result
-        self._sink.notify(messages.ended(kill.decision, result.reason, result.outcomes, head))
+        self._sink.notify(messages.killed(kill.decision, result.reason, result.outcomes, head))
 
 
 def summarize(reason: Reason, outcomes: Sequence[ProcessOutcome]) -> KillResult:

@@ -14,7 +14,7 @@ from enforcer.limits.backend import Backend
 from enforcer.limits.environ_limits import EnvironLimit
 from enforcer.limits.process_environ import EnvironReader
 from enforcer.limits.verification import BAD, Evidence, Process, VerificationHistory, debounce, verify_limit
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.manager import MpsManager
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController

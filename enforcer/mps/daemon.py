@@ -22,8 +22,8 @@ import structlog
 
 from enforcer.attribution.procfs import PidHandle, read_stat
 from enforcer.mps import protocol
-from enforcer.mps.client import Client
-from enforcer.mps.control import Deadline, MpsControl
+from enforcer.mps.control_program import ControlProgram, Deadline
+from enforcer.mps.daemon_commands import DaemonCommands
 from enforcer.mps.health_check import HealthCheck
 from enforcer.mps.incidents import Incident, IncidentLog
 from enforcer.mps.launcher import ChildLauncher, LaunchedProcess, Launcher, variables
@@ -107,8 +107,8 @@ class MpsDaemon:
         self._notes = DaemonStateFile(directory, gpu)
         self._incidents = IncidentLog() if incidents is None else incidents
         self._watched = DaemonWatchdog(gpu, self.pipe, self._process, self._incidents)
-        self.control = MpsControl(binary, directory / "lock", self._environment, self._watched.watch)
-        self.client: Final = Client(self.control)
+        self.control = ControlProgram(binary, directory / "lock", self._environment, self._watched.watch)
+        self.client: Final = DaemonCommands(self.control)
         self._checkup = HealthCheck(gpu, self.client, self.limit_mib, self._incidents)
         self._child: LaunchedProcess | None = None
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from enforcer.mps.client import Client
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
+from enforcer.mps.daemon_commands import DaemonCommands
 from enforcer.mps.incidents import Incident, IncidentLog
 from enforcer.mps.protocol import WHOLE, ServerStatus
 from gpushare.errors import MpsError
@@ -31,7 +31,7 @@ class HealthCheck:
         incidents: told of what was wrong.
     """
 
-    def __init__(self, gpu: str, client: Client, limit_mib: int, incidents: IncidentLog) -> None:
+    def __init__(self, gpu: str, client: DaemonCommands, limit_mib: int, incidents: IncidentLog) -> None:
         self._gpu, self._client, self._limit_mib, self._incidents = gpu, client, limit_mib, incidents
         self._initializing: dict[int, float] = {}
         self._faulty: frozenset[int] = frozenset()

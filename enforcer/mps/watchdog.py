@@ -92,7 +92,7 @@ class StallProbe:
         self.hung = False
         """Whether, so far, it did not move and nothing was in its way."""
 
-    def look(self, ours: int) -> None:
+    def observe(self, ours: int) -> None:
         """Look what is in the way, and remove it. ``ours``: the process that waits for the answer."""
         now = time.monotonic()
         hindered = self._watched.wake() or self._watched.drain(blocked=True)

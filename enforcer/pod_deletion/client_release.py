@@ -18,7 +18,7 @@ import structlog
 from enforcer.attribution.cgroup import Attributor, Identity
 from enforcer.attribution.procfs import PidHandle
 from enforcer.kill.pidfd_target import is_protected
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.manager import MpsManager
 from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, by_deadline, release_interval
 from enforcer.pod_deletion.terminating_pods import TerminatingPods

@@ -21,9 +21,9 @@ from enforcer.resourceslices.devices import (
     Order,
     build_devices,
     listed,
+    order_is_acceptable,
     resource_slices,
     shareable_gpus,
-    will_do,
 )
 from enforcer.resourceslices.foreign_memory import SmoothedUsage, foreign_mib, rounded, smooth, terminating_mib
 from enforcer.resourceslices.publisher import SlicePublisher
@@ -130,7 +130,7 @@ class SliceController:
 
     def _spreads(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota]) -> bool:
         offered = listed((view.gpu for view in views), self._order or ())
-        return will_do(offered, self._policy, held_mib(quotas))
+        return order_is_acceptable(offered, self._policy, held_mib(quotas))
 
     def _take(
         self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str]

@@ -65,7 +65,7 @@ class Order(StrEnum):
     SPREAD = "spread"
 
 
-LENIENCE: Final = {Order.BINPACK: 0.25, Order.SPREAD: 0.0}
+REORDER_TOLERANCE: Final = {Order.BINPACK: 0.25, Order.SPREAD: 0.0}
 """How much fuller, as a share of a GPU, one may be than another that it should not be listed after (or before).
 
 Each write of a slice has every scheduler look at all its waiting pods again. Packing is as good with this as with an
@@ -299,10 +299,12 @@ def _taints(gpu: Gpu, policy: InventoryPolicy, standing: GpuConditions) -> Objec
     return {"taints": [{"key": UNHEALTHY, "value": str(ill), "effect": str(policy.health_taint)}]}
 
 
-def will_do(gpus: Sequence[Gpu], policy: InventoryPolicy, held: Mapping[str, int]) -> bool:
+def order_is_acceptable(gpus: Sequence[Gpu], policy: InventoryPolicy, held: Mapping[str, int]) -> bool:
     """Say whether GPUs may stay in this order, given MiB held of each, by UUID."""
     ranks = [_rank(gpu, policy, held) for gpu in gpus]
-    return all(most - rank <= LENIENCE[policy.order] for most, rank in zip(accumulate(ranks, max), ranks, strict=True))
+    return all(
+        most - rank <= REORDER_TOLERANCE[policy.order] for most, rank in zip(accumulate(ranks, max), ranks, strict=True)
+    )
 
 
 def listed(gpus: Iterable[Gpu], names: Sequence[str]) -> list[Gpu]:
@@ -316,7 +318,7 @@ def _in_order(
 ) -> list[Gpu]:
     """Sort GPUs by preference, unless they are still in the order they had, or nearly."""
     standing = listed(gpus, before)
-    if len(standing) == len(gpus) and will_do(standing, policy, held):
+    if len(standing) == len(gpus) and order_is_acceptable(standing, policy, held):
         return standing
     return sorted(gpus, key=lambda gpu: (_rank(gpu, policy, held), gpu.index))
 

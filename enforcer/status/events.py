@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 
 from enforcer.status.api_writer import ApiWriter
-from enforcer.status.messages import UserMessage, cut
+from enforcer.status.messages import UserMessage, truncate_note
 from gpushare.contract import DRIVER
 from gpushare.kube_client import EVENTS_V1, KubeClient, path
 from gpushare.reasons import Reason
@@ -86,7 +86,8 @@ def node_event(node: str, news: NodeEvent, when: datetime) -> Object:
     regarding = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
     kind = "Warning" if news.warning else "Normal"
     return _event(node, when, node, NODE_EVENTS) | {
-        "action": "Share", "reason": str(news.reason), "type": kind, "note": cut(news.note), "regarding": regarding,
+        "action": "Share", "reason": str(news.reason), "type": kind, "note": truncate_note(news.note),
+        "regarding": regarding,
     }  # fmt: skip
 
 
@@ -109,7 +110,7 @@ def event_of(node: str, notice: UserMessage, when: datetime) -> Object:
         "action": notice.action,
         "reason": str(notice.reason),
         "type": "Warning" if notice.warning else "Normal",
-        "note": cut(notice.note),
+        "note": truncate_note(notice.note),
         "regarding": {
             "apiVersion": "v1",
             "kind": "Pod",

@@ -11,7 +11,7 @@ from enforcer.attribution.procfs import in_initial_pid_namespace
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import HERE, PROGRAM, DriverRoot
 from enforcer.nvml.types import GpuReader
-from enforcer.nvml.worker_process import command
+from enforcer.nvml.worker_handle import command
 from enforcer.status.node_status import NAME
 from gpushare import contract, defaults
 from gpushare.errors import GpuShareError, MpsError, NvmlError

@@ -34,7 +34,7 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample

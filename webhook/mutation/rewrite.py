@@ -18,11 +18,11 @@ from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import pinned_limit, quoted, same_quantity
 from gpushare.reasons import Reason
 from webhook.mutation import sidecar_merge, sidecar_spec, sidecar_validation
-from webhook.mutation.annotations import Share, ShareRequest
 from webhook.mutation.node_affinity import with_node_affinity
 from webhook.mutation.podview import Container, Json, Kind, PodView
 from webhook.mutation.resourceclaims import ClaimPlan
 from webhook.mutation.settings import Settings
+from webhook.mutation.share_request import Share, ShareRequest
 
 Object = dict[str, Any]
 NO_GPU_ENV: Final = {

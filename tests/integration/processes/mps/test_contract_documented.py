@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.protocol import ServerStatus
 from gpushare.errors import MpsError

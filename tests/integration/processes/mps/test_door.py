@@ -15,7 +15,7 @@ import pytest
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.mps import control_socket as doors
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.control_socket import ControlSocket
 from enforcer.mps.incidents import IncidentLog
 from enforcer.mps.watchdog import DaemonWatchdog
@@ -138,7 +138,7 @@ def test_operators_are_told_whose_it_was(binary: Path, make: Make, capsys: Any) 
     vigil = watched.watch()
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
         while not incidents.counts:
-            vigil.look(0)
+            vigil.observe(0)
             time.sleep(0.02)
         assert said(holder) == "shut out\n"
     assert incidents.counts == {("GPU-x", Reason.MPS_CONTROL_BLOCKED): 1}

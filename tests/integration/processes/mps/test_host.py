@@ -20,7 +20,7 @@ from enforcer.mps.launcher import HostPodLauncher, folder_of, read_request
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import DriverRoot
 from enforcer.nvml.types import ComputeMode
-from enforcer.nvml.worker_process import command
+from enforcer.nvml.worker_handle import command
 from gpushare.errors import MpsError
 from tests.integration.processes.mps.conftest import LIMIT, daemons_of, until
 

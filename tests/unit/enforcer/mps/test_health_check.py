@@ -3,8 +3,8 @@
 import pytest
 
 from enforcer.mps import health_check, incidents
-from enforcer.mps.client import Client
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
+from enforcer.mps.daemon_commands import DaemonCommands
 from enforcer.mps.health_check import HealthCheck
 from enforcer.mps.incidents import Incident, IncidentLog
 from enforcer.mps.protocol import ServerStatus, whole_gib
@@ -15,7 +15,7 @@ from tests.unit.enforcer.made import GPU
 SERVER = 77
 
 
-class Scripted(Client):
+class Scripted(DaemonCommands):
     """A daemon as ``Client`` sees it."""
 
     def __init__(self) -> None:

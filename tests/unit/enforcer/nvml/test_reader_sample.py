@@ -9,7 +9,7 @@ from enforcer.attribution.usage import UsageSampler
 from enforcer.nvml import wire
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.types import GpuSample
-from enforcer.nvml.worker_process import WorkerProcess
+from enforcer.nvml.worker_handle import WorkerProcess
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.test_loop import Attributor, card
@@ -26,7 +26,7 @@ class Driver(WorkerProcess):
         self.answer = b""
         self.asked: list[str] = []
 
-    def say(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         number, what, arguments = wire.decode_request(line)
         assert self.answer == b"", "one question at a time"
         if what == "gpus":
@@ -36,7 +36,7 @@ class Driver(WorkerProcess):
         sample = GpuSample(uuid=arguments[0], total_mib=16384, used_mib=0, processes=())
         self.left, self.answer = self.takes, wire.encode_result(number, what, sample)
 
-    def hear(self, end: float) -> bytes | None:
+    def receive(self, end: float) -> bytes | None:
         waited = min(self.left, max(0.0, end - self.now))
         self.now, self.left = self.now + waited, self.left - waited
         if self.left:
@@ -44,7 +44,7 @@ class Driver(WorkerProcess):
         line, self.answer = self.answer, b""
         return line or None
 
-    def end(self, seconds: float) -> bool:
+    def kill(self, seconds: float) -> bool:
         return True
 
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.resourceslices.devices import LENIENCE, InventoryPolicy, Order, build_devices, capacity_mib, device_name
+from enforcer.resourceslices.devices import (
+    REORDER_TOLERANCE,
+    InventoryPolicy,
+    Order,
+    build_devices,
+    capacity_mib,
+    device_name,
+)
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
 
@@ -70,7 +77,7 @@ def test_whatever_stood_there_nothing_is_further_out_of_order_than_allowed(
     rank = {name: sign * mib / CARD for name, mib in zip(NAMES, held, strict=True)}
     ranks = [rank[name] for name in found if name != "status"]
     assert sorted(found) == sorted([*NAMES, "status"])
-    assert all(max(ranks[: at + 1]) - ranks[at] <= LENIENCE[order] for at in range(len(ranks)))
+    assert all(max(ranks[: at + 1]) - ranks[at] <= REORDER_TOLERANCE[order] for at in range(len(ranks)))
     assert found == (*before, "status") or all(one <= two for one, two in pairwise(ranks))
     assert offered(order, by_uuid(held), found) == found
 

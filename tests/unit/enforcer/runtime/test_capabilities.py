@@ -46,7 +46,7 @@ BOUNDED = """
 import ctypes, json, sys, threading
 from pathlib import Path
 from enforcer.runtime import capabilities
-from enforcer.nvml.worker_process import WorkerProcess
+from enforcer.nvml.worker_handle import WorkerProcess
 
 def started():
     kept = WorkerProcess([sys.executable, "-c", "import sys; sys.stdin.read()"])

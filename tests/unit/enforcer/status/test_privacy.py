@@ -122,14 +122,14 @@ def world(tenants: list[Tenant], *, blind: bool) -> tuple[Snapshot, list[KillDec
 def notices(decision: KillDecision) -> Iterator[UserMessage]:
     """Every notice there is about a decision."""
     yield from (words(decision) for words in messages.DECIDED.values())
-    yield messages.unrecorded(decision)
+    yield messages.audit_unavailable(decision)
     targets = decision.targets
     for result in messages.RESULTS:
         ended = [
             ProcessOutcome(pid=each.identity.pid, start=1, used_mib=each.used_mib, result=result, steps=("SIGTERM",))
             for each in targets
         ]
-        yield messages.ended(decision, result, ended, ChainHead(42, "sha256:ab"))
+        yield messages.killed(decision, result, ended, ChainHead(42, "sha256:ab"))
 
 
 def foreign(text: str, own: set[str], tenants: list[Tenant]) -> set[str]:
