@@ -150,7 +150,7 @@ class Conditions:
         body = limit_condition(claim, proofs, datetime.now(UTC))
         where = path(RESOURCE_V1, "resourceclaims", claim.name, claim.namespace)
         try:
-            if said_before(self._cluster.get(where), body):
+            if already_published(self._cluster.get(where), body):
                 return True
             self._cluster.patch(f"{where}/status", body, APPLY_PATCH, fieldManager=PROVER, force="true")
         except ClusterError as error:
@@ -173,7 +173,7 @@ def limit_condition(claim: PreparedClaim, proofs: Proofs, when: datetime) -> Obj
     return _object(claim) | {"status": {"devices": devices}}
 
 
-def said_before(claim: Object, body: Object) -> bool:
+def already_published(claim: Object, body: Object) -> bool:
     """Tell whether a claim's status says that already, or the claim is another by now."""
     if claim["metadata"]["uid"] != body["metadata"]["uid"]:
         return True

@@ -49,7 +49,7 @@ class MpsReady:
 
         def ask() -> None:
             try:
-                answers.put(self._keeper.hindrance(gpu))
+                answers.put(self._keeper.not_ready_reason(gpu))
             except Exception as bug:  # noqa: BLE001 - raised again by who asked
                 answers.put(bug)
 

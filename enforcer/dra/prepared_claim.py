@@ -68,7 +68,7 @@ class ResizeResult:
 
     def answers(self, container: str, asked: Any) -> bool:
         """Tell whether this is the answer to that wish."""
-        return (self.container, self.asked) == (container, kept(asked))
+        return (self.container, self.asked) == (container, shortened(asked))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +130,12 @@ class PreparedClaim:
         """Name what a request was allocated of GPUs: one of each."""
         return tuple(each for each in self.granted if each.request == request and each.gpu is not None)
 
-    def on(self, gpu: str) -> int:
+    def mib_on(self, gpu: str) -> int:
         """MiB it consumed of one GPU."""
         return sum(each.memory_mib for each in self.granted if each.gpu == gpu)
 
 
-def kept(asked: Any) -> str:
+def shortened(asked: Any) -> str:
     """Shorten what an annotation says to what is kept of it."""
     return str(asked)[:KEPT]
 

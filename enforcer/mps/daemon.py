@@ -107,7 +107,7 @@ class MpsDaemon:
         self._notes = DaemonStateFile(directory, gpu)
         self._incidents = IncidentLog() if incidents is None else incidents
         self._watched = DaemonWatchdog(gpu, self.pipe, self._process, self._incidents)
-        self.control = ControlProgram(binary, directory / "lock", self._environment, self._watched.watch)
+        self.control = ControlProgram(binary, directory / "lock", self._environment, self._watched.new_probe)
         self.client: Final = DaemonCommands(self.control)
         self._checkup = HealthCheck(gpu, self.client, self.limit_mib, self._incidents)
         self._child: LaunchedProcess | None = None
@@ -175,9 +175,9 @@ class MpsDaemon:
         """
         with self._explained():
             exclusive = None if self._modes is None else self._assert_exclusive()
-            self._watched.drain(blocked=False)
+            self._watched.drain_log_pipe(blocked=False)
             try:
-                servers = self._checkup.look(Deadline())
+                servers = self._checkup.run(Deadline())
             except MpsError as error:
                 if error.reason is Reason.MPS_CONTROL_BLOCKED and self.control.hung_for() >= HUNG_SECONDS:
                     self._give_up()
@@ -187,7 +187,7 @@ class MpsDaemon:
     def _give_up(self) -> None:
         """End a daemon that hangs and that nobody holds up; raises ``MpsError``, so that it is started again."""
         note = f"the MPS daemon of {self.gpu} hung for {self.control.hung_for():.0f} s, so the enforcer ended it"
-        self._incidents.tell(Incident(self.gpu, Reason.MPS_HUNG, note))
+        self._incidents.record(Incident(self.gpu, Reason.MPS_HUNG, note))
         self._end_process()
         raise MpsError(note)
 

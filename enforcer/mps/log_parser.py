@@ -81,18 +81,18 @@ _ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), ord("\\"), 
 class Line:
     """One line. ``at`` and ``by`` are its own word for when, and for which process; empty where it has none."""
 
-    said: LogPattern
+    pattern: LogPattern
     text: str
     at: str = ""
     by: str = ""
 
     @property
-    def weight(self) -> Severity:
+    def severity(self) -> Severity:
         """How much it matters."""
-        return weight(self.said)
+        return severity_of(self.pattern)
 
 
-def weight(said: LogPattern) -> Severity:
+def severity_of(said: LogPattern) -> Severity:
     """How much lines of this kind matter."""
     return _WEIGHTS.get(said, Severity.ROUTINE)
 
@@ -118,7 +118,7 @@ def read(raw: bytes) -> Line | None:
     if head is None:
         return Line(LogPattern.UNKNOWN, safe(raw))
     text = safe(head[3])
-    return Line(_said(text), text, head[1].decode("ascii"), head[2].decode("ascii"))
+    return Line(_pattern(text), text, head[1].decode("ascii"), head[2].decode("ascii"))
 
 
 def safe(raw: bytes) -> str:
@@ -129,9 +129,9 @@ def safe(raw: bytes) -> str:
 
 def most_severe(lines: Sequence[Line], most: int) -> tuple[list[Line], Mapping[LogPattern, int]]:
     """Pick what is passed on: the gravest, in their order, and how many of which kind are not."""
-    graver = sorted(range(len(lines)), key=lambda number: (-lines[number].weight, number))
+    graver = sorted(range(len(lines)), key=lambda number: (-lines[number].severity, number))
     taken, left = sorted(graver[:most]), graver[most:]
-    return [lines[number] for number in taken], Counter(lines[number].said for number in left)
+    return [lines[number] for number in taken], Counter(lines[number].pattern for number in left)
 
 
 def parsed(raw: Iterable[bytes]) -> list[Line]:
@@ -139,5 +139,5 @@ def parsed(raw: Iterable[bytes]) -> list[Line]:
     return [line for each in raw if (line := read(each)) is not None]
 
 
-def _said(text: str) -> LogPattern:
+def _pattern(text: str) -> LogPattern:
     return next((said for said, pattern in _KNOWN if pattern.fullmatch(text)), LogPattern.UNKNOWN)

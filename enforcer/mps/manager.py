@@ -40,7 +40,7 @@ class MpsManager:
         with self._lock:
             return dict(self._daemons)
 
-    def take(self, daemon: MpsDaemon) -> None:
+    def add(self, daemon: MpsDaemon) -> None:
         """Take a GPU's daemon in; one that is there already stays. It is not started by that."""
         with self._lock:
             if daemon.gpu not in self._daemons:
@@ -53,14 +53,14 @@ class MpsManager:
         with self._lock:
             self._daemons[daemon.gpu] = daemon
 
-    def follow(self, listener: Callable[[str], object]) -> None:
+    def subscribe(self, listener: Callable[[str], object]) -> None:
         """Tell of every GPU that has a daemon now or ever will, once each."""
         with self._lock:
             self._listeners.append(listener)
             for gpu in self._told | self._daemons.keys():
                 self._tell(gpu, [listener], again=True)
 
-    def let_go(self, gpu: str) -> None:
+    def remove(self, gpu: str) -> None:
         """Forget a GPU's daemon, which was stopped before."""
         with self._lock:
             self._daemons.pop(gpu, None)

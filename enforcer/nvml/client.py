@@ -95,7 +95,7 @@ class NvmlClient:
         """When this thread's look is over, where one is under way."""
 
     @contextmanager
-    def look(self) -> Iterator[None]:
+    def batch(self) -> Iterator[None]:
         """Let all that this thread asks meanwhile share one ``deadline``: a slow driver has many GPUs to be slow on."""
         self._mine.look_end = time.monotonic() + self._waits.deadline
         try:

@@ -63,7 +63,7 @@ def diagnose(failure: Failure, marks: Iterable[PressureSample]) -> tuple[Reason,
     return (Reason.QUOTA_REACHED if own else Reason.GPU_FULL), mark
 
 
-def told(failure: Failure, reason: Reason, mark: PressureSample) -> UserMessage:
+def diagnosis_message(failure: Failure, reason: Reason, mark: PressureSample) -> UserMessage:
     """Tell the container's owner: their own figures, and of others what they hold together."""
     quota = mark.quota
     held = f"the container used {mark.own_mib} MiB of its {quota.memory_mib} MiB"

@@ -130,7 +130,7 @@ class ClientReleaser:
         return RELIST if any(now < each.end + OVERDUE for each in leaving) else SLOW
 
     def _leaving(self) -> list[TerminationDeadline]:
-        return self._tools.departures.of(
+        return self._tools.departures.of_gpu(
             {each.pod_uid for each in self._tools.checkpoint.read() if each.gpu == self._gpu}
         )
 
@@ -164,7 +164,7 @@ class ClientReleaser:
 
     def _next(self, users: Collection[str]) -> tuple[TerminationDeadline, float] | None:
         """Whose turn is next and in how many seconds, as things stand: some may have less time than before, or stay."""
-        now, left = self._tools.clock(), self._tools.departures.of(users)
+        now, left = self._tools.clock(), self._tools.departures.of_gpu(users)
         if not left:
             return None
         if ready := by_deadline(left, now, len(self._crowd), self._asking):
@@ -191,7 +191,7 @@ class ClientReleaser:
         if not left:
             return
         now = self._tools.clock()
-        first = min((each.end for each in self._tools.departures.of({each.uid for each in leaving})), default=now)
+        first = min((each.end for each in self._tools.departures.of_gpu({each.uid for each in leaving})), default=now)
         self._tools.stopped.wait(max(0.0, release_interval(left, first - now) - (now - began)))
 
     def _hold(self, stack: ExitStack, pods: set[str]) -> dict[str, list[Client]]:
@@ -235,7 +235,7 @@ class ClientReleaser:
     def _goes(self, client: Client) -> bool:
         """Whether its pod still is on its way out."""
         owner = client.identity.owner
-        return owner is not None and bool(self._tools.departures.of({owner.pod_uid}))
+        return owner is not None and bool(self._tools.departures.of_gpu({owner.pod_uid}))
 
     def _same(self, client: Client) -> bool:
         """Whether a process is still the one that was found. What /proc says counts if it is there afterwards."""
@@ -285,7 +285,7 @@ EVERY: Final = 1.0
 
 def ask_for_missing(departures: TerminatingPods, cluster: KubeClient) -> None:
     """Ask the API server by name for the pods that a list lacked."""
-    departures.settle(partial(_pod, cluster))
+    departures.resync(partial(_pod, cluster))
 
 
 def _pod(cluster: KubeClient, namespace: str, name: str) -> Object | None:
@@ -306,4 +306,4 @@ def release_in_time(manager: Manager, mps: MpsManager, tools: ReleaserDependenci
         tools.departures.subscribe(lane.woken)
         manager.add(f"release-{gpu}", lane.turn, every=EVERY, wake=lane.woken)
 
-    mps.follow(open_lane)
+    mps.subscribe(open_lane)

@@ -36,7 +36,7 @@ class SharingModeController:
         self.problem: str | None = None
         """What is wrong with the node's label; ``None`` where nothing is."""
 
-    def read(self, node: Mapping[str, Any]) -> SharingModes:
+    def update_from_node(self, node: Mapping[str, Any]) -> SharingModes:
         """Take in what the node's object says now."""
         if self._labelled:
             try:
@@ -44,23 +44,23 @@ class SharingModeController:
             except ConfigError as error:
                 wanted, problem = None, error.message
             self._take(wanted, problem)
-        return self.now()
+        return self.current()
 
-    def now(self) -> SharingModes:
+    def current(self) -> SharingModes:
         """Say all that is known."""
         with self._lock:
             return self._now()
 
     def of(self, gpu: str) -> Mode | None:
         """Say how a GPU is shared now; ``None``: that is not known, or it is not shared."""
-        return self.now().of(gpu)
+        return self.current().of(gpu)
 
     def has_daemon(self, gpu: str) -> bool:
         """Say whether a GPU has an MPS daemon, or is to have one as soon as it is shared."""
         return self.of(gpu) in {None, Mode.MPS}
 
     @contextmanager
-    def kept(self, gpus: Iterable[str]) -> Iterator[Mapping[str, Mode | None]]:
+    def hold(self, gpus: Iterable[str]) -> Iterator[Mapping[str, Mode | None]]:
         """Keep GPUs in the mode they are in now, by UUID, while a claim is prepared for it or a daemon ended."""
         mine = frozenset(gpus)
         with self._lock:

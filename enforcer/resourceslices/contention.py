@@ -18,7 +18,7 @@ VENDOR: Final = "nvidia.com/"
 MIG: Final = "MIG-"
 NODE: Final = "nvidia"
 """Some plugins name a GPU by its device node: ``nvidia0``, ``nvidia0/vgpu1``."""
-UNSURE: Final = "cannot be read yet"
+UNKNOWN: Final = "cannot be read yet"
 """Of a source that never said what others offer: so long it may be any GPU."""
 
 Allocatable = Sequence[tuple[str, Sequence[str]]]

@@ -307,7 +307,7 @@ def order_is_acceptable(gpus: Sequence[Gpu], policy: InventoryPolicy, held: Mapp
     )
 
 
-def listed(gpus: Iterable[Gpu], names: Sequence[str]) -> list[Gpu]:
+def in_listed_order(gpus: Iterable[Gpu], names: Sequence[str]) -> list[Gpu]:
     """Return those GPUs whose devices are named, in the order of the names."""
     by_name = {device_name(gpu): gpu for gpu in gpus}
     return [by_name[name] for name in names if name in by_name]
@@ -317,7 +317,7 @@ def _in_order(
     gpus: Sequence[Gpu], policy: InventoryPolicy, held: Mapping[str, int], before: Sequence[str]
 ) -> list[Gpu]:
     """Sort GPUs by preference, unless they are still in the order they had, or nearly."""
-    standing = listed(gpus, before)
+    standing = in_listed_order(gpus, before)
     if len(standing) == len(gpus) and order_is_acceptable(standing, policy, held):
         return standing
     return sorted(gpus, key=lambda gpu: (_rank(gpu, policy, held), gpu.index))

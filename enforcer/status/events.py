@@ -33,7 +33,7 @@ class PodEventRecorder:
     def __init__(self, cluster: KubeClient, node: str, writer: ApiWriter) -> None:
         self._cluster, self._node, self._writer = cluster, node, writer
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         """Take a message; never waits and never fails."""
         event = event_of(self._node, notice, datetime.now(UTC))
         where = path(EVENTS_V1, "events", namespace=event["metadata"]["namespace"])
@@ -43,7 +43,7 @@ class PodEventRecorder:
 class LogEventRecorder:
     """Records messages to pods' owners in the log alone, where there is no API server."""
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         """Log a message."""
         log.info("notice", reason=str(notice.reason), pod=notice.quota.pod, note=notice.note)
 
@@ -69,7 +69,7 @@ class NodeEventRecorder:
     def __init__(self, cluster: KubeClient | None, node: str, writer: ApiWriter) -> None:
         self._cluster, self._node, self._writer = cluster, node, writer
 
-    def report(self, news: NodeEvent) -> None:
+    def record(self, news: NodeEvent) -> None:
         """Take a message; never waits and never fails."""
         (log.warning if news.warning else log.info)(news.note, reason=str(news.reason))
         if self._cluster is not None:

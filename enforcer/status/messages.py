@@ -8,7 +8,7 @@ from enforcer.audit.kill_records import ProcessOutcome
 from enforcer.audit.record import ChainHead
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.quota.types import Quota
-from enforcer.status.dedup import ONCE, Repetition
+from enforcer.status.dedup import FIRST, Repetition
 from gpushare.patterns import Search
 from gpushare.reasons import Reason
 
@@ -34,11 +34,11 @@ class UserMessage:
 class EventSink(Protocol):
     """Takes messages."""
 
-    def notify(self, message: UserMessage) -> None:
+    def record(self, message: UserMessage) -> None:
         """Take a message; never waits and never fails."""
 
 
-def over_quota(decision: KillDecision, repetition: Repetition = ONCE) -> UserMessage:
+def over_quota(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
     """The container is over quota, in enough samples."""
     quota = decision.quota
     end = "the enforcer only warns (policy warn, or --no-enforce)"
@@ -49,7 +49,7 @@ def over_quota(decision: KillDecision, repetition: Repetition = ONCE) -> UserMes
     )
 
 
-def in_debt(decision: KillDecision, repetition: Repetition = ONCE) -> UserMessage:
+def in_debt(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
     """The container was over quota repeatedly; half of its credit is used up."""
     note = (
         f"{_again(decision, repetition)}: it was over its quota repeatedly, for {decision.debt:.1f}s in total; if this "
@@ -58,20 +58,20 @@ def in_debt(decision: KillDecision, repetition: Repetition = ONCE) -> UserMessag
     return UserMessage(quota=decision.quota, reason=Reason.OVER_QUOTA, note=note, action="Warn")
 
 
-def recovered(decision: KillDecision, _: Repetition = ONCE) -> UserMessage:
+def recovered(decision: KillDecision, _: Repetition = FIRST) -> UserMessage:
     """The container is within its quota again, in time."""
     note = f"{_holds(decision.quota, decision.used_mib)}: back within its quota, so the enforcer kills nothing"
     return UserMessage(quota=decision.quota, reason=Reason.BACK_UNDER_QUOTA, note=note, action="Warn", warning=False)
 
 
-def rate_limited(decision: KillDecision, repetition: Repetition = ONCE) -> UserMessage:
+def rate_limited(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
     """The container is not killed yet: this node made too many kills."""
     cause = "this node made too many kills in the namespace in the last minute"
     note = f"{_again(decision, repetition)}; not killed yet: {cause}"
     return UserMessage(quota=decision.quota, reason=Reason.KILL_RATE_LIMITED, note=note, action="Wait")
 
 
-def breaker_open(decision: KillDecision, repetition: Repetition = ONCE) -> UserMessage:
+def breaker_open(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
     """The container is not killed: the circuit breaker is open."""
     note = (
         f"{_again(decision, repetition)}; not killed: too many containers on this node are over quota, "
@@ -128,7 +128,7 @@ def used_amounts(note: str) -> tuple[str, int, int] | None:
     return None if found is None else (found[1], int(found[2]), int(found[3]))
 
 
-def _again(decision: KillDecision, repetition: Repetition = ONCE) -> str:
+def _again(decision: KillDecision, repetition: Repetition = FIRST) -> str:
     return f"{_holds(decision.quota, decision.used_mib)}{repetition.words}"
 
 

@@ -90,7 +90,7 @@ class Snapshot:
     """Two snapshots of one number differ in their times only; 0: unknown. See ``enforcer.status.node_status_file``."""
 
 
-def shown(state: DetectorState, quotas: Sequence[Quota]) -> tuple[Quota, ...]:
+def status_quotas(state: DetectorState, quotas: Sequence[Quota]) -> tuple[Quota, ...]:
     """Pick what is worth showing: of containers that were given nothing, those that hold something or did lately."""
     return tuple(
         quota

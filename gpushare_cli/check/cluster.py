@@ -13,7 +13,7 @@ from typing import Any, Final
 from cryptography import x509
 
 from enforcer.quota.sharing_mode import CHANGES
-from enforcer.resourceslices.contention import UNSURE, device_names
+from enforcer.resourceslices.contention import UNKNOWN, device_names
 from gpushare import contract
 from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, path
 from gpushare.patterns import Pattern
@@ -35,7 +35,7 @@ SOON: Final = timedelta(days=3)
 WEBHOOK: Final = f"pods.{contract.GROUP}"
 OTHERS: Final = f"the node annotation {contract.NODE_GPUS}"
 ADVICE: Final[Mapping[str, str]] = {
-    UNSURE: "nothing is to be done unless it stays so: the enforcer waits until it knows who else offers that GPU",
+    UNKNOWN: "nothing is to be done unless it stays so: the enforcer waits until it knows who else offers that GPU",
     Reason.CONTENDED: f"a contended GPU needs one owner: take it from the other, or name others in {OTHERS}",
     CHANGES: "nothing is to be done: a GPU that changes its mode is offered again once its last tenant has gone",
     contract.NODE_MODE: f"put the node's label {contract.NODE_MODE} right",
@@ -171,7 +171,7 @@ def left_out(api: KubeClient) -> CheckResult:
     why = [each for gpus in notes.values() for each in gpus.values()]
     if not named:
         return ok("none")
-    contest = any(Reason.CONTENDED in each and UNSURE not in each for each in why)
+    contest = any(Reason.CONTENDED in each and UNKNOWN not in each for each in why)
     return (failed if contest else warning)("; ".join(named), "; ".join(dict.fromkeys(map(_advice, why))))
 
 

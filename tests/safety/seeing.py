@@ -92,7 +92,7 @@ class Bed:
         """One poll: read, attribute, judge."""
         self.now += STEP
         try:
-            views = self.watch.look()
+            views = self.watch.sample()
             problems = {view.gpu.uuid: view.problem for view in views if view.problem is not None}
         except NvmlError as error:
             views, problems = (), {"all": error}

@@ -111,7 +111,7 @@ class Storm:
         owner = ContainerRef(f"pod-{tenant.number}", tenant.container_id)
         return Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid)
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
     def execute(self, verdict: KillDecision) -> KillResult:

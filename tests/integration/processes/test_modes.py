@@ -79,7 +79,7 @@ def _keeping(machine: Machine) -> Iterator[tuple[MpsSupervisor, SharingModeContr
     held: dict[str, Mode] = {}
     claims = Claims(held)
     modes = SharingModeController(claims, Mode.MPS, threading.Event())
-    modes.read(labelled())
+    modes.update_from_node(labelled())
     driver, gpus = DriverRoot(machine.root / "driver"), gpus_of(machine.sim.machine)[:1]
     tools = DriverTools(SimReader(machine.sim), driver, machine.run, None, IncidentLog())
     sources = PlannerInputs(

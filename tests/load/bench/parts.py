@@ -38,7 +38,7 @@ def parts(pod: dict[str, Any]) -> dict[str, float]:
     logs.configure("error", logs.LogStream(sys.stderr, lambda: None))
     body = reviews.as_sent(pod)
     namespaces = NamespacePolicyCache()
-    namespaces.reset([{"metadata": {"name": reviews.NAMESPACE}}])
+    namespaces.replace([{"metadata": {"name": reviews.NAMESPACE}}])
     respond = AdmissionHandler(settings=Settings(), namespaces=namespaces, claims=KnownClaims())
     app = create_app(Deps(respond=respond, metrics=Metrics()))
     environ = EnvironBuilder(method="POST", path="/mutate", content_type="application/json").get_environ()

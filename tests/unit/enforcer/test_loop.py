@@ -132,7 +132,7 @@ def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
             return made.execute(decision)
 
     class Sink:
-        def notify(self, notice: UserMessage) -> None:
+        def record(self, notice: UserMessage) -> None:
             notices.append(notice)
 
     parts = loop_parts(
@@ -269,7 +269,7 @@ def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_st
 
 def test_answers_that_are_owed_are_asked_for_at_every_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(world.enforcer._parts.audit_log, "catch_up", lambda: asked.append(1))
+    monkeypatch.setattr(world.enforcer._parts.audit_log, "retry_pending", lambda: asked.append(1))
     world.look(3)
     assert len(asked) == 3
 

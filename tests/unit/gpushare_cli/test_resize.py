@@ -21,7 +21,7 @@ from gpushare_cli.prepared import prepared_of
 from tests.unit.gpushare_cli.explain.test_pod import Api, load
 
 POD = "explained-1/running"
-NOW = CurrentUsage(held_mib=2000, at_once=False)
+NOW = CurrentUsage(used_mib=2000, applies_immediately=False)
 
 
 class Answering(Api):

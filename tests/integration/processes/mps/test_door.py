@@ -135,14 +135,14 @@ def test_operators_are_told_whose_it_was(binary: Path, make: Make, capsys: Any) 
     incidents = IncidentLog()
     watched = DaemonWatchdog("GPU-x", daemon.pipe, lambda: pid, incidents)
     watched.door._attributor = Whose()
-    vigil = watched.watch()
+    vigil = watched.new_probe()
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
         while not incidents.counts:
             vigil.observe(0)
             time.sleep(0.02)
         assert said(holder) == "shut out\n"
     assert incidents.counts == {("GPU-x", Reason.MPS_CONTROL_BLOCKED): 1}
-    (told,) = incidents.unsaid()
+    (told,) = incidents.pending()
     line = next(line for line in capsys.readouterr().out.splitlines() if f"pid={holder.pid}" in line)
     words = (f"pid={holder.pid}", f"uid={os.getuid()}", "pod_uid=pod-uid", "container_id=container-id")
     assert all(word in line for word in words)
@@ -156,11 +156,11 @@ def test_what_waits_for_us_is_never_shut(binary: Path, make: Make) -> None:
     door = ControlSocket("GPU-x", lambda: pid, IncidentLog())
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
         deadline = time.monotonic() + 5
-        while not (standing := door.standing(0)):
+        while not (standing := door.idle_connections(0)):
             assert time.monotonic() < deadline
         for connection in standing.values():
             connection.close()
-        assert door.standing(holder.pid) == {}
+        assert door.idle_connections(holder.pid) == {}
 
 
 MUTE_DAEMON = """
@@ -194,4 +194,4 @@ def test_a_client_that_is_not_read_from_is_no_holder(root: Path, reads: str) -> 
         end = time.monotonic() + 5
         while not list(doors._read_from(process.pid)):
             assert time.monotonic() < end
-        assert door.standing(0) == {}
+        assert door.idle_connections(0) == {}

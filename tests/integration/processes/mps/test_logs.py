@@ -17,7 +17,7 @@ pytestmark = pytest.mark.node
 
 def told(follower: LogTail) -> list[dict[str, Any]]:
     with capture_logs() as logs:
-        follower.look()
+        follower.poll()
     return list(logs)  # type: ignore[arg-type]
 
 

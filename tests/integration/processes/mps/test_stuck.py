@@ -93,7 +93,7 @@ def test_a_link_in_the_place_of_the_log_pipe_is_not_followed(stand_in: Path, mak
     (daemon.pipe / "log").symlink_to(root / "elsewhere")
     holder = os.open(root / "elsewhere", os.O_RDWR)
     os.write(holder, b"x" * 60_000)
-    assert not daemon._watched.drain(blocked=False)
+    assert not daemon._watched.drain_log_pipe(blocked=False)
     os.close(holder)
 
 

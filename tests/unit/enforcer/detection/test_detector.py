@@ -255,7 +255,7 @@ def test_nobody_is_killed_that_a_slow_reader_of_the_rules_would_spare(samples: l
     bench = Bench(
         quota(grace_seconds=grace),
         neighbour(grace_seconds=grace),
-        rules=DetectorConfig(kills=1000, cool_down=0, spacing=0),
+        rules=DetectorConfig(kills=1000, cool_down=0, kill_interval=0),
     )
     seen: dict[str, list[int]] = {CONTAINER: [], NEIGHBOUR: []}
     for sample in samples:

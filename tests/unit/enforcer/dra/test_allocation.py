@@ -62,7 +62,7 @@ def test_a_container_gets_what_its_annotations_say() -> None:
     made = pod("tts", {contract.MEMORY: "4Gi", contract.COMPUTE: "25%"})
     found = prepared(claim(made), made)
     assert limits(found) == {"model": (4096, 25)}
-    assert (found.gpus, found.has_status, found.on(GPU)) == ((GPU,), True, 4096)
+    assert (found.gpus, found.has_status, found.mib_on(GPU)) == ((GPU,), True, 4096)
 
 
 def test_a_container_inserted_after_admission_takes_nothing_of_the_main_one() -> None:

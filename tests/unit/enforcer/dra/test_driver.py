@@ -182,8 +182,8 @@ def test_processes_that_outlive_their_claim_are_still_counted(world: World) -> N
     assert refused(world, new).reason is Reason.GPU_MEMORY_IN_USE
     world.reader.used[GPU].clear()
     assert world.driver.prepare(new)
-    world.driver.settle()
-    assert world.store.ending() == ()
+    world.driver.forget_finished()
+    assert world.store.terminating() == ()
     assert not list((world.state / "claims").glob("*.ending"))
 
 
@@ -335,14 +335,14 @@ def test_what_is_told_of_a_claim_is_told_while_nobody_else_changes_it(world: Wor
 
     class Publisher:
         def publish(self, claim: PreparedClaim) -> None:
-            other = threading.Thread(target=world.driver.alter, args=(claim.uid, lambda known: known))
+            other = threading.Thread(target=world.driver.update, args=(claim.uid, lambda known: known))
             world.driver._publisher = Published([])  # type: ignore[assignment] # a stand-in
             other.start()
             other.join(0.2)
             held.append(other.is_alive())
 
     ref = world.tenant("tts")
-    for change in (lambda: world.driver.prepare(ref), lambda: world.driver.alter(ref.uid, lambda known: known)):
+    for change in (lambda: world.driver.prepare(ref), lambda: world.driver.update(ref.uid, lambda known: known)):
         world.driver._publisher = Publisher()  # type: ignore[assignment] # a stand-in
         change()
     assert held == [True, True]
@@ -352,7 +352,7 @@ def test_calls_for_one_claim_wait_for_each_other_and_leave_no_lock() -> None:
     locks, order = KeyedLock(), []
 
     def hold(number: int) -> None:
-        with locks.held("claim"):
+        with locks.hold("claim"):
             order.append(number)
             time.sleep(0.05)
             order.append(number)

@@ -15,9 +15,9 @@ def test_each_incident_is_told_once_and_counted() -> None:
     incidents, events, registry = IncidentLog(), NodeEvents(), CollectorRegistry()
     reporter = IncidentReporter(incidents, fixed_modes(), events)
     registry.register(IncidentCollector(incidents))
-    incidents.tell(Incident(GPU, Reason.MPS_FAULT, "a fault"))
-    incidents.tell(Incident(GPU, Reason.MPS_FAULT, "a fault"))
-    incidents.tell(Incident(GPU, Reason.RECOVERED, "well again"))
+    incidents.record(Incident(GPU, Reason.MPS_FAULT, "a fault"))
+    incidents.record(Incident(GPU, Reason.MPS_FAULT, "a fault"))
+    incidents.record(Incident(GPU, Reason.RECOVERED, "well again"))
     reporter.run_once()
     reporter.run_once()
     assert events.told == [
@@ -32,6 +32,6 @@ def test_a_mistyped_label_is_told_once_and_again_after_it_was_right() -> None:
     modes, events = label_modes({}), NodeEvents()
     reporter = IncidentReporter(IncidentLog(), modes, events)
     for label in ("mpss", "mpss", "mps", "mpss"):
-        modes.read(labelled(label))
+        modes.update_from_node(labelled(label))
         reporter.run_once()
     assert [each.reason for each in events.told] == [Reason.MODE_UNKNOWN] * 2

@@ -31,7 +31,7 @@ def following(run: Path, limit: int = log_tailer.LIMIT) -> LogTail:
 
 def looked(follower: LogTail) -> list[dict[str, Any]]:
     with capture_logs() as logs:
-        follower.look()
+        follower.poll()
     return list(logs)  # type: ignore[arg-type]
 
 
@@ -165,5 +165,5 @@ def test_what_has_another_name_elsewhere_is_not_cut(folder: Path, tmp_path: Path
     add(tmp_path / "other", b"z" * 9999 + b"\n")
     os.link(tmp_path / "other", folder / "server.log")
     follower = following(tmp_path, limit=4096)
-    follower.look()
+    follower.poll()
     assert (tmp_path / "other").stat().st_size == 10000

@@ -62,7 +62,7 @@ def _slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], tuple[D
 
 def test_what_is_not_answered_by_the_deadline_of_a_look_is_not_waited_for(slow: object) -> None:
     driver, reader = slow(0.9)  # type: ignore[operator]
-    with reader.look():
+    with reader.batch():
         for gpu in GPUS[:2]:
             assert reader.sample(gpu.uuid).uuid == gpu.uuid
         for gpu in GPUS[2:]:
@@ -78,10 +78,10 @@ def test_what_is_not_answered_by_the_deadline_of_a_look_is_not_waited_for(slow: 
 @pytest.mark.parametrize("takes", [0.3, 0.9, 1.5, 1.9])
 def test_every_gpu_of_a_slow_driver_has_its_turn(takes: float, slow: object) -> None:
     driver, reader = slow(takes)  # type: ignore[operator]
-    watch, seen = UsageSampler(reader, Attributor(), together=reader.look), list[str]()
+    watch, seen = UsageSampler(reader, Attributor(), together=reader.batch), list[str]()
     for _ in range(2 * len(GPUS)):
         before = driver.now
-        views = watch.look()
+        views = watch.sample()
         assert [view.gpu for view in views] == list(GPUS)
         assert driver.now - before <= 2 * WAITS.deadline, "to count them, and to read them"
         seen += [view.gpu.uuid for view in views if view.sample is not None]

@@ -193,7 +193,7 @@ def test_a_pod_that_turns_out_not_to_be_leaving_is_let_be() -> None:
     world.leave(*(f"p{number}" for number in range(14)))
     stays = pod()
     stays["metadata"]["uid"] = "p13"
-    world.on_release = lambda _: world.departures.changed("MODIFIED", stays)
+    world.on_release = lambda _: world.departures.on_event("MODIFIED", stays)
     world.run(1040)
     assert [pid for _, pid in world.told] == list(range(100, 113))
 

@@ -63,7 +63,7 @@ def test_a_gpu_in_use_is_shared_as_it_was_and_offers_nothing_new_in_another_way(
 def test_nothing_is_known_before_label_and_claims_were_read() -> None:
     claims = HeldClaims()
     modes = SharingModeController(claims, Mode.MPS, threading.Event())
-    assert (modes.of(GPU), modes.read(labelled()).of(GPU)) == (None, None), "claims may hold it in any way"
+    assert (modes.of(GPU), modes.update_from_node(labelled()).of(GPU)) == (None, None), "claims may hold it in any way"
     claims.held = {}
     assert modes.of(GPU) is Mode.MPS
     unread = label_modes({GPU: Mode.TIME_SLICING})
@@ -73,15 +73,15 @@ def test_nothing_is_known_before_label_and_claims_were_read() -> None:
 def test_a_mistyped_label_is_a_problem_and_shares_nothing_anew() -> None:
     changed = threading.Event()
     modes = label_modes({GPU: Mode.MPS}, changed=changed)
-    modes.read(labelled("mpss"))
+    modes.update_from_node(labelled("mpss"))
     assert changed.is_set()
     changed.clear()
     for _ in range(3):
-        ways = modes.read(labelled("mpss"))
+        ways = modes.update_from_node(labelled("mpss"))
         assert (ways.of(GPU), ways.of(OTHER_GPU)) == (Mode.MPS, None)
         assert ways.objection(GPU) == ways.objection(OTHER_GPU) == modes.problem
     assert not changed.is_set()
-    assert (modes.read(labelled("mps")).of(OTHER_GPU), modes.problem) == (Mode.MPS, None)
+    assert (modes.update_from_node(labelled("mps")).of(OTHER_GPU), modes.problem) == (Mode.MPS, None)
 
 
 def test_whoever_keeps_daemons_is_woken_by_a_change_alone() -> None:
@@ -89,16 +89,16 @@ def test_whoever_keeps_daemons_is_woken_by_a_change_alone() -> None:
     modes = label_modes({}, changed=changed)
     for value, expected in ((None, True), (None, False), ("time-slicing", True), ("time-slicing", False), ("x", True)):
         changed.clear()
-        modes.read(labelled(value))
+        modes.update_from_node(labelled(value))
         assert changed.is_set() is expected, value
 
 
 def test_what_is_kept_stays_until_the_last_has_let_go() -> None:
     modes = label_modes({})
-    modes.read(labelled())
-    with modes.kept([GPU]) as first:
-        modes.read(labelled("time-slicing"))
-        with modes.kept([GPU, OTHER_GPU]) as second:
+    modes.update_from_node(labelled())
+    with modes.hold([GPU]) as first:
+        modes.update_from_node(labelled("time-slicing"))
+        with modes.hold([GPU, OTHER_GPU]) as second:
             assert (first, second) == ({GPU: Mode.MPS}, {GPU: Mode.MPS, OTHER_GPU: Mode.TIME_SLICING})
         assert modes.of(GPU) is Mode.MPS
     assert modes.of(GPU) is Mode.TIME_SLICING
@@ -106,8 +106,8 @@ def test_what_is_kept_stays_until_the_last_has_let_go() -> None:
 
 def test_a_fixed_mode_heeds_no_label() -> None:
     modes = fixed_modes(Mode.TIME_SLICING)
-    assert modes.read(labelled("mps")).of(GPU) is Mode.TIME_SLICING
-    assert modes.read(labelled("nonsense")).objection(GPU) is None
+    assert modes.update_from_node(labelled("mps")).of(GPU) is Mode.TIME_SLICING
+    assert modes.update_from_node(labelled("nonsense")).objection(GPU) is None
 
 
 def test_reasons_are_told_apart() -> None:
@@ -118,7 +118,7 @@ def test_reasons_are_told_apart() -> None:
 
 def serving(gpu: str | None) -> MpsSupervisor:
     """A keeper of daemons, of which that GPU's alone takes clients."""
-    found: Any = SimpleNamespace(serves=lambda asked: asked == gpu)
+    found: Any = SimpleNamespace(is_ready=lambda asked: asked == gpu)
     return cast("MpsSupervisor", found)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.resourceslices.devices import InventoryPolicy, Order, build_devices, resource_slices
-from enforcer.resourceslices.publisher import VAIN, SlicePublisher, matches
+from enforcer.resourceslices.publisher import VAIN, SlicePublisher, equivalent
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
 from tests.fakes.gpu.publish import gpus_of, publish_nodes
@@ -193,7 +193,7 @@ def test_a_refusal_of_the_server_is_passed_on(monkeypatch: pytest.MonkeyPatch, s
      ("GPU-1", "GPU-01", False), ("1", "01", True), (1, 1, True), ("1", 1, False), ([1], [1, 2], False)],
 )  # fmt: skip
 def test_quantities_are_compared_by_value(mine: Any, theirs: Any, same: bool) -> None:  # noqa: FBT001
-    assert matches(mine, theirs) is same
+    assert equivalent(mine, theirs) is same
 
 
 @given(
@@ -203,7 +203,7 @@ def test_quantities_are_compared_by_value(mine: Any, theirs: Any, same: bool) ->
     )
 )
 def test_everything_matches_itself(value: Any) -> None:
-    assert matches(value, copy.deepcopy(value))
+    assert equivalent(value, copy.deepcopy(value))
 
 
 def test_the_publisher_takes_a_cluster() -> None:
@@ -212,10 +212,10 @@ def test_the_publisher_takes_a_cluster() -> None:
 
 def test_an_empty_list_of_taints_is_none_and_a_taint_too_many_is_a_difference() -> None:
     taint = {"key": "gpu-share.io/unhealthy", "value": "GpuLost", "effect": "NoSchedule"}
-    assert matches({"name": "gpu-0", "taints": []}, {"name": "gpu-0"})
-    assert not matches({"name": "gpu-0", "taints": []}, {"name": "gpu-0", "taints": [taint]})
-    assert not matches({"name": "gpu-0", "taints": [taint]}, {"name": "gpu-0"})
-    assert matches({"name": "gpu-0", "taints": [taint]}, {"name": "gpu-0", "taints": [taint | {"timeAdded": "now"}]})
+    assert equivalent({"name": "gpu-0", "taints": []}, {"name": "gpu-0"})
+    assert not equivalent({"name": "gpu-0", "taints": []}, {"name": "gpu-0", "taints": [taint]})
+    assert not equivalent({"name": "gpu-0", "taints": [taint]}, {"name": "gpu-0"})
+    assert equivalent({"name": "gpu-0", "taints": [taint]}, {"name": "gpu-0", "taints": [taint | {"timeAdded": "now"}]})
 
 
 def without_gate(server: Any, *fields: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from certs.pki import make_authority
 from enforcer.quota.sharing_mode import SharingModes
 from enforcer.quota.types import Mode
-from enforcer.resourceslices.contention import UNSURE
+from enforcer.resourceslices.contention import UNKNOWN
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
 from gpushare_cli.check import cluster, command, node, workloads
@@ -121,7 +121,7 @@ BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is not a mode; write one of mp
     ("whys", "hints"),
     [
         (["Contended: a device plugin offers the GPU as nvidia.com/gpu"], ["a contended GPU needs one owner"]),
-        ([f"Contended: the kubelet's PodResources {UNSURE}"], ["nothing is to be done unless it stays so"]),
+        ([f"Contended: the kubelet's PodResources {UNKNOWN}"], ["nothing is to be done unless it stays so"]),
         ([HELD], ["nothing is to be done: a GPU that changes its mode"]),
         ([BAD_LABEL], ["put the node's label gpu-share.io/mode right"]),
         (["the GPU is a Pascal; sharing through MPS needs Volta or newer"], ["what cannot be shared need not be"]),

@@ -128,7 +128,7 @@ def test_series_are_there_before_anything_happened() -> None:
 def responder(namespaces: NamespacePolicyCache | None = None) -> AdmissionHandler:
     if namespaces is None:
         namespaces = NamespacePolicyCache()
-        namespaces.reset([{"metadata": {"name": "team", "annotations": {"gpu-share.io/max-memory": "8Gi"}}}])
+        namespaces.replace([{"metadata": {"name": "team", "annotations": {"gpu-share.io/max-memory": "8Gi"}}}])
     return AdmissionHandler(settings=Settings(), namespaces=namespaces, claims=KnownClaims())
 
 
