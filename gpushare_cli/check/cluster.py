@@ -35,15 +35,15 @@ SOON: Final = timedelta(days=3)
 WEBHOOK: Final = f"pods.{contract.GROUP}"
 OTHERS: Final = f"the node annotation {contract.NODE_GPUS}"
 ADVICE: Final[Mapping[str, str]] = {
-    UNKNOWN: "nothing is to be done unless it stays so: the enforcer waits until it knows who else offers that GPU",
-    Reason.CONTENDED: f"a contended GPU needs one owner: take it from the other, or name others in {OTHERS}",
-    CHANGES: "nothing is to be done: a GPU that changes its mode is offered again once its last tenant has gone",
-    contract.NODE_MODE: f"put the node's label {contract.NODE_MODE} right",
+    UNKNOWN: "wait: the enforcer does not know yet whether another driver publishes that GPU",
+    Reason.CONTENDED: f"a contended GPU needs one owner: remove it from the other driver, or name others in {OTHERS}",
+    CHANGES: "wait: a GPU that changes its sharing mode is published again once its last claim is unprepared",
+    contract.NODE_MODE: f"correct the node's label {contract.NODE_MODE}",
 }
 """Words of an enforcer's reasons, and what to do; the first that are there count."""
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
-UNFIT: Final = f"what cannot be shared need not be offered: name the other GPUs in {OTHERS}"
+UNFIT: Final = f"exclude GPUs that cannot be shared: name the others in {OTHERS}"
 
 
 def questions(namespace: str | None) -> list[tuple[str, Ask]]:
@@ -117,7 +117,7 @@ def webhook(api: KubeClient, now: datetime) -> CheckResult:
         for hook in item.get("webhooks") or []:
             if hook.get("name") == WEBHOOK:
                 return bundle(item["metadata"]["name"], hook.get("clientConfig") or {}, now)
-    return failed("not there: pods are not rewritten", INSTALL)
+    return failed("missing: pods are not rewritten", INSTALL)
 
 
 def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:

@@ -79,7 +79,7 @@ def _of_machine(root: Path, bad: MakeResult) -> list[Checker]:
             category=CATEGORY,
             description="GPUs through NVML",
             ask=lambda: gpus(NvmlClient(command(driver.root), NvmlTimeouts(deadline=NVML_SECONDS)), bad),
-            hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; elsewhere this is as it should be",
+            hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; other nodes do not need it",
         ),
         Checker(
             category=CATEGORY,
@@ -136,7 +136,7 @@ def enforcer(state: Path, bad: MakeResult) -> CheckResult:
     except GpuShareError as error:
         return bad(error.message)
     if node_status.stale(found):
-        return bad(f"it does not run: {state / NAME} is old")
+        return bad(f"the enforcer does not run: {state / NAME} is out of date")
     if found.problems:
         return bad("; ".join(found.problems))
     return ok(f"{counted(len(found.gpus), 'GPU')} seen")
@@ -176,7 +176,7 @@ def gpus(reader: GpuReader, bad: MakeResult) -> CheckResult:
     finally:
         reader.close()
     if not found:
-        return bad("the driver is there, and no GPU")
+        return bad("the driver is installed, but no GPU is present")
     return ok(", ".join(f"{gpu.model} {gpu.memory_mib} MiB" for gpu in found))
 
 
@@ -195,4 +195,4 @@ def pid_namespace(proc: Path, bad: MakeResult) -> CheckResult:
         initial = in_initial_pid_namespace(proc)
     except OSError as error:
         return bad(f"cannot be read: {error.strerror}")
-    return ok() if initial else bad("this is a container's own")
+    return ok() if initial else bad("this directory is the container's own")

@@ -189,7 +189,7 @@ def _check_template(claim: ClaimPlan, plan: ShareRequest, standing: Callable[[st
     """Find a template of the claim's name to which somebody gave other content before the namespace opted in."""
     found = standing(claim.template) if plan.complete else None
     if found is not None and found != content_of(claim.requests, plan.models, same_gpu=plan.same_gpu):
-        message = f"{claim.template} is another's ResourceClaimTemplate under a name of {contract.GROUP}; delete it"
+        message = f"gpu-share did not write the ResourceClaimTemplate {claim.template} as it is; delete it"
         yield Problem("spec.resourceClaims", message, Reason.TEMPLATE_CONFLICT)
 
 

@@ -237,7 +237,12 @@ def test_what_hinders_the_enforcer_is_said(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / NAME).write_text(json.dumps(raw))
     assert main(["top", "--state", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    for sentence in ("N/A/0/N/A", "not seen: NVML does not answer", "problem: the disk is full", "switched off"):
+    for sentence in (
+        "N/A/0/N/A",
+        "cannot be read: NVML does not answer",
+        "problem: the disk is full",
+        "enforcement is off",
+    ):
         assert sentence in out
 
 

@@ -75,17 +75,17 @@ def test_a_running_pod_is_fine_and_shows_asked_given_gpu_and_state() -> None:
 def test_who_waits_for_several_gpus_is_told_which_nodes_have_them() -> None:
     content = load("waiting")
     annotations = content["pod"]["metadata"]["annotations"]
-    assert not any("by turns" in line for line in told(content)[1])
+    assert not any("time-slices" in line for line in told(content)[1])
     annotations["gpu-share.io/gpus"] = "2"
     fine, lines = told(content)
     assert not fine
-    assert any("shares them by turns (node label gpu-share.io/mode: time-slicing)" in line for line in lines)
+    assert any("time-slices them (node label gpu-share.io/mode: time-slicing)" in line for line in lines)
     assert row(lines)[1].endswith("of 2 GPUs")
     annotations["gpu-share.io/gpus"] = "1"
-    assert not any("by turns" in line or "of 1 GPUs" in line for line in told(content)[1])
+    assert not any("time-slices" in line or "of 1 GPUs" in line for line in told(content)[1])
     content["pod"]["spec"]["nodeName"] = "there"
     annotations["gpu-share.io/gpus"] = "2"
-    assert not any("by turns" in line for line in told(content)[1])
+    assert not any("time-slices" in line for line in told(content)[1])
 
 
 def test_whether_the_limit_is_in_force_is_shown() -> None:
@@ -121,7 +121,7 @@ def test_a_quota_that_is_not_what_was_reserved_is_shown_beside_it() -> None:
 @pytest.mark.parametrize(
     ("there", "says"),
     [
-        (True, "is in use by pod first, .* this pod may hold 0 MiB .* with a ResourceClaim of its own or"),
+        (True, "is in use by pod first, .* this pod's quota on it is 0 MiB.* with a ResourceClaim of its own or"),
         (False, "was prepared for pod first, which has ended; .* wait until it is gone, and create it again"),
     ],
 )
@@ -247,10 +247,12 @@ def test_a_claim_of_ones_own_is_a_share_as_well() -> None:
     content["claims"] = {}
     fine, (line,) = told(content)
     assert fine
-    assert line.endswith("no annotation asks for one, and its ResourceClaims do not exist (any more): own")
+    assert line.endswith("no annotation requests one, and the pod's ResourceClaims do not exist (any more): own")
     pod["spec"]["resourceClaims"] = []
     (line,) = told(content)[1]
-    assert line == "explained-1/running has no share of a GPU: no annotation and no claim of it asks for one"
+    assert (
+        line == "explained-1/running has no share of a GPU: no annotation and no ResourceClaim of the pod requests one"
+    )
 
 
 def test_a_claim_that_the_scheduler_made_for_an_extended_resource_is_a_share_as_well() -> None:
