@@ -64,8 +64,8 @@ def check_capacity(
 
 def _leaving(claim: PreparedClaim, gpu: str, view: GpuSnapshot | None) -> int:
     """What still counts of a claim that was undone: what its processes hold, or all of it while that is unknown."""
-    held = None if view is None else used_mib(claim, view)
-    return claim.mib_on(gpu) if held is None else held
+    used = None if view is None else used_mib(claim, view)
+    return claim.mib_on(gpu) if used is None else used
 
 
 def _is_of(claim: PreparedClaim, owner: object) -> bool:

@@ -6,7 +6,7 @@ from typing import Final
 
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.claim_status import Conditions
-from enforcer.dra.cleanup import EVERY as TIDY_EVERY
+from enforcer.dra.cleanup import EVERY as CLEANUP_EVERY
 from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.driver import Driver
@@ -89,7 +89,7 @@ class DraPlugin:
         manager.add_server("kubelet sockets", self.start, self._sockets.stop)
         manager.add("settle", self._settle, every=SETTLE_EVERY, thread=CLAIMS)
         manager.add("resize", self._resizer.run_once, every=RESIZE_EVERY, wake=self._resizer.wanted, thread=CLAIMS)
-        manager.add("tidy", self._cleanup, every=TIDY_EVERY, thread=CLAIMS)
+        manager.add("cleanup", self._cleanup, every=CLEANUP_EVERY, thread=CLAIMS)
 
     def start(self) -> None:
         """Bring the node's files in order, then serve.

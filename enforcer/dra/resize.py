@@ -63,13 +63,13 @@ def apply_resize(
     before = limit_of(claim, container).memory_mib
     blank = ResizeResult(container=container, asked=shortened(asked), done=False, before_mib=before, reason="", note="")
     try:
-        wish = parse_request(asked)
-        after = resized(claim, pod, container, wish.memory_mib, bounds)
-        _check_held(container, before, wish, now)
+        request = parse_request(asked)
+        after = resized(claim, pod, container, request.memory_mib, bounds)
+        _check_usage(container, before, request, now)
     except (ResizeRefused, QuantityError) as error:
         return _with(claim, replace(blank, reason=str(error.reason), note=error.message))
-    effect = now.effect(before, wish.memory_mib)
-    note = _note(container, before, wish.memory_mib, effect, mps=now.mps)
+    effect = now.effect(before, request.memory_mib)
+    note = _note(container, before, request.memory_mib, effect, mps=now.mps)
     return _with(after, replace(blank, done=True, reason=str(Reason.RESIZED), note=note, effect=effect))
 
 
@@ -147,12 +147,12 @@ def ceiling_of(namespace: Mapping[str, str]) -> int | None:
         return None
 
 
-def pending_requests(claim: PreparedClaim, wished: Mapping[str, Any]) -> dict[str, Any]:
+def pending_requests(claim: PreparedClaim, requested: Mapping[str, Any]) -> dict[str, Any]:
     """Those wishes about containers of a claim that have not been answered; what takes least comes first."""
     mine = {each.container: each.memory_mib for each in claim.limits}
     new = [
         (name, asked)
-        for name, asked in wished.items()
+        for name, asked in requested.items()
         if name in mine and not any(each.answers(name, asked) for each in claim.answers)
     ]
     return dict(sorted(new, key=lambda each: (_growth(each[1], mine[each[0]]), each[0])))
@@ -165,15 +165,15 @@ def _growth(asked: Any, before: int) -> int:
         return 0
 
 
-def _check_held(container: str, before: int, wish: ResizeRequest, now: CurrentUsage) -> None:
-    if wish.force or wish.memory_mib >= before:
+def _check_usage(container: str, before: int, request: ResizeRequest, now: CurrentUsage) -> None:
+    if request.force or request.memory_mib >= before:
         return
     if now.used_mib is None:
         message = f"the enforcer cannot read the GPU memory of container {container} now; try again, or ask with force"
         raise ResizeRefused(message, Reason.NVML_UNAVAILABLE)
-    if now.used_mib > wish.memory_mib:
+    if now.used_mib > request.memory_mib:
         message = (
-            f"container {container} holds {now.used_mib} MiB now: a quota of {format_mib(wish.memory_mib)} "
+            f"container {container} holds {now.used_mib} MiB now: a quota of {format_mib(request.memory_mib)} "
             "would kill it"
         )
         raise ResizeRefused(f"{message}; free memory in the container first, or ask with force", Reason.OVER_QUOTA)
@@ -206,19 +206,19 @@ def _beyond(claim: PreparedClaim, pod: Object, limit: ContainerLimit, mib: int) 
     ]
     beside = f" for all its containers (others: {', '.join(others)})" if others else ""
     most = most_mib(claim, pod, limit.container)
-    said = f"{format_mib(mib)} exceeds the reservation: the pod has {format_mib(claim.mib_on(gpu))} of the GPU{beside}"
-    return f"{said}; container {limit.container} can have at most {format_mib(most)}"
+    text = f"{format_mib(mib)} exceeds the reservation: the pod has {format_mib(claim.mib_on(gpu))} of the GPU{beside}"
+    return f"{text}; container {limit.container} can have at most {format_mib(most)}"
 
 
 def _note(container: str, before: int, after: int, effect: str, *, mps: bool) -> str:
     if after == before:
         return f"container {container} keeps its quota of {format_mib(after)}"
-    said = f"the quota of container {container} is now {format_mib(after)}, not {format_mib(before)}"
+    text = f"the quota of container {container} is now {format_mib(after)}, not {format_mib(before)}"
     if effect == AT_ONCE:
-        return said
+        return text
     if not mps:
-        return f"{said}; the memory limit of the GPU itself does not change"
-    lasting = f"{said}; running processes keep their MPS limit until the container restarts"
+        return f"{text}; the memory limit of the GPU itself does not change"
+    lasting = f"{text}; running processes keep their MPS limit until the container restarts"
     return f"{lasting}, and the enforcer kills it above its quota" if after < before else lasting
 
 

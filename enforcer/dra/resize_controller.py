@@ -56,14 +56,14 @@ class ResizeController:
         self._ceilings = {
             each["metadata"]["name"]: ceiling_of(each["metadata"].get("annotations") or {}) for each in namespaces
         }
-        if any(_wished(claim, self._pods) for claim in self._means.store.prepared()):
+        if any(_requested(claim, self._pods) for claim in self._means.store.prepared()):
             self.wanted.set()
 
     def run_once(self) -> None:
         """Answer what has not been answered."""
         pods = self._pods
         for claim in self._means.store.prepared():
-            for container, asked in _wished(claim, pods).items():
+            for container, asked in _requested(claim, pods).items():
                 self._answer(claim.uid, pods[claim.pod_uid], container, asked)
         for uid, (container, asked) in sorted(self._unwritten.items()):
             self._alter(uid, container, asked, lambda claim: claim)
@@ -90,9 +90,9 @@ class ResizeController:
     def _now(self, pod: Object, container: str, claim: PreparedClaim) -> CurrentUsage:
         container_id = container_ids(pod).get(container)
         gpus = gpus_of(claim, limit_of(claim, container))
-        held = self._held(gpus, container_id) if container_id else 0
+        used = self._used_mib(gpus, container_id) if container_id else 0
         return CurrentUsage(
-            used_mib=held, applies_immediately=all(map(self._at_once, gpus)), mps=self._means.mps is not None
+            used_mib=used, applies_immediately=all(map(self._at_once, gpus)), mps=self._means.mps is not None
         )
 
     def _at_once(self, gpu: str) -> bool:
@@ -100,7 +100,7 @@ class ResizeController:
         backend = self._means.limiter.backends().get(gpu)
         return self._means.modes.of(gpu) is Mode.TIME_SLICING if backend is None else backend.applies_immediately
 
-    def _held(self, gpus: Sequence[str], container_id: str) -> int | None:
+    def _used_mib(self, gpus: Sequence[str], container_id: str) -> int | None:
         """MiB that a container holds of that of these GPUs of which it holds most; ``None`` where one is not seen."""
         try:
             views = {view.gpu.uuid: view for view in self._means.watch.sample()}
@@ -124,7 +124,7 @@ class ResizeController:
         )
 
 
-def _wished(claim: PreparedClaim, pods: Mapping[str, Object]) -> dict[str, Any]:
+def _requested(claim: PreparedClaim, pods: Mapping[str, Object]) -> dict[str, Any]:
     pod = pods.get(claim.pod_uid)
     if pod is None or "deletionTimestamp" in pod["metadata"]:
         return {}

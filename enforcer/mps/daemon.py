@@ -214,25 +214,25 @@ class MpsDaemon:
         handle = PidHandle.open(pid)
         if handle is None:
             return None
-        told: list[int] = []
+        notified: list[int] = []
         with handle:
             if ended():
                 return None  # who has its pid now is somebody else
             for left in reversed(range(1 if deadline else BLOCKED_TRIES)):
                 try:
-                    return self._terminate(handle, deadline or Deadline(BLOCKED_SECONDS), told)
+                    return self._terminate(handle, deadline or Deadline(BLOCKED_SECONDS), notified)
                 except MpsError as error:
                     if error.reason is Reason.MPS_CONTROL_BLOCKED and not left:
                         raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _terminate(self, handle: PidHandle, deadline: Deadline, told: list[int]) -> bool | None:
+    def _terminate(self, handle: PidHandle, deadline: Deadline, notified: list[int]) -> bool | None:
         """Try once; ``told``: servers that were told before and did not answer in time, added to."""
         try:
             server = self._server_of(handle.pid, deadline)
             if server is None:
-                return True if told and not handle.ended() else None
-            told.append(server)
+                return True if notified and not handle.ended() else None
+            notified.append(server)
             refusal = self.client.terminate(server, handle.pid, deadline, handle.ended)
         except MpsError as error:
             if error.reason is Reason.MPS_CONTROL_BLOCKED:
@@ -312,10 +312,10 @@ class MpsDaemon:
                 self.client.start_server(self._server_uid, deadline)
             if any(self.client.status(pid, deadline) is not ServerStatus.FAULT for pid in self.servers(deadline)):
                 return
-            said = log_tail(self.log)
+            cause = log_tail(self.log)
         except MpsError as error:
-            said = error.message
-        log.warning("the MPS server did not start early", reason=Reason.MPS_UNREACHABLE, gpu=self.gpu, said=said)
+            cause = error.message
+        log.warning("the MPS server did not start early", reason=Reason.MPS_UNREACHABLE, gpu=self.gpu, cause=cause)
 
     def _assert_exclusive(self) -> bool:
         """Only MPS's server may open contexts: a tenant that misses the pipe gets nothing instead of everything."""
@@ -342,11 +342,11 @@ class MpsDaemon:
             with handle:
                 stat = read_stat(Path(f"/proc/{note.pid}/stat"))
                 if stat is not None and stat.start == note.start and not self._signal(handle):
-                    said = (
+                    cause = (
                         f"(process {note.pid}) still runs after SIGKILL, so no second daemon starts; drain and "
                         "reboot the node"
                     )
-                    raise MpsError(f"the MPS control daemon of {self.gpu} {said}")
+                    raise MpsError(f"the MPS control daemon of {self.gpu} {cause}")
         if self._child is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(STOP_SECONDS)

@@ -55,8 +55,8 @@ _WEIGHTS: Final[Mapping[LogPattern, Severity]] = {
     ),
 }
 _KNOWN: Final = tuple(
-    (said, Pattern(pattern, MAX_LINE))
-    for said, pattern in (
+    (kind, Pattern(pattern, MAX_LINE))
+    for kind, pattern in (
         (LogPattern.FATAL, r"Volta MPS: Server is handling a fatal GPU error\."),
         # Whose they are stands behind it or on lines of their own.
         (LogPattern.STICKY, r"(The following clients have a sticky error set:.*|\d+([ ,]+\d+)*)"),
@@ -92,9 +92,9 @@ class Line:
         return severity_of(self.pattern)
 
 
-def severity_of(said: LogPattern) -> Severity:
+def severity_of(kind: LogPattern) -> Severity:
     """How much lines of this kind matter."""
-    return _WEIGHTS.get(said, Severity.ROUTINE)
+    return _WEIGHTS.get(kind, Severity.ROUTINE)
 
 
 def split(half: bytes, data: bytes) -> tuple[list[bytes], bytes]:
@@ -140,4 +140,4 @@ def parsed(raw: Iterable[bytes]) -> list[Line]:
 
 
 def _pattern(text: str) -> LogPattern:
-    return next((said for said, pattern in _KNOWN if pattern.fullmatch(text)), LogPattern.UNKNOWN)
+    return next((kind for kind, pattern in _KNOWN if pattern.fullmatch(text)), LogPattern.UNKNOWN)

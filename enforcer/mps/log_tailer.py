@@ -149,12 +149,12 @@ def _data_from(descriptor: int, position: int) -> int:
 
 
 def _report(gpu: str, file: str, lines: list[Line], skipped: int) -> None:
-    told, left = log_parser.most_severe(lines, LINES)
+    shown, left = log_parser.most_severe(lines, LINES)
     named = log.bind(reason=str(Reason.MPS_LOG), gpu=gpu, file=file)
     say = {Severity.TROUBLE: named.warning, Severity.CHANGE: named.info, Severity.ROUTINE: named.debug}
-    for line in told:
-        say[line.severity]("MPS log", said=str(line.pattern), line=line.text, at=line.at, by=line.by)
+    for line in shown:
+        say[line.severity]("MPS log", kind=str(line.pattern), line=line.text, at=line.at, by=line.by)
     if left or skipped:
         heaviest = max([*map(log_parser.severity_of, left), Severity.CHANGE if skipped else Severity.ROUTINE])
-        counts = {str(said): count for said, count in left.items()}
+        counts = {str(kind): count for kind, count in left.items()}
         say[min(heaviest, Severity.CHANGE)]("MPS log: lines left out", left_out=counts, skipped_bytes=skipped)

@@ -31,7 +31,7 @@ class MpsManager:
         self._lock = threading.Lock()
         self._daemons = dict(daemons or {})
         self._absent: set[str] = set(self._daemons.keys() - self.noted())
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         self._listeners: list[Callable[[str], object]] = []
 
     @property
@@ -57,7 +57,7 @@ class MpsManager:
         """Tell of every GPU that has a daemon now or ever will, once each."""
         with self._lock:
             self._listeners.append(listener)
-            for gpu in self._told | self._daemons.keys():
+            for gpu in self._notified | self._daemons.keys():
                 self._tell(gpu, [listener], again=True)
 
     def remove(self, gpu: str) -> None:
@@ -67,10 +67,10 @@ class MpsManager:
             self._absent.discard(gpu)
 
     def _tell(self, gpu: str, listeners: Iterable[Callable[[str], object]], *, again: bool = False) -> None:
-        if again or gpu not in self._told:
+        if again or gpu not in self._notified:
             for listener in listeners:
                 listener(gpu)
-        self._told.add(gpu)
+        self._notified.add(gpu)
 
     def answers(self, gpu: str) -> bool:
         """Say whether a GPU's daemon serves. Raises ``MpsError`` where it is there but blocked."""

@@ -271,11 +271,11 @@ class NvmlClient:
         except OSError as error:
             raise NvmlError(f"the enforcer cannot start the NVML worker process: {error}") from error
 
-    def _crashed(self, what: str, said: str) -> NvmlError:
+    def _crashed(self, what: str, cause: str) -> NvmlError:
         kept = self._kept
         self._crashes.append(time.monotonic())
         self._drop()
-        how = said or (kept.exit_reason if kept is not None and kept.exited else "no word")
+        how = cause or (kept.exit_reason if kept is not None and kept.exited else "no word")
         log.warning("NVML worker process exited", reason=str(Reason.NVML_CRASHED), question=what, how=how)
         return NvmlError(f"the NVML worker process exited during {what} ({how})", Reason.NVML_CRASHED)
 

@@ -73,10 +73,10 @@ class OomReporter:
             self._conclude(failure, marks)
 
     def _conclude(self, failure: Failure, marks: Sequence[PressureSample]) -> None:
-        verdict = diagnose(failure, marks)
-        if verdict is None:
+        diagnosis = diagnose(failure, marks)
+        if diagnosis is None:
             return
-        reason, mark = verdict
+        reason, mark = diagnosis
         words, quota = diagnosis_message(failure, reason, mark), mark.quota
         holders = [f"{each.who}: {each.mib} MiB" for each in mark.holders[:NAMED]]
         log.warning(

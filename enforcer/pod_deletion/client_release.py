@@ -141,12 +141,12 @@ class ClientReleaser:
     def _round(self, leaving: Sequence[TerminationDeadline], now: float) -> bool:
         """Ask once who the clients are, and release those in turn; whether time ran out first. Raises ``MpsError``."""
         with ExitStack() as stack:
-            held = self._hold(stack, {each.uid for each in leaving})
+            pinned = self._hold(stack, {each.uid for each in leaving})
             listed = self._tools.clock()
             self._asking, self._asked = listed - now, {each.uid for each in leaving if each.earliest <= now}
-            self._crowd = {each.uid for each in leaving} & (self._crowd | held.keys())
+            self._crowd = {each.uid for each in leaving} & (self._crowd | pinned.keys())
             done: set[str] = set()
-            while turn := self._next(held.keys() - done):
+            while turn := self._next(pinned.keys() - done):
                 each, wait = turn
                 if self._is_old(listed, leaving) or (wait and self._joined(leaving)):
                     self._tried |= done
@@ -155,10 +155,10 @@ class ClientReleaser:
                     break
                 if not wait:
                     began = self._tools.clock()
-                    for client in held[each.uid]:
+                    for client in pinned[each.uid]:
                         self._release(client)
                     done.add(each.uid)
-                    self._rest(len(held) - len(done), leaving, began)
+                    self._rest(len(pinned) - len(done), leaving, began)
         self._tried.clear()
         return False
 
@@ -218,18 +218,18 @@ class ClientReleaser:
         if is_protected(client.identity) or not self._same(client) or not self._goes(client):
             return
         try:
-            said = self._served.release(client.server, client.identity.pid, client.handle.ended)
+            failure = self._served.release(client.server, client.identity.pid, client.handle.ended)
         except MpsError as error:
-            said = error.message
+            failure = error.message
         alive = self._same(client)
-        if said is not None and not alive:
+        if failure is not None and not alive:
             return  # it ended meanwhile, which is all that was wanted
-        reason = Reason.CLIENT_TERMINATED if said is None else Reason.TERMINATE_FAILED
+        reason = Reason.CLIENT_TERMINATED if failure is None else Reason.TERMINATE_FAILED
         self._tools.metrics.released.labels(str(reason)).inc()
-        tell = log.info if said is None else log.warning
+        tell = log.info if failure is None else log.warning
         tell(
             "MPS client of a deleted pod released", reason=str(reason), gpu=self._gpu, pid=client.identity.pid,
-            pod_uid=client.identity.owner.pod_uid if client.identity.owner else None, alive=alive, said=said,
+            pod_uid=client.identity.owner.pod_uid if client.identity.owner else None, alive=alive, failure=failure,
         )  # fmt: skip
 
     def _goes(self, client: Client) -> bool:
@@ -301,9 +301,9 @@ def _pod(cluster: KubeClient, namespace: str, name: str) -> Object | None:
 def release_in_time(manager: Manager, mps: MpsManager, tools: ReleaserDependencies) -> None:
     """Have MPS clients of pods that are being deleted released, on every GPU that has or will have a daemon of ours."""
 
-    def open_lane(gpu: str) -> None:
-        lane = ClientReleaser(gpu, DaemonClients(mps, gpu), tools)
-        tools.departures.subscribe(lane.woken)
-        manager.add(f"release-{gpu}", lane.turn, every=EVERY, wake=lane.woken)
+    def add_releaser(gpu: str) -> None:
+        releaser = ClientReleaser(gpu, DaemonClients(mps, gpu), tools)
+        tools.departures.subscribe(releaser.woken)
+        manager.add(f"release-{gpu}", releaser.turn, every=EVERY, wake=releaser.woken)
 
-    mps.subscribe(open_lane)
+    mps.subscribe(add_releaser)

@@ -83,8 +83,8 @@ def departure(
     grace = max(0.0, float(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
     if grace <= AT_ONCE:
         return now_terminating(pod["metadata"]["uid"], now, stamp)
-    told = now + (_moment(stamp, wall) - wall).total_seconds()
-    end = min(told, now + grace)
+    announced = now + (_moment(stamp, wall) - wall).total_seconds()
+    end = min(announced, now + grace)
     found = TerminationDeadline(
         uid=pod["metadata"]["uid"], grace=grace, end=end, stamp=stamp,
         earliest=now + grace / 2 if alive else end - grace / 2,

@@ -31,8 +31,10 @@ def parse_mode(node: Mapping[str, Any], default: Mode) -> Mode:
     if value is None:
         return default
     if value not in set(Mode):
-        said = f"node label {NODE_MODE}: {value!r:.{SHOWN}} is not a mode; write one of {KNOWN}, or remove it"
-        raise ConfigError(f"{said}; until then the enforcer shares no further GPU of this node", Reason.INVALID_VALUE)
+        problem = f"node label {NODE_MODE}: {value!r:.{SHOWN}} is not a mode; write one of {KNOWN}, or remove it"
+        raise ConfigError(
+            f"{problem}; until then the enforcer shares no further GPU of this node", Reason.INVALID_VALUE
+        )
     return Mode(value)
 
 

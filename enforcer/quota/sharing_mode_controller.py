@@ -75,11 +75,11 @@ class SharingModeController:
                 self._let_go(mine)
 
     def _now(self) -> SharingModes:
-        held = self._claims.modes()
-        if held is None and self._labelled:
+        prepared = self._claims.modes()
+        if prepared is None and self._labelled:
             return SharingModes(None)
         kept = {gpu: mode for gpu, (mode, _) in self._kept.items() if mode is not None}
-        return SharingModes(self._wanted, {**(held or {}), **kept}, self.problem)
+        return SharingModes(self._wanted, {**(prepared or {}), **kept}, self.problem)
 
     def _let_go(self, gpus: Iterable[str]) -> None:
         for gpu in gpus:

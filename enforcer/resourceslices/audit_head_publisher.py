@@ -128,9 +128,9 @@ class AnchorPublisher:
         return {item["metadata"]["name"]: item for item in items}
 
     def _lost(self, name: str, seen: ChainHead) -> None:
-        told = f"ResourceSlice {name} has the anchor {seen}, but the audit log of this node has no such record"
+        problem = f"ResourceSlice {name} has the anchor {seen}, but the audit log of this node has no such record"
         problem = (
-            f"{told}: the log was cut, replaced or restarted; to set a new anchor, run {REMOVE.format(slice=name)}"
+            f"{problem}: the log was cut, replaced or restarted; to set a new anchor, run {REMOVE.format(slice=name)}"
         )
         if problem != self.lost:
             self._events.record(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))

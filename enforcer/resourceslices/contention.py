@@ -33,9 +33,9 @@ def claimed_by_plugins(gpus: Iterable[Gpu], allocatable: Allocatable) -> dict[st
     cards = tuple(gpus)
     found: dict[str, str] = {}
     for resource, ids in allocatable:
-        said = f"a device plugin offers the GPU as {resource}"
+        why = f"a device plugin offers the GPU as {resource}"
         for gpu in _meant(cards, resource, ids):
-            found.setdefault(gpu.uuid, said)
+            found.setdefault(gpu.uuid, why)
     return found
 
 

@@ -53,7 +53,7 @@ class ContentionMonitor:
         """When each GPU was last offered by somebody else, and by whom."""
         self.current: Mapping[str, str] = {}
         """By UUID, who else offers a contended GPU, as a sentence."""
-        self._told: Mapping[str, str] = {}
+        self._reported: Mapping[str, str] = {}
 
     def check(self, gpus: Sequence[Gpu]) -> Mapping[str, str]:
         """Look at both sources, and say what changed."""
@@ -63,9 +63,9 @@ class ContentionMonitor:
                 self._ask(KUBELET, lambda: claimed_by_plugins(gpus, self._allocatable()))
                 self._ask(SLICES, lambda: claimed_by_slices(gpus, self._slices()))
                 self._looked = now
-                found = {gpu: said for known in self._known.values() for gpu, said in known.items()}
-                self._seen |= {gpu: (now, said) for gpu, said in found.items()}
-                self._take({gpu: said for gpu, (when, said) in self._seen.items() if now - when <= QUIET} | found)
+                found = {gpu: why for known in self._known.values() for gpu, why in known.items()}
+                self._seen |= {gpu: (now, why) for gpu, why in found.items()}
+                self._take({gpu: why for gpu, (when, why) in self._seen.items() if now - when <= QUIET} | found)
                 self._add_unknown(gpus)
             return self.current
 
@@ -93,7 +93,7 @@ class ContentionMonitor:
             self._failed[source] = error.message
 
     def _take(self, found: Mapping[str, str]) -> None:
-        before, self._told = self._told, dict(found)
+        before, self._reported = self._reported, dict(found)
         for gpu in found.keys() - before.keys():
             note = (
                 f"GPU {gpu} gets no new shares: {found[gpu]}; running pods keep theirs. Disable one of the two "
@@ -108,6 +108,6 @@ class ContentionMonitor:
         """Until a source has answered once, it may offer any of them: at boot, plugins may be slower than we are."""
         silent = next((source for source in (KUBELET, SLICES) if source not in self._known), None)
         unsure = {} if silent is None else {gpu.uuid: f"{silent} {UNKNOWN}" for gpu in gpus}
-        if self.current.keys() - unsure.keys() - self._told.keys():
+        if self.current.keys() - unsure.keys() - self._reported.keys():
             self._changed.set()
-        self.current = {**unsure, **self._told}
+        self.current = {**unsure, **self._reported}

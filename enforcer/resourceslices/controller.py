@@ -39,10 +39,10 @@ APART: Final = 2.0
 
 def reserved_mib(quotas: Sequence[Quota]) -> dict[str, int]:
     """By GPU, memory that is promised to containers."""
-    held: dict[str, int] = defaultdict(int)
+    reserved: dict[str, int] = defaultdict(int)
     for quota in quotas:
-        held[quota.gpu] += quota.memory_mib
-    return dict(held)
+        reserved[quota.gpu] += quota.memory_mib
+    return dict(reserved)
 
 
 class OwnProcesses(Protocol):
@@ -85,7 +85,7 @@ class SliceController:
         self._order: tuple[str, ...] | None = None
         self._foreign: dict[str, SmoothedUsage] = {}
         self._publisher = SlicePublisher(cluster, node)
-        self._said: tuple[ExcludedGpu, ...] = ()
+        self._logged: tuple[ExcludedGpu, ...] = ()
         self.problem: str | None = None
         """Why the offer on the API server may be out of date; ``None`` where it is not."""
         self.offered = False
@@ -102,7 +102,7 @@ class SliceController:
             # Without any the annotation's names mean nothing, and what was offered before has to go.
             gpus = shareable_gpus([view.gpu for view in views], node) if views else ()
             found = build_devices(
-                gpus, self._policy, foreign_mib=self._take(views, quotas, leaving), held_mib=reserved_mib(quotas),
+                gpus, self._policy, foreign_mib=self._take(views, quotas, leaving), reserved_mib=reserved_mib(quotas),
                 standing=self._availability.check(gpus), ways=ways, before=self._order,
             )  # fmt: skip
             owner = node["metadata"]["uid"]
@@ -154,10 +154,10 @@ class SliceController:
         self.problem = problem
 
     def _say(self, left_out: tuple[ExcludedGpu, ...]) -> None:
-        if left_out != self._said:
+        if left_out != self._logged:
             for each in left_out:
                 log.warning("GPU excluded", reason=str(Reason.GPU_EXCLUDED), gpu=each.uuid, why=each.why)
-        self._said = left_out
+        self._logged = left_out
 
 
 EVERY: Final = 10.0

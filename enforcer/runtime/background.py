@@ -43,7 +43,7 @@ class BackgroundExecutor:
         self._tasks: dict[str, Task] = {}
         self._busy = False
         self._begun: float | None = None
-        self._left, self._said = self._wait, False
+        self._left, self._logged = self._wait, False
 
     def reset_budget(self) -> None:
         """Begin a turn."""
@@ -94,11 +94,11 @@ class BackgroundExecutor:
 
     def _log(self) -> None:
         """Log that it hangs, once, and that it does no longer."""
-        problem, said = self.problem, self._said
-        self._said = problem is not None
-        if problem is not None and not said:
+        problem, logged = self.problem, self._logged
+        self._logged = problem is not None
+        if problem is not None and not logged:
             log.warning("disk hangs", reason=str(Reason.AUDIT_UNWRITABLE), error=problem)
-        elif said and not self._said:
+        elif logged and not self._logged:
             log.info("disk responsive again", reason=str(Reason.RECOVERED), what=self._what)
 
     def _start(self) -> None:

@@ -218,7 +218,7 @@ def test_a_tenant_named_like_the_mps_server_is_caught_like_any_other(tmp_path: P
 
 
 @pytest.mark.node
-def test_a_verdict_over_the_machines_own_processes_ends_none_of_them(tmp_path: Path) -> None:
+def test_a_result_over_the_machines_own_processes_ends_none_of_them(tmp_path: Path) -> None:
     attributor = CgroupAttributor()
     with Kubelet().container() as container, subprocess.Popen(["sleep", "60"]) as ours:
         found = [attributor.identify(pid) for pid in (1, 2, os.getpid(), os.getppid(), ours.pid)]

@@ -154,7 +154,7 @@ def cut(lines: Lines, chance: random.Random) -> Lines:
 
 
 @pytest.mark.parametrize("change", [rechain, replace, cut], ids=lambda change: change.__name__)
-def test_a_log_written_anew_or_cut_is_found_with_an_anchor_and_only_with_one(
+def test_a_log_written_again_or_cut_is_found_with_an_anchor_and_only_with_one(
     change: Callable[[Lines, random.Random], Lines],
 ) -> None:
     chance, trials = random.Random(change.__name__), extent.trials(150, 5000)

@@ -250,7 +250,7 @@ def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_reported_
     assert len(json.loads((world.folder / state_file.NAME).read_bytes())["cooling"]) == 1
 
 
-def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_starts_anew(world: World) -> None:
+def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_starts_again(world: World) -> None:
     world.reader.used[GPU] = {101: 5000}
     (world.folder / circuit_breaker.NAME).write_text("")
     status = world.look(40)

@@ -84,7 +84,7 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
         ([*BASE, "--memory-reserve", "512"], "--memory-reserve: '512' is not a quantity of memory; did you mean 512Mi"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_said(options: list[str], said: str, monkeypatch: Any, capsys: Any) -> None:
+def test_what_cannot_be_used_is_reported(options: list[str], said: str, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.delenv("NODE_NAME", raising=False)
     assert main(options) == 2
     assert said in capsys.readouterr().err

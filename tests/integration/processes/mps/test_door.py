@@ -128,7 +128,7 @@ class Whose:
         return Identity(pid=pid, start=1, owner=ContainerRef("pod-uid", "container-id"))
 
 
-def test_operators_are_told_whose_it_was(binary: Path, make: Make, capsys: Any) -> None:
+def test_operators_are_notified_whose_it_was(binary: Path, make: Make, capsys: Any) -> None:
     daemon = make(binary)
     daemon.start()
     (pid,) = daemon.pids()

@@ -89,7 +89,7 @@ def test_the_enforcer_limits_watches_and_ends_a_daemon_that_is_no_child_of_its(
     assert daemons_of(first.directory) != []
 
 
-def test_the_host_takes_its_daemons_along_when_it_is_told_to_stop(
+def test_the_host_takes_its_daemons_along_when_it_is_notified_to_stop(
     root: Path, real: Path, host: subprocess.Popen[bytes]
 ) -> None:
     running = daemon(root, real)

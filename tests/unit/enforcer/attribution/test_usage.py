@@ -116,7 +116,7 @@ def test_a_look_that_sees_the_same_is_the_same_view_and_one_that_does_not_is_ano
     assert [each.identity.pid for each in watch.sample()[0].holders] == [101]
 
 
-def test_what_was_seen_before_a_blind_look_is_put_together_anew() -> None:
+def test_what_was_seen_before_a_blind_look_is_put_together_again() -> None:
     reader, whose = Reader({GPU: {}}), Whose()
     watch = UsageSampler(reader, whose)
     reader.used[GPU] = {101: 1000}

@@ -47,7 +47,7 @@ def test_sight_is_lost_once_reported_once_and_back_once() -> None:
     ]
 
 
-def test_what_passes_is_reported_nobody_and_begins_anew() -> None:
+def test_what_passes_is_reported_nobody_and_begins_again() -> None:
     state, _ = update({}, {GPU: HUNG}, 0.0)
     state, [change] = update(state, {}, REPORT_AFTER - 0.1)
     assert (change.transition, operator_message(change, REPORT_AFTER - 0.1)) == (Transition.BACK, None)

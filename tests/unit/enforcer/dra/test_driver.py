@@ -59,7 +59,7 @@ def test_asked_again_it_says_the_same_and_changes_nothing(world: World) -> None:
     assert len(world.published) == 1
 
 
-def test_what_is_prepared_is_said_again_while_the_api_server_is_away(world: World) -> None:
+def test_what_is_prepared_is_reported_again_while_the_api_server_is_away(world: World) -> None:
     ref = world.tenant("tts")
     first = world.driver.prepare(ref)
     world.api.down = True
@@ -94,7 +94,7 @@ def test_a_uid_that_is_a_path_is_refused(world: World) -> None:
     assert "invalid claim UID" in refused(world, ClaimRef(NAMESPACE, "x", "../x")).message
 
 
-def test_a_claim_given_to_another_pod_since_is_prepared_anew(world: World) -> None:
+def test_a_claim_given_to_another_pod_since_is_prepared_again(world: World) -> None:
     first = by_hand("one", {"gpu": "mine"}, using("main", "card"))
     ref = world.add(first, allocated("mine", first, gpu("card", 3000)))
     world.driver.prepare(ref)
@@ -259,7 +259,7 @@ def test_what_was_half_written_or_half_removed_goes_at_the_start_and_nothing_els
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"version": 9}', "[]"])
-def test_a_torn_file_is_said_and_healed_by_preparing_again(world: World, damage: str) -> None:
+def test_a_torn_file_is_reported_and_healed_by_preparing_again(world: World, damage: str) -> None:
     ref, other = world.tenant("tts"), world.tenant("other")
     world.driver.prepare(ref)
     world.driver.prepare(other)
@@ -330,7 +330,7 @@ def test_many_at_once_never_take_more_than_there_is(world: World) -> None:
     assert len(list(world.cdi.iterdir())) == 3
 
 
-def test_what_is_told_of_a_claim_is_told_while_nobody_else_changes_it(world: World) -> None:
+def test_what_is_notified_of_a_claim_is_notified_while_nobody_else_changes_it(world: World) -> None:
     held: list[bool] = []
 
     class Publisher:

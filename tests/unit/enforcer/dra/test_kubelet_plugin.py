@@ -66,7 +66,7 @@ def key(ref: ClaimRef) -> tuple[str, str, str]:
     return ref.namespace, ref.name, ref.uid
 
 
-def test_the_kubelet_learns_who_it_is(served: Served) -> None:
+def test_the_kubelet_finds_who_it_is(served: Served) -> None:
     assert "has not registered" in (served.sockets.registration.problem or "")
     info = served.kubelet.register()
     assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", DRIVER, SERVICES)
@@ -74,7 +74,7 @@ def test_the_kubelet_learns_who_it_is(served: Served) -> None:
     assert (served.registered, served.sockets.registration.problem) == ([True], None)
 
 
-def test_a_kubelet_that_refuses_is_said_and_nothing_is_offered(served: Served) -> None:
+def test_a_kubelet_that_refuses_is_reported_and_nothing_is_offered(served: Served) -> None:
     served.kubelet.register(accepted=False, error="version too old")
     assert (served.registered, "version too old" in (served.sockets.registration.problem or "")) == ([], True)
 

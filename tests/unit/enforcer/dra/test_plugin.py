@@ -122,7 +122,9 @@ def test_a_pod_that_joins_a_claim_is_told_once_that_it_gets_nothing_and_what_to_
 
 
 @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "ended"])
-def test_one_that_joined_is_told_what_to_do_when_the_claims_own_pod_has_ended(folder: Path, *, deleted: bool) -> None:
+def test_one_that_joined_is_notified_what_to_do_when_the_claims_own_pod_has_ended(
+    folder: Path, *, deleted: bool
+) -> None:
     world = World(folder)
     told = world.told
     one, two = (by_hand(name, {"gpu": "mine"}, using("main", "card")) for name in ("one", "two"))

@@ -122,7 +122,7 @@ def test_a_container_above_a_ceiling_set_since_can_still_be_lowered() -> None:
     assert memory(resized(found, user, "model", 3000, ResizeBounds(max_mib=2500)))["model"] == 3000
 
 
-def test_containers_of_one_request_cannot_be_told_apart() -> None:
+def test_containers_of_one_request_cannot_be_distinguished() -> None:
     found, user = made({contract.MEMORY: "4Gi", contract.MEMORY_OF + "warm": "4Gi"}, inits=(container("warm"),))
     error = refused(found, user, "model", 2048)
     assert error.reason is Reason.CLAIM_MISMATCH
@@ -139,7 +139,7 @@ def test_an_init_container_runs_before_the_others_and_takes_nothing_from_them() 
     assert most_mib(lower, user, "model") == 5120
 
 
-def test_a_wish_is_answered_once_and_kept_with_the_limit() -> None:
+def test_a_resize_request_is_answered_once_and_kept_with_the_limit() -> None:
     found, user = two()
     wished = {"model": "2Gi;id=1", "aux": "9Gi", "nobody": "1Gi"}
     assert list(pending_requests(found, wished)) == ["model", "aux"], "what gives comes first"
@@ -195,7 +195,7 @@ def test_what_cannot_be_seen_is_not_lowered_but_may_be_raised() -> None:
 
 
 @pytest.mark.parametrize("asked", ["lots", "4GB", "", "2Gi;now", "9" * 500])
-def test_a_wish_that_nobody_can_read_is_answered_too(asked: str) -> None:
+def test_a_resize_request_that_nobody_can_read_is_answered_too(asked: str) -> None:
     found, user = two()
     after = apply_resize(found, user, "model", asked, ResizeBounds(), IDLE)
     assert (after.limits, after.answers[0].done) == (found.limits, False)

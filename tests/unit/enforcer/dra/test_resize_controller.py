@@ -79,7 +79,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_a_wish_changes_limit_variables_and_status_and_its_owner_is_told(node: Node) -> None:
+def test_a_resize_request_changes_limit_variables_and_status_and_its_owner_is_notified(node: Node) -> None:
     node.world.quotas_changed.clear()
     node.wish("2Gi;id=1")
     assert node.limit == 2048
@@ -158,7 +158,7 @@ def test_a_namespaces_ceiling_holds(node: Node) -> None:
     assert contract.MAX_MEMORY in node.told[-1].note
 
 
-def test_a_pod_on_its_way_out_and_one_without_a_wish_are_left_alone(node: Node) -> None:
+def test_a_pod_on_its_way_out_and_one_without_a_resize_request_are_left_alone(node: Node) -> None:
     node.wish()
     assert not node.resizer.wanted.is_set()
     node.pod["metadata"]["deletionTimestamp"] = "2026"
@@ -166,7 +166,7 @@ def test_a_pod_on_its_way_out_and_one_without_a_wish_are_left_alone(node: Node) 
     assert (node.limit, node.told, node.resizer.wanted.is_set()) == (4096, [], False)
 
 
-def test_a_wish_wakes_who_answers(node: Node) -> None:
+def test_a_resize_request_wakes_who_answers(node: Node) -> None:
     node.annotations = {f"{contract.RESIZE_OF}model": "2Gi"}
     metadata = node.pod["metadata"] | {"annotations": node.annotations}
     node.resizer.set_objects([{**node.pod, "metadata": metadata}], [])
@@ -183,7 +183,7 @@ def test_a_claim_undone_meanwhile_is_no_trouble(node: Node) -> None:
 
 
 @pytest.mark.parametrize("failing", ["store", "files"])
-def test_what_the_disk_refuses_is_tried_again_and_said_once_it_is_done(
+def test_what_the_disk_refuses_is_tried_again_and_reported_once_it_is_done(
     node: Node, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:

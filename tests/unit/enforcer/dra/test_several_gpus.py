@@ -86,7 +86,7 @@ def test_its_programs_see_both_gpus_and_what_they_may_hold_of_each(world: World)
     }
 
 
-def test_the_kubelet_is_told_of_both_devices_and_gives_the_variables_once(world: World) -> None:
+def test_the_kubelet_is_notified_of_both_devices_and_gives_the_variables_once(world: World) -> None:
     spec = {"kind": contract.TOOLKIT_CDI_KIND, "devices": [{"name": each} for each in sorted(TOOLKIT)]}
     world.cdi.mkdir(exist_ok=True)
     (world.cdi / "nvidia.json").write_text(str(spec).replace("'", '"'))
@@ -100,7 +100,7 @@ def test_the_kubelet_is_told_of_both_devices_and_gives_the_variables_once(world:
     assert len(status.cdi_ids) == 1
 
 
-def test_it_is_judged_on_each_gpu_by_itself(world: World) -> None:
+def test_it_is_evaluated_on_each_gpu_by_itself(world: World) -> None:
     ref = wide(world)
     world.driver.prepare(ref)
     quotas = quotas_of_prepared(world.store.prepared(), [], [namespace()], ())

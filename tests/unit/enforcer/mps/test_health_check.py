@@ -99,7 +99,7 @@ def test_a_daemon_that_is_well_is_left_alone(world: World) -> None:
         ("rank", 1, "the client priority"),
     ],
 )
-def test_what_a_tenant_changed_is_put_right_and_told(world: World, changed: str, value: float, named: str) -> None:
+def test_what_a_tenant_changed_is_put_right_and_reported(world: World, changed: str, value: float, named: str) -> None:
     setattr(world.client, changed, value)
     world.look()
     assert (world.client.limit, world.client.share, world.client.rank) == (4096, 100.0, 0)
@@ -121,7 +121,7 @@ def test_a_fault_keeps_new_shares_away_and_lets_go_of_those_that_linger_at_the_s
     assert [told.reason for told in world.incidents.pending()] == [Reason.MPS_FAULT, Reason.RECOVERED]
 
 
-def test_another_server_in_fault_begins_anew(world: World) -> None:
+def test_another_server_in_fault_begins_again(world: World) -> None:
     world.client.states = {1: ServerStatus.FAULT}
     world.faulty()
     world.client.states = {2: ServerStatus.FAULT}
@@ -154,7 +154,7 @@ def test_limits_are_whole_gib_where_the_daemon_shows_no_more(mib: int, whole: in
     assert whole_gib(mib) == whole
 
 
-def test_the_same_thing_is_counted_always_and_told_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_thing_is_counted_always_and_reported_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now, told = 1000.0, IncidentLog()
     monkeypatch.setattr("enforcer.mps.incidents.time.monotonic", lambda: now)
     for _ in range(5):

@@ -44,7 +44,7 @@ SERVER = b"[2026-11-21 10:00:00.123 Other 4712] "
         ("NEW SERVER 1: Ready, Server 2 exited with status 1", LogPattern.UNKNOWN, Severity.ROUTINE),
     ],
 )
-def test_known_lines_are_told_apart(message: str, said: LogPattern, weight: Severity) -> None:
+def test_known_lines_are_distinguished(message: str, said: LogPattern, weight: Severity) -> None:
     line = read(CONTROL + message.encode())
     assert line is not None
     assert (line.pattern, line.severity, line.by) == (said, weight, "Control 4711")

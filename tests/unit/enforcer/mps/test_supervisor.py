@@ -213,7 +213,7 @@ def test_pods_that_start_together_ask_a_daemon_that_serves_once() -> None:
     assert manager.asked == 0
 
 
-def test_a_blocked_daemon_is_said() -> None:
+def test_a_blocked_daemon_is_reported() -> None:
     manager = Manager()
     keeper = keeper_of(manager, Roster(GPU))
     assert keeper.not_ready_reason(GPU) is None
@@ -287,7 +287,7 @@ def test_one_that_was_claimed_in_the_last_moment_stays() -> None:
     assert manager.stopped == []
 
 
-def test_one_that_cannot_be_ended_is_kept_and_said() -> None:
+def test_one_that_cannot_be_ended_is_kept_and_reported() -> None:
     manager = Manager(GPU)
     manager.unstoppable = NvmlError("the mode cannot be set")
     roster = Roster(leaving=[GPU])

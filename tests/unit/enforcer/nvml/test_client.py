@@ -276,7 +276,7 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-def test_what_is_said_arrives_as_it_was_meant() -> None:
+def test_what_is_reported_arrives_as_it_was_meant() -> None:
     assert VALUES.keys() == wire.QUESTIONS.keys()
     for what, values in VALUES.items():
         for value in values:

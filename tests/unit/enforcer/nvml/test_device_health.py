@@ -51,7 +51,7 @@ def test_a_critical_error_is_held_against_it_for_minutes() -> None:
     assert after(*[None] * (XID_LOOKS + WELL_AFTER), begun=struck).unhealthy is None
 
 
-def test_errors_of_programs_are_no_illness_and_a_card_off_its_bus_is() -> None:
+def test_errors_of_programs_are_no_health_error_and_a_card_off_its_bus_is() -> None:
     assert 31 in APPLICATION_XIDS
     assert not {48, 79, 95} & APPLICATION_XIDS
 
@@ -69,7 +69,7 @@ def test_a_judgement_never_changes_faster_than_it_may(seen: list[Reason | None])
 
 
 @pytest.mark.parametrize("effect", [Effect.NO_SCHEDULE, Effect.NO_EXECUTE])
-def test_an_ill_gpu_is_tainted_and_stays_on_offer(effect: Effect) -> None:
+def test_an_unhealthy_gpu_is_tainted_and_stays_on_offer(effect: Effect) -> None:
     cards = [card(GPU, 0), card(OTHER_GPU, 1)]
     policy = InventoryPolicy(health_taint=effect)
     devices = build_devices(cards, policy, standing=GpuConditions(unhealthy={GPU: LOST})).devices

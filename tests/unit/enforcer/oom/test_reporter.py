@@ -35,7 +35,7 @@ def _world() -> World:
     return World()
 
 
-def test_its_owner_is_told_once_and_operators_learn_who_held_what(world: World) -> None:
+def test_its_owner_is_notified_once_and_operators_learn_who_held_what(world: World) -> None:
     world.look(1000, 2000, 12500)
     with capture_logs() as logs:
         world.inquest.on_event("MODIFIED", status(ended()))

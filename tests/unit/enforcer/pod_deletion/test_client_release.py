@@ -244,7 +244,7 @@ def test_what_the_server_refuses_is_tried_again_until_it_is_done() -> None:
     assert world.counted() == {"ClientTerminated": 1, "TerminateFailed": 2}
 
 
-def test_a_daemon_that_does_not_answer_is_said_once_and_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_daemon_that_does_not_answer_is_reported_once_and_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
     world = World()
     world.leave("p0")
     silent = Daemon.clients

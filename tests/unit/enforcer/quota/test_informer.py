@@ -39,7 +39,7 @@ def uid(item: dict[str, Any], value: str) -> dict[str, Any]:
     return item | {"metadata": item["metadata"] | {"uid": value}}
 
 
-def test_nothing_is_said_before_everything_was_listed_once() -> None:
+def test_nothing_is_reported_before_everything_was_listed_once() -> None:
     books = informer_of(AllocatedClaims(NODE))
     for kind in KINDS:
         assert books.quotas() is None, "a quota that vanishes because a list is late would free a container"

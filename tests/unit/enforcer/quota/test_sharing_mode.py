@@ -70,7 +70,7 @@ def test_nothing_is_known_before_label_and_claims_were_read() -> None:
     assert [unread.of(gpu) for gpu in (GPU, OTHER_GPU)] == [Mode.TIME_SLICING, None]
 
 
-def test_a_mistyped_label_is_a_problem_and_shares_nothing_anew() -> None:
+def test_a_mistyped_label_is_a_problem_and_shares_nothing_again() -> None:
     changed = threading.Event()
     modes = label_modes({GPU: Mode.MPS}, changed=changed)
     modes.update_from_node(labelled("mpss"))
@@ -110,7 +110,7 @@ def test_a_fixed_mode_heeds_no_label() -> None:
     assert modes.update_from_node(labelled("nonsense")).objection(GPU) is None
 
 
-def test_reasons_are_told_apart() -> None:
+def test_reasons_are_distinguished() -> None:
     with pytest.raises(ConfigError) as error:
         parse_mode(labelled("x"), Mode.MPS)
     assert error.value.reason is Reason.INVALID_VALUE
@@ -132,7 +132,7 @@ def test_a_pod_waits_for_a_daemon_only_where_its_gpu_is_shared_through_one() -> 
     assert takes_clients(fixed_modes(), None, GPU), "nobody waits for a daemon where there are to be none"
 
 
-def test_what_is_told_of_the_gpus_says_how_each_is_shared() -> None:
+def test_what_is_notified_of_the_gpus_says_how_each_is_shared() -> None:
     parent = card(OTHER_GPU, 1)._replace(mig_enabled=True)
     views = [
         GpuSnapshot(gpu=card(GPU, 0)),

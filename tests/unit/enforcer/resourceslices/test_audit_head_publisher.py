@@ -114,7 +114,7 @@ def test_slices_that_were_taken_away_get_it_again(server: Any, audit_log: AuditL
 
 
 @pytest.mark.parametrize("keep", [0, 1])
-def test_a_log_that_was_cut_is_told_and_its_anchor_left_alone_however_far_it_grows(
+def test_a_log_that_was_cut_is_notified_and_its_anchor_left_alone_however_far_it_grows(
     server: Any, audit_log: AuditLog, anchor: AnchorPublisher, tmp_path: Path, keep: int
 ) -> None:
     offered(server)
@@ -140,7 +140,7 @@ def test_a_log_that_was_cut_is_told_and_its_anchor_left_alone_however_far_it_gro
         assert (published_head(server.items[SLICE]), after.lost) == (shorter.head, None)
 
 
-def test_an_enforcer_that_starts_anew_goes_on_from_what_it_finds(
+def test_an_enforcer_that_starts_again_goes_on_from_what_it_finds(
     server: Any, audit_log: AuditLog, anchor: AnchorPublisher, tmp_path: Path
 ) -> None:
     offered(server)

@@ -73,7 +73,7 @@ def contests(node: Node, reporter: Reporter, changed: threading.Event | None = N
     return ContentionMonitor(node, "gpu-7", node.allocatable, reporter, changed or threading.Event())  # type: ignore[arg-type]
 
 
-def test_a_contest_is_told_once_and_its_end_once() -> None:
+def test_a_contest_is_notified_once_and_its_end_once() -> None:
     node, reporter = Node(), Reporter()
     found = contests(node, reporter)
     assert found.check(CARDS) == {}
@@ -182,7 +182,7 @@ def turns(doctor: GpuHealthMonitor, number: int) -> list[bool]:
     return [doctor.check() for _ in range(number)]
 
 
-def test_a_lost_gpu_is_ill_at_once_and_told_once() -> None:
+def test_a_lost_gpu_is_unhealthy_at_once_and_reported_once() -> None:
     ward = Ward()
     doctor = ward.doctor()
     ward.views[0] = GpuSnapshot(gpu=CARDS[0], problem=NvmlError("lost", Reason.GPU_LOST))
@@ -197,7 +197,7 @@ def test_a_lost_gpu_is_ill_at_once_and_told_once() -> None:
     assert "the driver has lost the GPU" in ward.told[0].note
 
 
-def test_a_gpu_that_answers_nonsense_is_not_ill() -> None:
+def test_a_gpu_that_answers_nonsense_is_not_unhealthy() -> None:
     ward = Ward(views=[GpuSnapshot(gpu=CARDS[0], problem=NvmlError("more than the card", Reason.IMPLAUSIBLE_SAMPLE))])
     doctor = ward.doctor()
     assert not any(turns(doctor, 10))
@@ -210,7 +210,7 @@ def test_memory_errors_and_critical_errors_are_asked_for() -> None:
     assert doctor.unhealthy == {GPU: Reason.ECC_UNCORRECTABLE, OTHER_GPU: Reason.CRITICAL_XID}
 
 
-def test_a_program_that_faults_makes_no_gpu_ill_and_an_examiner_that_is_away_none_either() -> None:
+def test_a_program_that_faults_makes_no_gpu_unhealthy_and_an_examiner_that_is_away_none_either() -> None:
     ward = Ward(examiner=Examiner(xids=[(GPU, 31), (GPU, 13)]))
     doctor = ward.doctor()
     assert not any(turns(doctor, 5))
@@ -218,7 +218,7 @@ def test_a_program_that_faults_makes_no_gpu_ill_and_an_examiner_that_is_away_non
     assert not any(turns(doctor, 5))
 
 
-def test_a_daemon_that_cannot_be_kept_up_is_an_illness_and_a_blocked_one_is_not() -> None:
+def test_a_daemon_that_cannot_be_kept_up_is_an_health_error_and_a_blocked_one_is_not() -> None:
     ward = Ward(failures={GPU: MpsError("no"), OTHER_GPU: MpsError("silent client", Reason.MPS_CONTROL_BLOCKED)})
     doctor = ward.doctor()
     assert turns(doctor, PATIENCE) == [False] * (PATIENCE - 1) + [True]
@@ -248,7 +248,7 @@ def test_without_a_cluster_nobody_contests() -> None:
     assert (sharing.check(CARDS).contended, sharing.cached().unhealthy) == ({}, {})
 
 
-def test_an_illness_wakes_whoever_offers_and_is_known_at_once() -> None:
+def test_an_health_error_wakes_whoever_offers_and_is_known_at_once() -> None:
     ward = Ward(failures={GPU: MpsError("no")})
     ward.examiner.found = {GPU: Reason.ECC_UNCORRECTABLE}
     doctor = ward.doctor()

@@ -162,7 +162,7 @@ def test_the_thread_that_offers_is_woken(world: World) -> None:
         manager.stop()
 
 
-def test_an_enforcer_that_starts_anew_keeps_the_order_that_stands() -> None:
+def test_an_enforcer_that_starts_again_keeps_the_order_that_stands() -> None:
     world, other = World(), "GPU-00000000-0000-4000-8000-000000000009"
     world.eyes.latest = (view(), view(gpu=other))
     world.quotas = [quota(gpu=other, memory_mib=8192)]

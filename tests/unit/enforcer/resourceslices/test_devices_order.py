@@ -26,7 +26,7 @@ HELD = st.tuples(*[st.integers(0, CARD)] * len(GPUS))
 
 
 def offered(order: Order, held: Mapping[str, int], before: tuple[str, ...] = ()) -> tuple[str, ...]:
-    found = build_devices(GPUS, InventoryPolicy(order=order), held_mib=held, before=before)
+    found = build_devices(GPUS, InventoryPolicy(order=order), reserved_mib=held, before=before)
     return tuple(device["name"] for device in found.devices)
 
 
@@ -57,13 +57,13 @@ def test_spreading_moves_a_gpu_behind_the_emptier_ones_as_soon_as_it_holds_more(
     )
 
 
-def test_what_is_equally_full_is_never_written_anew_for_its_index() -> None:
+def test_what_is_equally_full_is_never_written_again_for_its_index() -> None:
     other_way = (*reversed(NAMES), "status")
     for order in Order:
         assert offered(order, by_uuid((512, 512, 512, 512)), other_way) == other_way
 
 
-def test_another_set_of_gpus_is_sorted_anew() -> None:
+def test_another_set_of_gpus_is_sorted_again() -> None:
     for before in (("gone", *NAMES[1:]), (*NAMES[::-1], "gone")[2:]):
         assert offered(Order.BINPACK, by_uuid((0, 0, 9, 0)), tuple(before))[:2] == (NAMES[2], NAMES[0])
 

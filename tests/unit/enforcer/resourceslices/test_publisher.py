@@ -152,14 +152,14 @@ def test_what_others_changed_is_put_right(server: Any, publisher: SlicePublisher
 def test_notes_of_others_in_the_metadata_stay(server: Any, publisher: SlicePublisher) -> None:
     publisher.publish(_wanted())
     server.items["n1-gpu-share.io-0"]["metadata"]["annotations"] = {"chain": "sha256:1"}
-    publisher.publish(_wanted(held_mib={GPUS[1].uuid: 5}))
+    publisher.publish(_wanted(reserved_mib={GPUS[1].uuid: 5}))
     assert server.items["n1-gpu-share.io-0"]["metadata"]["annotations"] == {"chain": "sha256:1"}
 
 
 def test_a_conflict_is_met_by_reading_again(server: Any, publisher: SlicePublisher) -> None:
     publisher.publish(_wanted())
     server.conflicts = 2
-    assert publisher.publish(_wanted(held_mib={GPUS[1].uuid: 5}))
+    assert publisher.publish(_wanted(reserved_mib={GPUS[1].uuid: 5}))
     server.conflicts = 3
     with pytest.raises(ClusterError, match="changed meanwhile"):
         publisher.publish(_wanted())

@@ -64,7 +64,7 @@ def test_that_it_is_let_be_is_reported_once_as_well_and_whatever_else_was(decisi
     assert [episodes.register(decided(decision), 1.0 + n) for n in range(3)] == [FIRST, None, None]
 
 
-def test_what_comes_after_an_attempt_to_end_it_is_reported_anew() -> None:
+def test_what_comes_after_an_attempt_to_end_it_is_reported_again() -> None:
     episodes = EventDeduplicator()
     assert episodes.register(WARNED, 0.0) == FIRST
     assert episodes.register(WARNED, 1.0) is None

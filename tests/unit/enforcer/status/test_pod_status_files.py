@@ -282,7 +282,7 @@ def test_what_an_enforcer_before_reported_stays_reported(files: Files) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"messages": 1}', b'{"messages": [1]}', b"[" * 99999, b"\xff"])
-def test_a_file_of_another_shape_is_written_anew(files: Files, data: bytes) -> None:
+def test_a_file_of_another_shape_is_written_again(files: Files, data: bytes) -> None:
     files.prepare().write_bytes(data)
     files.files.write(snapshot(seen()))
     assert files.read()["messages"] == []

@@ -92,7 +92,7 @@ def test_a_share_that_is_not_ready_is_shown_all_the_same() -> None:
         (Api(b"9" * 1_000_000), "its sidecar's answer cannot be parsed"),
     ],
 )
-def test_why_the_use_is_not_known_is_said(api: Api, says: str) -> None:
+def test_why_the_use_is_not_known_is_reported(api: Api, says: str) -> None:
     (line,) = lines(usage_of(api, pod()))  # type: ignore[arg-type]
     assert says in line
 

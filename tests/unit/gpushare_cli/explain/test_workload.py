@@ -172,7 +172,7 @@ def test_a_namespace_that_has_not_opted_in_is_the_first_reason() -> None:
     assert "where the webhook rewrites pods, they would be refused" in found.findings[1].message
 
 
-def test_what_may_not_be_read_is_said() -> None:
+def test_what_may_not_be_read_is_reported() -> None:
     body = deployment(1, **{MEMORY: "1Gi"})
     found = explained(Api("namespaces", "events", deployments=[body]))
     assert types(found) == ["unknown", "unknown"]

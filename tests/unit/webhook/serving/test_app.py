@@ -49,7 +49,7 @@ def test_echoes_the_uid() -> None:
     assert answer.json["response"] == {"uid": "abc", "allowed": True}
 
 
-def test_a_refused_pod_is_a_verdict() -> None:
+def test_a_refused_pod_is_a_result() -> None:
     answer = post(failing(PolicyDenied("spec.hostPID", "set it to false", Reason.CONFLICTS_WITH_SHARE)))
 
     response = answer.json["response"]
