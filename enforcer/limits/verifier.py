@@ -215,19 +215,19 @@ class NodeEvidence:
         self._environments = EnvironReader()
 
     def backends(self) -> Mapping[str, Backend]:
-        """See ``enforcer.limits.verifier.Eyes``."""
+        """See ``EvidenceSource``."""
         return self._limiter.backends()
 
     def read(self, quota: Quota) -> AppliedLimit:
-        """See ``enforcer.limits.verifier.Eyes``."""
+        """See ``EvidenceSource``."""
         return self._limiter.read(quota)
 
     def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
-        """See ``enforcer.limits.verifier.Eyes``."""
+        """See ``EvidenceSource``."""
         return self._environments.limit_of(pid, start)
 
     def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
-        """See ``enforcer.limits.verifier.Eyes``. One question for each server, however many containers it has."""
+        """See ``EvidenceSource``. One question for each server, however many containers it has."""
         found: dict[str, Collection[int]] = {}
         daemons = {} if self._mps is None else self._mps.daemons
         for gpu, daemon in daemons.items():

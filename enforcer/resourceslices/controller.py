@@ -34,7 +34,7 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 APART: Final = 2.0
-"""Seconds between an offer and the next one that :meth:`SliceController.outgrown` asks for."""
+"""Seconds between an offer and the next one that :meth:`SliceController.needs_publish` asks for."""
 
 
 def reserved_mib(quotas: Sequence[Quota]) -> dict[str, int]:
