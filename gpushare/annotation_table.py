@@ -1,7 +1,7 @@
 """The annotations and labels of our domain as one table. Pure.
 
-The parsers, the hints for mistyped keys, docs/reference.md and ``gpu-share annotations`` come from it. A test compares
-the chart's policies with it. A new annotation is a name in ``gpushare.contract`` and a row here.
+The parsers, the hints for mistyped keys, docs/reference/annotations.md and ``gpu-share annotations`` come from it. A
+test compares the chart's policies with it. A new annotation is a name in ``gpushare.contract`` and a row here.
 """
 
 from collections.abc import Callable

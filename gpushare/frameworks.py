@@ -1,7 +1,8 @@
 """What frameworks make of a share: what they do by default, what to say to them, and how they size their memory. Pure.
 
-One row for each framework. docs/frameworks.md is written from it, and tests hold examples and variables to it. A sizing
-rule is the framework's own, as far as its source or documentation says it; ``Evidence`` says how far that is.
+One row for each framework. docs/tenants/frameworks.md is written from it, and tests hold examples and variables to
+it. A sizing rule is the framework's own, as far as its source or documentation says it; ``Evidence`` says how far
+that is.
 """
 
 import math

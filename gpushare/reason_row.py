@@ -32,5 +32,5 @@ class ReasonRow:
 
     @property
     def anchor(self) -> str:
-        """The anchor of its heading in docs/troubleshooting.md."""
+        """The anchor of its heading in docs/reference/reasons.md."""
         return self.reason.lower()

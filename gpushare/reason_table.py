@@ -1,6 +1,6 @@
 """Every Reason as one table: what it means, what to do, where it appears. Pure.
 
-docs/troubleshooting.md and ``gpu-share reasons`` come from it. A new Reason is a value in ``gpushare.reasons`` and a
+docs/reference/reasons.md and ``gpu-share reasons`` come from it. A new Reason is a value in ``gpushare.reasons`` and a
 row here or, if it is about a node, in ``gpushare.reason_table_node``.
 """
 

@@ -131,7 +131,8 @@ _MPS: Final = (
     ReasonRow(
         reason=Reason.MPS_LIMIT_NOT_APPLIED, places=_LOG,
         meaning="The MPS daemon reports another memory limit than the one that the enforcer set.",
-        action="The enforcer sets the limit again. If it lasts, compare the driver's version with docs/hardware.md.",
+        action="The enforcer sets the limit again. If it lasts, compare the driver's version with "
+        "docs/design/hardware.md.",
     ),
     ReasonRow(
         reason=Reason.MPS_FAULT, places=(Place.NODE_EVENT, Place.TAINT, Place.METRIC, Place.LOG),

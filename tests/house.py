@@ -103,7 +103,7 @@ def check(path: str, text: str) -> list[str]:
     ]
     if path.startswith(tuple(f"{package}/" for package in CLEAN)):
         breaches += [
-            f"{path}:{line}: {word!r} is a private word; docs/glossary.md has the field's"
+            f"{path}:{line}: {word!r} is a private word; docs/start/glossary.md has the field's"
             for line, word in private_words(text)
         ]
     if _in_product(path) and path != PATTERNS:

@@ -1,4 +1,4 @@
-"""House rule: identifiers and messages of the product use the words of docs/glossary.md. Pure."""
+"""House rule: identifiers and messages of the product use the words of docs/start/glossary.md. Pure."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ BANNED: Final = re.compile(
     r"(?<![a-z])(anew|aside|deeds?|desks?|held|ill|inquests?|judge[sd]?|judging|lanes?|outlooks?|pursuits?|said|scribes?|"
     r"tid(?:y|ied|ying)|told|verdicts?|vigils?|whoever|wish(?:e[sd])?)(?![a-z])"
 )
-"""The words that docs/glossary.md lists, in lower case."""
+"""The words that docs/start/glossary.md lists, in lower case."""
 
 
 def private_words(text: str) -> Iterator[tuple[int, str]]:

@@ -69,7 +69,8 @@ REORDER_TOLERANCE: Final = {Order.BINPACK: 0.25, Order.SPREAD: 0.0}
 """How much fuller, as a share of a GPU, one may be than another that it should not be listed after (or before).
 
 Each write of a slice has every scheduler look at all its waiting pods again. Packing is as good with this as with an
-order that is always right (docs/reference.md); spreading is not, for there the first GPU is filled until it is not.
+order that is always right (docs/operators/capacity.md); spreading is not, for there the first GPU is filled until it
+is not.
 """
 
 

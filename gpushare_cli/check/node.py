@@ -3,6 +3,7 @@
 import shutil
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -16,7 +17,7 @@ from enforcer.status.node_status import NAME
 from gpushare import contract, defaults
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from gpushare.raw_objects import mapping, text
-from gpushare_cli import node_status
+from gpushare_cli import extras, node_status
 from gpushare_cli.check import toolkit
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
 from gpushare_cli.options import STATE_DIRECTORY
@@ -78,7 +79,7 @@ def _of_machine(root: Path, bad: MakeResult) -> list[Checker]:
         Checker(
             category=CATEGORY,
             description="GPUs through NVML",
-            ask=lambda: gpus(NvmlClient(command(driver.root), NvmlTimeouts(deadline=NVML_SECONDS)), bad),
+            ask=lambda: gpus(lambda: _reader(driver.root), bad),
             hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; other nodes do not need it",
         ),
         Checker(
@@ -167,14 +168,19 @@ def cdi(folder: Path, bad: MakeResult) -> CheckResult:
     return ok(f"{folder}, {counted(claims, 'claim')} prepared")
 
 
-def gpus(reader: GpuReader, bad: MakeResult) -> CheckResult:
+def _reader(root: Path) -> NvmlClient:
+    if lack := extras.missing(extras.ENFORCER):
+        raise NvmlError(lack)
+    return NvmlClient(command(root), NvmlTimeouts(deadline=NVML_SECONDS))
+
+
+def gpus(make: Callable[[], GpuReader], bad: MakeResult) -> CheckResult:
     """Ask NVML for its GPUs."""
     try:
-        found = reader.gpus()
+        with closing(make()) as reader:
+            found = reader.gpus()
     except NvmlError as error:
         return bad(error.message)
-    finally:
-        reader.close()
     if not found:
         return bad("the driver is installed, but no GPU is present")
     return ok(", ".join(f"{gpu.model} {gpu.memory_mib} MiB" for gpu in found))

@@ -97,7 +97,7 @@ def owners(api: KubeClient) -> CheckResult:
         spec = mapping(item, "spec")
         if text(spec, "driver") in classes:
             found.append(f"{text(spec, 'nodeName')}: the DRA driver {text(spec, 'driver')}")
-    hint = "a GPU has one owner: deploy/README.md, Whose GPU it is"
+    hint = "a GPU has one owner: docs/operators/platforms.md"
     return warning(some(list(dict.fromkeys(found)), NAMED), hint) if found else ok("none")
 
 

@@ -9,15 +9,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[2]
+from tests.support import pages
+
+ROOT: Final = pages.ROOT
 README: Final = ROOT / "README.md"
-DEPLOY: Final = ROOT / "deploy" / "README.md"
-NIGHT: Final = ROOT / "docs" / "3am.md"
+UPGRADES: Final = ROOT / "docs" / "operators" / "upgrades.md"
+NIGHT: Final = ROOT / "docs" / "operators" / "runbook.md"
+UNINSTALL: Final = ROOT / "docs" / "operators" / "uninstall.md"
+ELSEWHERE: Final = {
+    "install": "fixtures", "verify": "fixtures", "uninstall": "test_upgrade_and_uninstall",
+    "upgrade": "test_upgrade_and_uninstall", "rescue": "test_upgrade_and_uninstall",
+    "refused": "test_upgrade_and_uninstall",
+}  # fmt: skip
+"""Blocks that tests of their own run, and which; one test runs all others on one node."""
 
 
 def blocks(document: Path) -> list[str]:
     """The names of a document's blocks, in their order."""
-    return re.findall(r"^<!-- ([a-z]+):begin -->$", document.read_text(), re.MULTILINE)
+    return re.findall(r"^<!-- ([a-z]+):begin -->\n```sh$", document.read_text(), re.MULTILINE)
+
+
+def everywhere() -> list[tuple[Path, str]]:
+    """Document and name of each block that there is."""
+    return [(ROOT / page, name) for page in pages.PAGES for name in blocks(ROOT / page)]
 
 
 def script(name: str, values: Mapping[str, str], document: Path = README) -> str:

@@ -37,7 +37,7 @@ def _namespace(site: Site, gpus: list[str]) -> Iterator[str]:
 
 
 def upgrade(site: Site, more: str) -> None:
-    site.run_block("upgrade", readme.DEPLOY, OPTIONS=f"{OPTIONS} {more}")
+    site.run_block("upgrade", readme.UPGRADES, OPTIONS=f"{OPTIONS} {more}")
     site.until("the enforcer is ready", site.enforcer_ready, 120)
 
 

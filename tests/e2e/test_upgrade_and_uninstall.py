@@ -17,8 +17,6 @@ KINDS = (
     "all,configmaps,secrets,serviceaccounts,clusterroles,clusterrolebindings,validatingadmissionpolicies,"
     "validatingadmissionpolicybindings,mutatingwebhookconfigurations"
 )
-ELSEWHERE = {"rescue", "refused"}
-"""Blocks that tests of their own run."""
 RESCUED = 30.0
 REFUSED = 10.0
 UPGRADED = "--set image.tag=upgraded --set simulate.image.tag=upgraded"
@@ -77,12 +75,12 @@ def test_an_uninstallation_with_shares_is_refused_at_once_and_the_release_goes_o
     site.drop(namespace, wait=True)
 
 
-def test_the_commands_of_the_page_for_the_night_work(site: Site) -> None:
+def test_the_commands_of_the_documents_work(site: Site) -> None:
     namespace = site.namespace("night")
     site.run(namespace, pods.pod("awake", "hold", "1Gi"))
-    for block in readme.blocks(readme.NIGHT):
-        if block not in ELSEWHERE:
-            print(site.run_block(block, readme.NIGHT, TEAM=namespace, POD="awake"))
+    for document, block in readme.everywhere():
+        if block not in readme.ELSEWHERE:
+            print(site.run_block(block, document, TEAM=namespace, POD="awake"))
             site.until("the enforcer is ready", site.enforcer_ready, 120)
     assert set(restarts(site.running(namespace, "awake")).values()) == {0}
     site.drop(namespace, wait=True)
@@ -101,7 +99,7 @@ def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
     site.run(namespace, pods.pod("between", "hold", "1Gi"))  # a newer webhook beside this enforcer
     assert site.enforcer()["metadata"]["uid"] == old
     print(site.shell(CHECK))
-    print(site.run_block("upgrade", readme.DEPLOY, OPTIONS=f"{OPTIONS} {UPGRADED}"))
+    print(site.run_block("upgrade", readme.UPGRADES, OPTIONS=f"{OPTIONS} {UPGRADED}"))
     site.until(
         "the new enforcer is ready", lambda: site.enforcer_ready() and site.enforcer()["metadata"]["uid"] != old, 120
     )

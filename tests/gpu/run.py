@@ -4,7 +4,7 @@
     python tests/gpu/run.py core              the experiments, in at most 9 minutes
     python tests/gpu/run.py bench             the benchmarks, in at most 9 minutes
     python tests/gpu/run.py all               both; h1, h2, ...: one of them
-    python tests/gpu/run.py report            docs/hardware.md from the results in tests/gpu/results
+    python tests/gpu/run.py report            docs/design/hardware.md from the results in tests/gpu/results
 
 It needs Python 3.11, the driver and nvidia-ml-py, and no network. Started again it does what is missing. Nothing of
 the GPU is changed unless --allow-mode-change is given. Its one result is the tar it names at the end.

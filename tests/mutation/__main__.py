@@ -1,8 +1,9 @@
 """``python -m tests.mutation``: break the judge, attribution, the killing and its log in every small way a tool knows.
 
-Each mutant that no unit test notices has to be explained in ``explained.toml``, and few may be. Arguments name modules
-to run alone, such as ``enforcer.kill.executor``; then what stands in docs/safety.md of the others stays. What took too
-long is tried once more at the end, and so is what is explained but did not survive: a busy machine may have been why.
+Each mutant that no unit test notices has to be explained in ``explained.toml``, and few may be. Arguments name
+modules to run alone, such as ``enforcer.kill.executor``; then what stands in docs/design/safety.md of the others
+stays. What took too long is tried once more at the end, and so is what is explained but did not survive: a busy
+machine may have been why.
 ``--again`` goes on where the last run ended, and tries survivors once more as well: there may be tests for them now.
 Exit code: 1 where too many survive, one is not explained, an explanation is of none, or one was not tried.
 """
@@ -23,7 +24,7 @@ from tests.mutation.model import Module
 from tests.mutation.results import DOUBTFUL, LATE, called, keys, modules
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "safety.md"
+PAGE: Final = ROOT / "docs" / "design" / "safety.md"
 AGAIN: Final = "--again"
 LIMIT_SECONDS: Final = 3600
 AT_ONCE: Final = 2 * (os.cpu_count() or 1)

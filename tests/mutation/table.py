@@ -1,4 +1,4 @@
-"""The table of docs/safety.md."""
+"""The table of docs/design/safety.md."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final

@@ -97,5 +97,5 @@ def test_a_page_without_a_place_for_the_table_is_an_error() -> None:
 
 
 def test_the_committed_page_has_a_place_for_the_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "safety.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "design" / "safety.md").read_text(encoding="utf-8")
     assert table.put(page, []).count(table.BEGIN) == 1

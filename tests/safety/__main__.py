@@ -1,4 +1,4 @@
-"""``python -m tests.safety``: every safety test in full, then its figures as the table of docs/safety.md.
+"""``python -m tests.safety``: every safety test in full, then its figures as the table of docs/design/safety.md.
 
 First what takes both processors, then two lanes beside each other; logs are in ``.build/safety``.
 Arguments are handed to one pytest instead, such as ``-k reuse``; the table keeps the rows of tests that did not run.
@@ -23,7 +23,7 @@ from tests.testbed.lanes.rounds import run
 from tests.testbed.lanes.running import STOPPED, Running
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "safety.md"
+PAGE: Final = ROOT / "docs" / "design" / "safety.md"
 FIGURES: Final = ROOT / ".build" / "safety.jsonl"
 BEGIN, END = "<!-- figures: make safety -->\n", "<!-- end of figures -->"
 LOGS: Final = ROOT / ".build" / "safety"

@@ -1,4 +1,4 @@
-"""``python -m tests.support.annotations`` writes the tables of docs/reference.md from the one in code."""
+"""``python -m tests.support.annotations`` writes the tables of docs/reference/annotations.md from the one in code."""
 
 from pathlib import Path
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from gpushare.annotation_table import TABLE, Annotation
 from tests.support.table import Row, with_rows
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "reference.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "annotations.md"
 MARK: Final = "<!-- python -m tests.support.annotations: {} -->\n"
 END: Final = "<!-- end -->\n"
 KEYS: Final = ("key", "on", "value", "default", "read by", "meaning")
@@ -14,7 +14,7 @@ VALUES: Final = ("value", "examples", "message when wrong")
 
 
 def page() -> str:
-    """Return docs/reference.md with its tables generated again."""
+    """Return docs/reference/annotations.md with its tables generated again."""
     text = with_rows(PAGE.read_text(), (MARK.format("keys"), END), KEYS, lambda _: [_key(row) for row in TABLE])
     return with_rows(text, (MARK.format("values"), END), VALUES, lambda _: _values())
 

@@ -1,6 +1,7 @@
 """Every framework under every back end on every card: what it finds, asks for, and what its share says.
 
-``python -m tests.support.frameworks`` writes the tables of docs/frameworks.md from that and ``gpushare.frameworks``.
+``python -m tests.support.frameworks`` writes the tables of docs/tenants/frameworks.md from that and
+``gpushare.frameworks``.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from gpushare.memory_fraction import Reserve, budget
 from tests.fakes.gpu.machine import Machine, MachineGpu
 from tests.support.table import Row, with_rows
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "frameworks.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "tenants" / "frameworks.md"
 BACKENDS: Final = ("mps-v2", "driver-cgroup", "watch-only", "mig-instance")
 CARDS: Final = Machine.named("cards").gpus
 SHARES: Final = tuple(gib * 1024 for gib in (2, 4, 8, 12, 16, 24))
@@ -57,7 +58,7 @@ def cases() -> Iterator[Case]:
 
 
 def page() -> str:
-    """Return docs/frameworks.md with its tables written anew."""
+    """Return docs/tenants/frameworks.md with its tables written anew."""
     text = PAGE.read_text()
     for name, rows in (("frameworks", _frameworks()), ("variables", _variables()), ("figures", _figures())):
         text = with_rows(text, (MARK.format(name), END), HEADS[name], lambda _, rows=rows: rows)  # type: ignore[misc] # bound by a default
@@ -68,7 +69,7 @@ def _frameworks() -> list[Row]:
     return [
         (
             each.name, each.default, each.advice, f"`{each.line}`", each.backends, each.source, str(each.evidence),
-            f"[{each.example}](../examples/frameworks/{each.example})",
+            f"[{each.example}](../../examples/frameworks/{each.example})",
         )
         for each in TABLE
     ]  # fmt: skip

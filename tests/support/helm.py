@@ -28,7 +28,7 @@ KUBERNETES: Final = "1.36.0"
 HEADER: Final = """\
 # gpu-share, rendered from deploy/helm/gpu-share with its default values by `make manifests`; change the chart instead.
 #   kubectl apply --server-side -f install.yaml
-# Needs Kubernetes 1.36 or newer. Other values, and what each is for: deploy/README.md.
+# Needs Kubernetes 1.36 or newer. Other values, and what each is for: docs/operators/install.md.
 """
 
 

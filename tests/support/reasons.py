@@ -1,4 +1,4 @@
-"""``python -m tests.support.reasons`` writes docs/troubleshooting.md from the table of Reasons in code."""
+"""``python -m tests.support.reasons`` writes docs/reference/reasons.md from the table of Reasons in code."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Final
 from gpushare.reason_row import Place, ReasonRow
 from gpushare.reason_table import TABLE
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "reasons.md"
 HEAD: Final = """# Troubleshooting
 
 <!-- python -m tests.support.reasons -->
@@ -30,8 +30,7 @@ LOOK: Final = {
     Place.CHECK: "`gpu-share check`",
     Place.TAINT: "`kubectl get resourceslices -o yaml`, in the device's `taints`",
     Place.AUDIT: "`gpu-share audit show`",
-    Place.METRIC: "label `reason`, and label `state` of `gpu_share_limit_state` "
-    "([docs/reference.md](reference.md#metrics))",
+    Place.METRIC: "label `reason`, and label `state` of `gpu_share_limit_state` ([metrics](metrics.md))",
     Place.LOG: "field `reason` in the logs of the webhook, the enforcer and the certificates' Deployment",
 }
 HEADS: Final = {
@@ -46,7 +45,7 @@ HEADS: Final = {
 
 
 def page() -> str:
-    """Return docs/troubleshooting.md."""
+    """Return docs/reference/reasons.md."""
     return HEAD + "\n".join([*(f"| {place} | {how} |" for place, how in LOOK.items()), *_sections()]) + "\n"
 
 

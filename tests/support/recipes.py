@@ -1,10 +1,10 @@
-"""The blocks of ``docs/recipes.md``, so that tests run what readers copy."""
+"""The blocks of ``docs/operators/recipes.md``, so that tests run what readers copy."""
 
 import re
 from pathlib import Path
 from typing import Final
 
-RECIPES: Final = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
+RECIPES: Final = Path(__file__).resolve().parents[2] / "docs" / "operators" / "recipes.md"
 
 
 def sections(text: str) -> dict[str, str]:

@@ -12,13 +12,12 @@ import yaml
 
 from gpushare.reasons import Reason
 from gpushare_cli.main import PARTS, VERBS, build_parser
+from tests.support import pages
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-DOCUMENTS: Final = (
-    "README.md", "SECURITY.md", "CONTRIBUTING.md", "deploy/README.md", "examples/README.md", "docs/reference.md",
-    "docs/architecture.md", "docs/3am.md", "docs/troubleshooting.md",
-    "docs/limits.md", "docs/placement.md", "docs/hardware.md", "docs/safety.md", "docs/recipes.md", "docs/scale.md",
-)  # fmt: skip
+DOCUMENTS: Final = pages.PAGES
+OURS: Final = tuple(page for page in DOCUMENTS if page != "docs/tenants/frameworks.md")
+"""Pages that name no options and classes of other programs."""
 PRODUCT: Final = ("gpushare", "gpushare_cli", "enforcer", "webhook", "sidecar", "certs")
 FOREIGN: Final = frozenset(
     {
@@ -102,7 +101,7 @@ def anchors(file: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", OURS)
 def test_every_option_is_an_option_of_ours(document: str) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text(document))) - FOREIGN
     known = sources(*PRODUCT, "tests") + chart()
@@ -149,7 +148,7 @@ def test_every_metric_is_one(document: str) -> None:
 
 def test_every_alert_has_a_section_of_the_page_for_the_night() -> None:
     alerts = re.findall(r"alert: (\w+)", (ROOT / "deploy/helm/gpu-share/templates/alerts.yaml").read_text())
-    heads = " ".join(re.findall(r"^## (.*)$", text("docs/3am.md"), re.MULTILINE))
+    heads = " ".join(re.findall(r"^## (.*)$", text("docs/operators/runbook.md"), re.MULTILINE))
     assert alerts
     assert [each for each in alerts if each not in heads] == []
 
@@ -158,11 +157,11 @@ def test_every_alert_is_of_a_metric_there_is_and_an_open_breaker_is_one() -> Non
     rules = text("deploy/helm/gpu-share/templates/alerts.yaml")
     named = {each.removesuffix("_bucket") for each in re.findall(r"\bgpu_share_[a-z_]+[a-z]", rules)}
     assert {"gpu_share_breaker_open", "gpu_share_enforcer_problem"} <= named
-    metrics = text("docs/reference.md").partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    metrics = text("docs/reference/metrics.md")
     assert {each for each in named if f"`{each}`" not in metrics and f"`{each}{{" not in metrics} == set()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", OURS)
 def test_every_word_in_upper_camel_case_is_a_reason_a_state_or_kubernetes_own(document: str) -> None:
     named = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)`", text(document))) - KUBERNETES - {*map(str, Reason)}
     assert {each for each in named if f'"{each}"' not in sources(*PRODUCT)} == set()
@@ -193,6 +192,17 @@ def test_every_file_and_link_is_there(document: str) -> None:
         assert not anchor or anchor in anchors(file), f"{file}#{anchor}"
 
 
+def test_no_source_names_a_document_that_is_not_there() -> None:
+    kinds = {".py", ".yaml", ".tpl", ".txt", ".json", ".toml", ".yml", ""}
+    folders = [ROOT / each for each in (*PRODUCT, "tests", "deploy", "examples")]
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.suffix in kinds]
+    files += [file for file in ROOT.iterdir() if file.is_file() and file.suffix in kinds]
+    named = {(each, file) for file in files for each in DOCUMENT.findall(file.read_text(errors="replace"))}
+    assert len(named) > 20
+    assert sorted(f"{file}: {each}" for each, file in named if not (ROOT / each).exists()) == []
+
+
+DOCUMENT: Final = re.compile(r"(?<![\w./-])((?:docs|deploy|examples)/[\w./-]*\w\.md)\b")
 INSTALLED: Final = frozenset(
     {
         "ValidatingAdmissionPolicy", "DeviceClass", "ClusterRole", "Deployment", "DaemonSet",
@@ -202,7 +212,7 @@ INSTALLED: Final = frozenset(
 
 
 def test_what_the_chart_installs_is_named_where_that_is_listed() -> None:
-    section = text("deploy/README.md").partition("## What is installed\n")[2]
+    section = text("docs/operators/security.md").partition("## What is installed\n")[2]
     manifests = yaml.safe_load_all((ROOT / "deploy/manifests/install.yaml").read_text())
     objects = {(each["kind"], each["metadata"]["name"]) for each in manifests if each and each["kind"] in INSTALLED}
     assert {kind for kind, _ in objects} == INSTALLED

@@ -80,7 +80,7 @@ def test_private_words_are_named_in_identifiers_and_messages_of_the_product() ->
 
 
 def test_the_glossary_lists_the_words_that_the_rule_refuses() -> None:
-    listed = (ROOT / "docs/glossary.md").read_text().rpartition("of the product: ")[2].strip().rstrip(".")
+    listed = (ROOT / "docs/start/glossary.md").read_text().rpartition("of the product: ")[2].strip().rstrip(".")
     words = " ".join(listed.split()).split(", ")
     assert len(words) > 10
     assert all(BANNED.fullmatch(word) for word in words)

@@ -1,4 +1,4 @@
-"""``docs/limits.md``: every line is shown by a test that exists, and says what its evidence is."""
+"""``docs/reference/limits.md``: every line is shown by a test that exists, and says what its evidence is."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "limits.md"
+PAGE = ROOT / "docs" / "reference" / "limits.md"
 COLUMNS = ["mps-v2", "driver-cgroup", "watch-only", "mig-instance"]
 EVIDENCE = {"simulated", "documentation", "real daemon", "believed"}
 """``hardware`` comes with the first line that has some."""

@@ -39,4 +39,4 @@ def test_every_command_of_the_page_for_the_night_is_in_a_block_that_a_test_runs(
 @pytest.mark.parametrize("name", ["install", "verify", "uninstall"])
 def test_the_readme_has_its_blocks(name: str) -> None:
     assert "gpu-share" in readme.script(name, {})
-    assert "helm upgrade" in readme.script("upgrade", {}, readme.DEPLOY)
+    assert "helm upgrade" in readme.script("upgrade", {}, readme.UPGRADES)

@@ -1,4 +1,4 @@
-"""``docs/recipes.md``: every recipe says what was tried, its blocks are YAML, and what they name of ours is ours."""
+"""``docs/operators/recipes.md``: every recipe says what was tried, its blocks are YAML and name what is there."""
 
 import re
 from typing import Final
@@ -50,7 +50,7 @@ def test_kueue_maps_each_of_our_device_classes() -> None:
 
 def test_argo_cd_ignores_the_field_of_our_configuration() -> None:
     (ignored,) = yaml.safe_load(recipes.block("Argo CD"))["ignoreDifferences"]
-    chart = recipes.RECIPES.parents[1] / "deploy" / "manifests" / "install.yaml"
+    chart = recipes.RECIPES.parents[2] / "deploy" / "manifests" / "install.yaml"
     objects = [each for each in yaml.safe_load_all(chart.read_text()) if each and each["kind"] == ignored["kind"]]
     assert [each["metadata"]["name"] for each in objects] == [ignored["name"]]
     assert ignored["jsonPointers"] == [

@@ -62,7 +62,7 @@ def _options(argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.N
     add("--limit", type=float, default=None, metavar="S", help="seconds for each at most")
     add("--world", action="append", default=[], metavar="KEY=VALUE", help="fake: how the simulated machine behaves")
     add("--machine", default=fake.MACHINE, help="fake: which machine of tests/fakes/gpu/machines")
-    add("--check", action="store_true", help="report: only say whether docs/hardware.md is what it should be")
+    add("--check", action="store_true", help="report: only say whether docs/design/hardware.md is what it should be")
     return parser.parse_args(argv)
 
 
@@ -118,6 +118,7 @@ def _report(options: argparse.Namespace) -> int:
     if report.DOCUMENT.read_text() == text:
         return 0
     print(
-        "docs/hardware.md is not what the committed results say; run: python tests/gpu/run.py report", file=sys.stderr
+        "docs/design/hardware.md is not what the committed results say; run: python tests/gpu/run.py report",
+        file=sys.stderr,
     )
     return 1

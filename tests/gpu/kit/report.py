@@ -1,4 +1,4 @@
-"""Results as Markdown: a table after each run, and ``docs/hardware.md`` from the results that were committed.
+"""Results as Markdown: a table after each run, and ``docs/design/hardware.md`` from the results that were committed.
 
 What a simulator says about itself is no knowledge of hardware. It cannot get into the documentation: a run is refused
 by its backend, by what its process had loaded, and by the GPU's UUID, each of them alone.
@@ -15,7 +15,7 @@ from tests.gpu.kit.result import Result, Verdict
 from tests.gpu.kit.setup import ROOT
 
 COMMITTED: Final = ROOT / "tests" / "gpu" / "results"
-DOCUMENT: Final = ROOT / "docs" / "hardware.md"
+DOCUMENT: Final = ROOT / "docs" / "design" / "hardware.md"
 SHOWN: Final = 160
 SIGNS: Final = {Verdict.HOLDS: "holds", Verdict.FAILS: "**fails**", Verdict.NOT_MEASURED: "not measured"}
 
@@ -56,7 +56,7 @@ def table(run: Mapping[str, Any]) -> str:
 
 
 def document(runs: Iterable[Mapping[str, Any]], known: Sequence[Experiment]) -> str:
-    """``docs/hardware.md``. Raises ``SimulatedError``."""
+    """``docs/design/hardware.md``. Raises ``SimulatedError``."""
     sections = []
     for run in runs:
         refuse_fakes(run)

@@ -1,4 +1,4 @@
-"""The webhook with ``webhook.clientCA`` and a real API server, set up with the files that deploy/README.md shows."""
+"""The webhook with ``webhook.clientCA`` and a real API server, set up with the files of docs/operators/security.md."""
 
 import http.client
 import os
@@ -27,7 +27,7 @@ from tests.testbed.cluster.servers import KUBELET_CLIENT
 
 pytestmark = pytest.mark.controlplane
 
-README: Final = Path(__file__).parents[3] / "deploy" / "README.md"
+README: Final = Path(__file__).parents[3] / "docs" / "operators" / "security.md"
 REFUSED: Final = "gpu_share_connections_closed_total"
 
 
@@ -48,7 +48,7 @@ def _strict() -> Iterator[Bed]:
 
 
 def documented(kind: str) -> Object:
-    """One of the two files, as deploy/README.md shows it."""
+    """One of the two files, as docs/operators/security.md shows it."""
     blocks = re.findall(r"^```yaml\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     found: Object = next(each for each in map(yaml.safe_load, blocks) if each.get("kind") == kind)
     return found

@@ -47,7 +47,7 @@ def test_two_pods_that_fit_share_a_gpu_and_a_third_waits_until_there_is_room(bed
     namespace = bed.namespace("team")
     bed.node("tight", 16384)
     both = []
-    # One after the other: while the first is bound its share can count twice (docs/placement.md, "Waiting").
+    # One after the other: while the first is bound its share can count twice (docs/design/placement.md, "Waiting").
     for name in ("a", "b"):
         bed.create(namespace, objects.pod(name, "8000Mi", node="tight"))
         both.append(bed.wait_bound(namespace, name))

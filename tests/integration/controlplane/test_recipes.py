@@ -1,4 +1,4 @@
-"""What ``docs/recipes.md`` tells operators of autoscalers, queues, GitOps tools, schedulers and priorities, tried."""
+"""The recipes of ``docs/operators/recipes.md``: autoscalers, queues, GitOps tools, schedulers, priorities."""
 
 from collections.abc import Iterator
 from typing import Final

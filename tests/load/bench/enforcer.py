@@ -4,7 +4,7 @@ CPU and memory are those of the enforcer and of its NVML process, from /proc; be
 where no process uses a GPU. NVML's library is the simulator's, answering from memory: what a driver takes for its
 answer is not in here. A decision is one turn of the loop, from the question to NVML to the status written; as other
 work on the machine stretches it, the same turn's own CPU time stands beside it, and how long the machine takes for as
-much pure computing. ``--write`` puts the figures into docs/safety.md. Wants root (cgroups) and a C compiler.
+much pure computing. ``--write`` puts the figures into docs/design/safety.md. Wants root (cgroups) and a C compiler.
 """
 
 import argparse
@@ -232,7 +232,7 @@ def table(idle: list[Cost], busy: list[Cost]) -> None:
 
 
 def figures(idle: list[Cost], busy: list[Cost], turns: Turns) -> list[tuple[str, str]]:
-    """What docs/safety.md says: what was measured, and what was found."""
+    """What docs/design/safety.md says: what was measured, and what was found."""
     core, none = (sum(each.core for each in costs) for costs in (busy, idle))
     middle = sum(each.middle for each in busy)
     wall, cpu, computing = (at(each, 0.99) * 1e3 for each in (turns.took, turns.cpu, turns.computing))
@@ -280,7 +280,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("python -m tests.load.bench.enforcer", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each measurement (default 60)")
     parser.add_argument("--polls", type=int, default=500, help="turns of the loop that are timed (default 500)")
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/safety.md")
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/design/safety.md")
     options = parser.parse_args(argv)
     load, python = os.getloadavg()[0], platform.python_version()
     machine = f"{os.cpu_count()} cores, load average {load:.1f} before, Python {python}"

@@ -1,7 +1,7 @@
 """``python -m tests.load.scale main|chaos|churn|crash``: placement at scale on a real control plane of this machine.
 
-Needs what ``make integration`` needs. ``--write`` puts the figures into docs/scale.md. Exit code 0 when each figure is
-as wanted, 1 when one is not, 2 wrong use.
+Needs what ``make integration`` needs. ``--write`` puts the figures into docs/design/scale.md. Exit code 0 when each
+figure is as wanted, 1 when one is not, 2 wrong use.
 """
 
 import argparse
@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--warm", type=float, default=120, help="churn: seconds before those that count (120)")
     parser.add_argument("--blocked", type=float, default=30, help="chaos: seconds without a way to the API server (30)")
     parser.add_argument("--bursts", type=int, default=20, help="crash: how often the API server is killed (20)")
-    parser.add_argument("--write", action="store_true", help="write the figures into docs/scale.md")
+    parser.add_argument("--write", action="store_true", help="write the figures into docs/design/scale.md")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Figures of a run: what was found, what it has to be, and the table of docs/scale.md that they go into."""
+"""Figures of a run: what was found, what it has to be, and the table of docs/design/scale.md that they go into."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.support.table import with_rows
 
-PAGE: Final = Path(__file__).parents[3] / "docs" / "scale.md"
+PAGE: Final = Path(__file__).parents[3] / "docs" / "design" / "scale.md"
 BEGIN, END = "<!-- figures: python -m tests.load.scale -->\n", "<!-- end of figures -->"
 HEAD: Final = ("run", "figure", "found", "wanted")
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from tests.load.sim.experiments import FLEETS, Job, charts, jobs
 from tests.load.sim.tables import into, tables
 
-DOCS: Final = Path(__file__).parents[3] / "docs"
+DOCS: Final = Path(__file__).parents[3] / "docs" / "design"
 PAGE: Final = DOCS / "placement.md"
 CHARTS: Final = DOCS / "placement"
 

@@ -1,4 +1,4 @@
-"""The experiments behind docs/placement.md: each a function of a seed, so that a rerun gives the same figures."""
+"""The experiments behind docs/design/placement.md: each a function of a seed, so a rerun gives the same figures."""
 
 import itertools
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""The tables of docs/placement.md, from what the experiments found."""
+"""The tables of docs/design/placement.md, from what the experiments found."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product

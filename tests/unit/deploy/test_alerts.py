@@ -153,7 +153,7 @@ def test_each_alert_fires_when_it_should_and_is_silent_when_it_should_be(tmp_pat
 
 
 def test_every_alert_says_what_it_means_and_names_a_section_of_the_page_for_the_night() -> None:
-    page = (helm.ROOT / "docs" / "3am.md").read_text()
+    page = (helm.ROOT / "docs" / "operators" / "runbook.md").read_text()
     heads = re.findall(r"^## (.*)$", page, re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
     for rule in rules("--set=monitoring.prometheusRule.runbook=https://example.org/3am"):
