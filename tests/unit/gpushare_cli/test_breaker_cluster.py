@@ -93,6 +93,6 @@ def test_on_a_node_the_enforcer_there_is_asked(
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / NAME).write_text("{}")
     assert main(["breaker"]) == 1
-    assert "on this node" in capsys.readouterr().out
+    assert "of this node" in capsys.readouterr().out
     assert main(["breaker", "--context", "x", "--node", "a"]) == 0
     assert "closed" in capsys.readouterr().out

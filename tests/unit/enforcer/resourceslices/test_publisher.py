@@ -92,7 +92,7 @@ def test_nothing_is_written_while_nothing_changes(server: Any, publisher: SliceP
     assert server.writes == ["create n1-gpu-share.io-0"]
 
 
-@pytest.mark.parametrize("change", [{"foreign_mib": {GPUS[0].uuid: 1}}, {"held_mib": {GPUS[2].uuid: 1}}])
+@pytest.mark.parametrize("change", [{"foreign_mib": {GPUS[0].uuid: 1}}, {"reserved_mib": {GPUS[2].uuid: 1}}])
 def test_a_change_of_capacity_or_order_is_a_new_generation(
     server: Any, publisher: SlicePublisher, change: dict[str, Any]
 ) -> None:
