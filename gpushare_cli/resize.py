@@ -61,7 +61,7 @@ class Target:
     @property
     def reserved_mib(self) -> int:
         """What its pod reserved of that GPU, for all its containers there; of several, of the least reserved."""
-        return min(map(self.claim.on, gpus_of(self.claim, self.limit)))
+        return min(map(self.claim.mib_on, gpus_of(self.claim, self.limit)))
 
 
 def add_parser(subparsers: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from cryptography import x509
 
 from enforcer.quota.sharing_mode import CHANGES
-from enforcer.resourceslices.contention import UNSURE, device_names
+from enforcer.resourceslices.contention import UNKNOWN, device_names
 from gpushare import contract
 from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, path
 from gpushare.patterns import Pattern
@@ -39,15 +39,15 @@ OURS: Final = CONFIGURATION.rpartition("/")[2]
 DELETE: Final = "kubectl delete mutatingwebhookconfiguration"
 OTHERS: Final = f"the node annotation {contract.NODE_GPUS}"
 ADVICE: Final[Mapping[str, str]] = {
-    UNSURE: "nothing is to be done unless it stays so: the enforcer waits until it knows who else offers that GPU",
-    Reason.CONTENDED: f"a contended GPU needs one owner: take it from the other, or name others in {OTHERS}",
-    CHANGES: "nothing is to be done: a GPU that changes its mode is offered again once its last tenant has gone",
-    contract.NODE_MODE: f"put the node's label {contract.NODE_MODE} right",
+    UNKNOWN: "wait: the enforcer does not know yet whether another driver publishes that GPU",
+    Reason.CONTENDED: f"a contended GPU needs one owner: remove it from the other driver, or name others in {OTHERS}",
+    CHANGES: "wait: a GPU that changes its sharing mode is published again once its last claim is unprepared",
+    contract.NODE_MODE: f"correct the node's label {contract.NODE_MODE}",
 }
 """Words of an enforcer's reasons, and what to do; the first that are there count."""
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
-UNFIT: Final = f"what cannot be shared need not be offered: name the other GPUs in {OTHERS}"
+UNFIT: Final = f"exclude GPUs that cannot be shared: name the others in {OTHERS}"
 
 
 def questions(namespace: str | None) -> list[tuple[str, Ask]]:
@@ -120,7 +120,7 @@ def webhook(api: KubeClient, now: datetime) -> CheckResult:
     hooks = objects(find(api, CONFIGURATION) or {}, "webhooks")
     found = [bundle(f"{text(each, 'name')} of {OURS}", mapping(each, "clientConfig"), now) for each in hooks]
     if not found:
-        return failed(f"{OURS} is not there: pods are not rewritten", RESTORE)
+        return failed(f"{OURS} is missing: pods are not rewritten", RESTORE)
     return max(found, key=lambda each: tuple(Level).index(each.level))
 
 
@@ -196,7 +196,7 @@ def left_out(api: KubeClient) -> CheckResult:
     why = [each for gpus in notes.values() for each in gpus.values()]
     if not named:
         return ok("none")
-    contest = any(Reason.CONTENDED in each and UNSURE not in each for each in why)
+    contest = any(Reason.CONTENDED in each and UNKNOWN not in each for each in why)
     return (failed if contest else warning)("; ".join(named), "; ".join(dict.fromkeys(map(_advice, why))))
 
 

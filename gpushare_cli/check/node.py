@@ -12,7 +12,7 @@ from enforcer.attribution.procfs import in_initial_pid_namespace
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import HERE, PROGRAM, DriverRoot
 from enforcer.nvml.types import GpuReader
-from enforcer.nvml.worker_process import command
+from enforcer.nvml.worker_handle import command
 from enforcer.status.node_status import NAME
 from gpushare import contract, defaults
 from gpushare.errors import GpuShareError, MpsError, NvmlError
@@ -80,7 +80,7 @@ def _of_machine(root: Path, bad: MakeResult) -> list[Checker]:
             category=CATEGORY,
             description="GPUs through NVML",
             ask=lambda: gpus(lambda: _reader(driver.root), bad),
-            hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; elsewhere this is as it should be",
+            hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; other nodes do not need it",
         ),
         Checker(
             category=CATEGORY,
@@ -137,7 +137,7 @@ def enforcer(state: Path, bad: MakeResult) -> CheckResult:
     except GpuShareError as error:
         return bad(error.message)
     if node_status.stale(found):
-        return bad(f"it does not run: {state / NAME} is old")
+        return bad(f"the enforcer does not run: {state / NAME} is out of date")
     if found.problems:
         return bad("; ".join(found.problems))
     return ok(f"{counted(len(found.gpus), 'GPU')} seen")
@@ -182,7 +182,7 @@ def gpus(make: Callable[[], GpuReader], bad: MakeResult) -> CheckResult:
     except NvmlError as error:
         return bad(error.message)
     if not found:
-        return bad("the driver is there, and no GPU")
+        return bad("the driver is installed, but no GPU is present")
     return ok(", ".join(f"{gpu.model} {gpu.memory_mib} MiB" for gpu in found))
 
 
@@ -201,4 +201,4 @@ def pid_namespace(proc: Path, bad: MakeResult) -> CheckResult:
         initial = in_initial_pid_namespace(proc)
     except OSError as error:
         return bad(f"cannot be read: {error.strerror}")
-    return ok() if initial else bad("this is a container's own")
+    return ok() if initial else bad("this directory is the container's own")

@@ -104,7 +104,7 @@ def _reached(api: KubeClient, found: Installation) -> CheckResult:
         if REFUSES not in error.message or ASKED not in error.message:
             return _refused(error, found.namespace, found)
         return warning("no sharing pod tried, because no namespace has opted in; the webhook answers", OPT_IN)
-    return failed(f"the webhook was not asked about a dry run in namespace {found.namespace}", RESTORE)
+    return failed(f"the API server did not call the webhook for a dry run in namespace {found.namespace}", RESTORE)
 
 
 def _named(api: KubeClient, name: str) -> CheckResult:
@@ -161,7 +161,7 @@ def _tried(api: KubeClient, where: Tried, found: Installation) -> CheckResult:
         return _refused(error, where.namespace, found)
     if flaws:
         return failed(
-            f"the pod is not as the webhook writes it, in namespace {where.namespace}: {'; '.join(flaws)}", LOOK
+            f"the pod differs from what the webhook writes, in namespace {where.namespace}: {'; '.join(flaws)}", LOOK
         )
     return ok(detail)
 
@@ -180,7 +180,9 @@ def _refused(error: GpuShareError, namespace: str, found: Installation) -> Check
         and error.status == HTTPStatus.FORBIDDEN
         and any(each in error.message for each in USED_UP)
     ):
-        return warning(detail, "the quota of that namespace is used up, or wants resources of each container")
+        return warning(
+            detail, "the ResourceQuota of that namespace is used up, or requires resources of each container"
+        )
     return failed(
         detail, "see what refuses it; the webhook: kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook"
     )
@@ -216,7 +218,7 @@ def flaws_of(made: Mapping[str, Any], policy: NamespacePolicy, *, exact: bool) -
     """
     managed = mapping(mapping(made, "metadata"), "labels").get(contract.MANAGED_LABEL) == "true"
     if not managed:
-        yield "it was not rewritten"
+        yield "the webhook did not rewrite it"
     if not (managed and exact):
         return
     try:

@@ -196,7 +196,7 @@ def _unreported(silent: Sequence[str], wanted: Mapping[str, bool]) -> CheckResul
     here = [node for node in silent if wanted.get(node)]
     hint = "an enforcer writes it within seconds of its start: see its log; gpu-share check --node in its pod"
     answer = failed if here else warning
-    return answer(f"no report, or a damaged one, of {some(here or silent, NAMED)}", hint)
+    return answer(f"no valid report from {some(here or silent, NAMED)}", hint)
 
 
 def _grave(report: EnforcerReport) -> Iterator[str]:
@@ -222,7 +222,7 @@ def versions(api: KubeClient) -> CheckResult:
     if strange:
         return failed(f"{detail}; not supported beside this webhook: {some(strange, NAMED)}", SKEW)
     mixed = {found.version or installed(), *replicas, *nodes.values()} != {installed()}
-    return warning(detail, "a release is whole once all are of one version") if mixed else ok(detail)
+    return warning(detail, "upgrade the rest: all parts have to be of one version") if mixed else ok(detail)
 
 
 def release(version: str) -> tuple[int, int] | None:

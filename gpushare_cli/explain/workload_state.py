@@ -72,9 +72,9 @@ def _is_short(record: WorkloadRecord) -> bool:
 
 def _outcome(decision: Change | PolicyDenied | None, refused: Sequence[Finding], *, asks: bool, shut: bool) -> str:
     if not asks:
-        return "; its pod template asks for no share"
+        return "; its pod template requests no share"
     if shut:
-        return ", WITHOUT shares, although its pod template asks for them"
+        return ", WITHOUT shares, although its pod template requests them"
     evidence = [each.reason for each in refused if each.type is FindingType.REFUSED]
     if isinstance(decision, PolicyDenied):
         return f": {'refused' if evidence else 'would be refused'}, {decision.reason}"
@@ -112,7 +112,7 @@ def _refused(record: WorkloadRecord) -> Iterator[Finding]:
     if (failure := next(_failures(record), None)) is not None:
         yield _of_condition(failure)
     elif record.refused is None:
-        message = "you may not read Events, so whether pods were refused is not known; ask for the ClusterRole view"
+        message = "you may not read Events, so refusals of pods are unknown; ask for the ClusterRole view"
         yield Finding(type=FindingType.UNKNOWN, message=message)
 
 

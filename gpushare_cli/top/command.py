@@ -31,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "top",
         help="show GPUs, the containers on them, and their use against quota",
-        description="Show this node's GPUs and the containers on them, in MiB, from what the enforcer last saw; those "
+        description="Show this node's GPUs and the containers on them, in MiB, from the enforcer's last sample; those "
         "of all nodes (-A), for operators; or what the containers of a namespace use (-n), for its tenants.",
     )
     whose = parser.add_mutually_exclusive_group()
@@ -45,7 +45,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--sort", choices=SORT, metavar="COLUMN", default="", help=what)
     what = "json: all of it; with --watch, one line each time"
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help=what)
-    parser.add_argument("-w", "--watch", action="store_true", help="show it again and again, until interrupted")
+    parser.add_argument("-w", "--watch", action="store_true", help="repeat until interrupted")
     what = "of --watch, at least 0.1 (default 1)"
     parser.add_argument("--interval", type=_interval, default=1.0, metavar="SECONDS", help=what)
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from gpushare import contract
 from gpushare.checks import Check
-from webhook.mutation.annotations import Share, ShareRequest
 from webhook.mutation.podview import Container, PodView
+from webhook.mutation.share_request import Share, ShareRequest
 
 MAX_TEXT: Final = 8 * 1024
 """Characters of a command line that are read."""

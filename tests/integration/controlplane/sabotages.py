@@ -117,7 +117,7 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         lambda r: r.edit(WEBHOOK, lambda item: item["webhooks"][1]["clientConfig"].pop("caBundle")),
     ),
     "the webhook configuration is gone": (
-        "webhook certificate", "not there", lambda r: r.delete(WEBHOOK),
+        "webhook certificate", "missing: pods", lambda r: r.delete(WEBHOOK),
     ),
     "the webhook is scaled to nothing": (
         "webhook replicas", "0 of 0 ready",
@@ -143,11 +143,11 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         "enforcer reports", "check-a: NVML is away", lambda r: r.report("check-a", problems=["NVML is away"]),
     ),
     "a report is damaged": (
-        "enforcer reports", "no report, or a damaged one, of check-b",
+        "enforcer reports", "no valid report from check-b",
         lambda r: annotate_report(r, "check-b", "junk"),
     ),
     "a report is missing": (
-        "enforcer reports", "no report, or a damaged one, of check-a",
+        "enforcer reports", "no valid report from check-a",
         lambda r: annotate_report(r, "check-a", None),
     ),
     "an enforcer is newer than the webhook": (

@@ -29,7 +29,7 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.loop import EnforcementLoop
 from enforcer.nvml.client import NvmlClient
 from enforcer.nvml.driver_root import HERE
-from enforcer.nvml.worker_process import command
+from enforcer.nvml.worker_handle import command
 from enforcer.quota.types import Quota
 from enforcer.runtime.logs import configure_logging
 from enforcer.status.events import LogEventRecorder

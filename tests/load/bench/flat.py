@@ -95,17 +95,17 @@ class Node:
         self.fleet = fleet
         rule = Rule(lambda seen: quotas_of_prepared((), seen["pods"], seen["namespaces"], ()))
         self.books = QuotaInformer(rule, threading.Event())
-        self.books.reset("namespaces", (json.loads(fleet.namespace(each)) for each in range(fleet.namespaces)))
+        self.books.replace("namespaces", (json.loads(fleet.namespace(each)) for each in range(fleet.namespaces)))
         spaces = fleet.namespaces  # a node has pods of as many namespaces however many there are
         self.pods = [json.loads(fleet.pod(each % SPACES + each // SPACES * spaces)) for each in range(NODE_PODS)]
-        self.books.reset("pods", self.pods)
+        self.books.replace("pods", self.pods)
         self.costs: list[float] = []
 
     def turn(self) -> float:
         """CPU of one event of a pod of the node, and of working out the quotas."""
         before = time.process_time()
         for number in range(TURNS):
-            self.books.event("pods", "MODIFIED", self.pods[number % NODE_PODS])
+            self.books.on_event("pods", "MODIFIED", self.pods[number % NODE_PODS])
             self.books.quotas()
         return (time.process_time() - before) / TURNS
 

@@ -116,7 +116,7 @@ def test_points_lie_where_the_axes_say_and_what_is_beyond_on_the_edge() -> None:
     assert second == "64.0,44.0 560.0,344.0"
 
 
-def test_more_lines_than_can_be_told_apart_are_refused() -> None:
+def test_more_lines_than_can_be_distinguished_are_refused() -> None:
     with pytest.raises(ValueError, match="6 lines in a chart"):
         chart("", Axis("", (0, 1)), Axis("", (0, 1)), [Line("", [])] * 6)
 

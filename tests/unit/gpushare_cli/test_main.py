@@ -101,7 +101,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (done.stdout.splitlines()[1], done.stderr) == ("0", "")
 
 
-def test_output_that_cannot_be_written_is_said_in_one_sentence() -> None:
+def test_output_that_cannot_be_written_is_reported_in_one_sentence() -> None:
     command = f"{sys.executable} -m gpushare_cli completion fish > /dev/full"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (

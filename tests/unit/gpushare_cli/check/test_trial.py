@@ -61,7 +61,7 @@ def test_of_a_webhook_of_another_release_only_its_mark_is_known() -> None:
     pod = rewritten()
     pod["spec"].pop("resourceClaims")
     assert list(flaws_of(pod, NamespacePolicy(), exact=False)) == []
-    assert list(flaws_of(probe(1024), NamespacePolicy(), exact=False)) == ["it was not rewritten"]
+    assert list(flaws_of(probe(1024), NamespacePolicy(), exact=False)) == ["the webhook did not rewrite it"]
 
 
 class Server(Api):

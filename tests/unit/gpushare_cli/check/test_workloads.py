@@ -146,7 +146,7 @@ def test_what_is_no_report_is_none(raw: str | None) -> None:
     slices = [{"metadata": {"annotations": annotations}, "spec": {"nodeName": "n"}}]
     for nodes, level in (([item("n")], "wrong"), ([item("n", ready=False)], "warning"), ([item("other")], "warning")):
         found = asked(workloads.reported, resourceslices=slices, nodes=nodes)
-        assert found == (level, "no report, or a damaged one, of n"), "a labelled node that is Ready has an enforcer"
+        assert found == (level, "no valid report from n"), "a labelled node that is Ready has an enforcer"
     assert asked(workloads.reported, resourceslices=[*slices, report("n")])[0] == "ok", "one slice has it"
 
 

@@ -161,18 +161,18 @@ def test_an_annotation_on_the_object_itself_is_named() -> None:
 
 def test_a_workload_that_asks_for_nothing_is_fine() -> None:
     found = explained(Api(deployments=[deployment(0)], namespaces=[OPTED_IN]))
-    assert (found.fine, found.lines) == (True, ["asr/w (Deployment): 0 of 0 pods; its pod template asks for no share"])
+    assert (found.fine, found.lines) == (True, ["asr/w (Deployment): 0 of 0 pods; its pod template requests no share"])
 
 
 def test_a_namespace_that_has_not_opted_in_is_the_first_reason() -> None:
     closed = {**OPTED_IN, "metadata": {"name": "asr"}}
     found = explained(Api(deployments=[deployment(1, **{MEMORY: "4GB"})], namespaces=[closed], pods=[pod("w")]))
-    assert found.summary.endswith("1 of 1 pod, WITHOUT shares, although its pod template asks for them")
+    assert found.summary.endswith("1 of 1 pod, WITHOUT shares, although its pod template requests them")
     assert types(found) == ["noShare", "refused"]
     assert "where the webhook rewrites pods, they would be refused" in found.findings[1].message
 
 
-def test_what_may_not_be_read_is_said() -> None:
+def test_what_may_not_be_read_is_reported() -> None:
     body = deployment(1, **{MEMORY: "1Gi"})
     found = explained(Api("namespaces", "events", deployments=[body]))
     assert types(found) == ["unknown", "unknown"]

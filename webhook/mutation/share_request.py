@@ -10,12 +10,12 @@ from typing import Any, Final, Self
 
 from gpushare import contract, main_container, namespace_policy
 from gpushare.annotation_table import PREFIX_OF, of_pod
-from gpushare.annotations import ShareAnnotation, by_container
 from gpushare.checks import Check, attempt, collect, traced, values_of
 from gpushare.errors import PolicyDenied, Problem, QuantityError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import format_mib, profile_mib, quoted
 from gpushare.reasons import Reason
+from gpushare.share_annotations import ShareAnnotation, by_container
 from webhook.mutation.annotation_keys import KEY_SHOWN, MAX_NAME, field_of, read_keys
 from webhook.mutation.podview import Container, Kind, PodView
 from webhook.mutation.settings import Settings
