@@ -11,12 +11,12 @@ from gpushare_cli.terminal import Colour
 from tests.support.pictures.svg import document
 
 CLASSES: Final = {
-    Colour.BOLD: "b", Colour.DIM: "d", Colour.RED: "r", Colour.GREEN: "g", Colour.YELLOW: "y", Colour.CYAN: "c",
+    Colour.BOLD: "b", Colour.RED: "r", Colour.GREEN: "g", Colour.YELLOW: "y", Colour.CYAN: "c",
 }  # fmt: skip
 STYLE: Final = (
     'text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono","Liberation Mono",monospace;'
     "fill:#e6edf3;white-space:pre}.paper{fill:#0d1117}"
-    ".b{font-weight:700}.d{fill:#8b949e}.r{fill:#ff7b72}.g{fill:#56d364}.y{fill:#e3b341}.c{fill:#76e3ea}"
+    ".b{font-weight:700}.r{fill:#ff7b72}.g{fill:#56d364}.y{fill:#e3b341}.c{fill:#76e3ea}"
 )
 """Dark for every reader, as most terminals are."""
 COLUMN: Final = 8.5
