@@ -12,17 +12,19 @@ PAGE = ROOT / "docs" / "reference" / "limits.md"
 COLUMNS = ["mps-v2", "driver-cgroup", "watch-only", "mig-instance"]
 EVIDENCE = {"simulated", "documentation", "real daemon", "believed"}
 """``hardware`` comes with the first line that has some."""
-WORDS = ("prevented", "detected", "ended", "not seen", "Unknown", "n/a")
+WORDS = ("prevented", "detected", "killed", "not seen", "Unknown", "n/a")
 
 
 def parts() -> tuple[str, str]:
-    """What the page says of memory, and of compute."""
-    memory, _, compute = PAGE.read_text().partition("\n## Compute\n")
+    """What limits prevent, of memory and of compute."""
+    section = PAGE.read_text().partition("\n## What limits prevent, and what they do not\n")[2]
+    memory, _, compute = section.partition("\n## Compute\n")
     return memory, compute
 
 
 def rows() -> list[list[str]]:
-    lines = [line for line in parts()[0].splitlines() if line.startswith("|")]
+    _, head, table = parts()[0].partition("| what a container does |")
+    lines = [line for line in (head + table).splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 

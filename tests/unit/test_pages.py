@@ -41,8 +41,6 @@ TOO_LONG: Final = frozenset(
         # docs/reference
         "docs/reference/claims.md",
         "docs/reference/files.md",
-        "docs/reference/kills.md",
-        "docs/reference/limits.md",
         # docs/tenants
         "docs/tenants/frameworks.md",
         "docs/tenants/inside.md",
