@@ -39,8 +39,6 @@ TOO_LONG: Final = frozenset(
         "docs/operators/uninstall.md",
         "docs/operators/upgrades.md",
         # docs/reference
-        "docs/reference/claims.md",
-        "docs/reference/files.md",
         # docs/tenants
         "docs/tenants/frameworks.md",
         "docs/tenants/inside.md",
