@@ -25,12 +25,6 @@ TOO_LONG: Final = frozenset(
         # the root
         "README.md",
         "SECURITY.md",
-        # docs/design
-        "docs/design/benchmarks.md",
-        "docs/design/placement.md",
-        "docs/design/safety.md",
-        "docs/design/scale.md",
-        "docs/design/threat-model.md",
         # docs/operators
         "docs/operators/capacity.md",
         "docs/operators/install.md",
@@ -38,7 +32,6 @@ TOO_LONG: Final = frozenset(
         "docs/operators/security.md",
         "docs/operators/uninstall.md",
         "docs/operators/upgrades.md",
-        # docs/reference
         # docs/tenants
         "docs/tenants/frameworks.md",
         "docs/tenants/inside.md",
@@ -150,7 +143,6 @@ def chart_options() -> list[tuple[str, tuple[str, ...]]]:
     [
         ("start/faq.md", "../../SECURITY.md", "../SECURITY.md"),
         ("start/faq.md", "glossary.md", "glossary.md"),
-        ("SECURITY.md", "docs/design/safety.md", "design/safety.md"),
         ("examples/README.md", "../docs/tenants/ask.md", "../tenants/ask.md"),
         ("CONTRIBUTING.md", "docs/start/glossary.md", "start/glossary.md"),
     ],
