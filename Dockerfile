@@ -5,8 +5,9 @@
 #   docker build -t gpu-share-simulator:0.1.0 --target simulator .
 #   buildah bud --build-arg BASE=<any Debian-like image with python3 >= 3.11 and python3-venv> -t gpu-share:0.1.0 .
 #
-# Dependencies come from requirements.txt, pinned and hashed; the project itself is built without a network. Only the
-# virtual environment reaches the result: no compiler, no pip, no cache, no sources, no tests.
+# Dependencies come from requirements.txt, pinned and hashed. It omits what libraries ask for and nothing here imports, hence
+# --no-deps. The project itself is built without a network. Only the virtual environment reaches the result: no compiler, no
+# pip, no cache, no sources, no tests.
 ARG BASE=docker.io/library/python:3.12-slim
 
 FROM ${BASE} AS build
@@ -18,11 +19,12 @@ COPY requirements.txt requirements-dev.txt ./
 RUN awk '/^[a-z]/ {keep = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/} keep' requirements-dev.txt \
       > build-tool.txt \
  && /opt/tools/bin/pip install --require-hashes -r build-tool.txt \
- && /opt/tools/bin/pip --python /opt/gpu-share/bin/python install --require-hashes --no-compile -r requirements.txt
-# The asynchronous half of the Kubernetes client is a second copy of it that nothing here imports.
-RUN rm -r /opt/gpu-share/lib/python3*/site-packages/kubernetes/aio \
+ && /opt/tools/bin/pip --python /opt/gpu-share/bin/python install --require-hashes --no-deps --no-compile -r requirements.txt
+# The Kubernetes client reads kubeconfigs and runs commands in pods here. Nothing imports its typed models and calls, nor the
+# asynchronous copy of all of it; the client itself imports a model only where somebody names it.
+RUN cd /opt/gpu-share/lib/python3*/site-packages/kubernetes && rm -r aio client/api client/models/[a-z]*.py \
  && find /opt/gpu-share/lib -type d \( -name tests -o -name test \) -prune -exec rm -r {} +
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY gpushare gpushare
 COPY gpushare_cli gpushare_cli
 COPY webhook webhook
@@ -32,11 +34,10 @@ COPY certs certs
 RUN /opt/tools/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /wheels . \
  && /opt/tools/bin/pip --python /opt/gpu-share/bin/python install --no-index --no-deps --no-compile /wheels/*.whl
 # Containers cannot write bytecode, and base images come without that of Python's own library: what is missing here is
-# compiled at every start. Without docstrings and asserts, which nothing here relies on, each process is 2 MiB smaller. The
-# client's typed models and calls are loaded one by one where somebody asks for them, which is nobody.
+# compiled at every start. Without docstrings and asserts, which nothing here relies on, each process is 2 MiB smaller.
 RUN PYTHONPYCACHEPREFIX=/opt/gpu-share/bytecode /opt/gpu-share/bin/python -m compileall -q -j 0 -o 2 \
       --invalidation-mode unchecked-hash \
-      -x 'kubernetes/client/(api|models)/|/(test|tests|idlelib|lib2to3|ensurepip|pydoc_data|tkinter|turtledemo)/|dist-packages/' \
+      -x '/(test|tests|idlelib|lib2to3|ensurepip|pydoc_data|tkinter|turtledemo)/|dist-packages/' \
       "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" /opt/gpu-share/lib
 
 # The simulated driver's library, compiled.

@@ -10,7 +10,7 @@ KUBERNETES ?= 1.37 1.36
 WORKERS ?= 6
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test safety scale placement mutants release-check integration e2e cluster cluster-down lint format bench golden manifests protos lock clean
+.PHONY: help docs demo test safety scale placement mutants release-check integration e2e cluster cluster-down lint format bench pictures golden manifests protos lock release clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -23,8 +23,8 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	@$(RUN)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(STAMP) ## The whole loop in ten seconds: rewrite, kill, audit (no root, no compiler, no cluster)
-	@$(RUN)/python -m tests.demo
+demo: $(STAMP) ## The whole loop in ten seconds: rewrite, kill, audit (no root, no compiler, no cluster; ARGS=--write puts its transcript and picture into docs/)
+	@$(RUN)/python -m tests.demo $(ARGS)
 
 test: $(STAMP) ## Unit, golden, property and node-level tests
 	@$(RUN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not controlplane"
@@ -79,16 +79,21 @@ format: $(STAMP) ## Rewrite the sources as ruff likes them
 	@$(RUN)/ruff format .
 	@$(RUN)/ruff check --fix .
 
-bench: $(STAMP) ## Time the webhook alone (ARGS=ready: pods from creation to Ready on a real node; root)
+pictures: $(STAMP) ## Draw the Grafana dashboard into docs/pictures from a real Prometheus (4 minutes; root; needs helm and prometheus from make integration)
+	@$(RUN)/python -m tests.integration.processes.dashboard $(ARGS)
+
+bench: $(STAMP) ## Time the webhook beside floors (ARGS=api: at an API server; soak: ten minutes; ready: pods on a real node, root)
 	@$(RUN)/python -m tests.load.bench $(ARGS)
 
-golden: $(STAMP) ## Regenerate tests/golden/*/expected.json and what documents take from code (review the diff)
+golden: $(STAMP) ## Regenerate tests/golden/*/expected.json, NOTICE, pictures of gpu-share top, and what documents take from code (review the diff)
 	@$(RUN)/python -m tests.golden
 	@$(RUN)/python -m tests.support.frameworks
 	@$(RUN)/python -m tests.support.annotations
 	@$(RUN)/python -m tests.support.reasons
 	@$(RUN)/python -m tests.support.command_line
 	@$(RUN)/python -m tests.support.values
+	@$(RUN)/python -m tests.support.notice
+	@$(RUN)/python -m tests.unit.gpushare_cli.test_top_pictures
 
 protos: $(STAMP) ## Generate enforcer/dra/stubs from its .proto files
 	@$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. enforcer/dra/stubs/*.proto
@@ -96,12 +101,17 @@ protos: $(STAMP) ## Generate enforcer/dra/stubs from its .proto files
 manifests: $(STAMP) ## Render deploy/manifests/install.yaml from the chart (needs helm: on PATH, in HELM, or from make integration)
 	@$(RUN)/python -m tests.support.helm
 
+# What libraries ask for and no program here imports: the image goes without it. A test compares.
+UNUSED := aiohappyeyeballs aiohttp aiohttp-retry aiosignal attrs frozenlist multidict propcache pycparser tzdata yarl
 lock: $(STAMP) ## Pin and hash the dependencies again
 	@$(RUN)/pip install --quiet --disable-pip-version-check uv
 	@$(RUN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-	  pyproject.toml -o requirements.txt
+	  --all-extras $(UNUSED:%=--no-emit-package %) pyproject.toml -o requirements.txt
 	@$(RUN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-	  --group dev pyproject.toml -c requirements.txt -o requirements-dev.txt
+	  --all-extras --group dev pyproject.toml -c requirements.txt -o requirements-dev.txt
+
+release: $(STAMP) ## Build wheel, source archive, chart, bill of materials (CycloneDX) and checksums into .build/release
+	@$(RUN)/python -m tests.support.release
 
 clean: ## Remove what make made here (the cache under ~/.cache/gpu-share stays)
 	@rm -rf $(VENV) .build mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -43,7 +43,7 @@ from enforcer.nvml.client import NvmlClient
 from enforcer.nvml.device_health import LOOK_EVERY
 from enforcer.nvml.driver_root import DriverRoot
 from enforcer.nvml.types import GpuReader
-from enforcer.nvml.worker_process import command
+from enforcer.nvml.worker_handle import command
 from enforcer.oom.reporter import OomReporter
 from enforcer.pod_deletion.client_release import EVERY as MISSING_EVERY
 from enforcer.pod_deletion.client_release import ReleaserDependencies, ask_for_missing, release_in_time
@@ -57,7 +57,7 @@ from enforcer.quota.types import Mode
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention_monitor import ContentionMonitor
 from enforcer.resourceslices.controller import EVERY as OFFER_EVERY
-from enforcer.resourceslices.controller import SliceController, Turns
+from enforcer.resourceslices.controller import SliceController, SlicePublishing
 from enforcer.resourceslices.devices import InventoryPolicy
 from enforcer.resourceslices.enforcer_report import EVERY as REPORT_EVERY
 from enforcer.resourceslices.enforcer_report import EnforcerState, ReportPublisher
@@ -189,7 +189,7 @@ def _node(options: argparse.Namespace, manager: Manager, reader: GpuReader | Non
     nvml, metrics, writer = NvmlClient(command(options.driver_root)), Metrics(), ApiWriter()
     mps_due, slices_due = Wake(), Wake()
     cluster = None if options.no_cluster else KubeClient.connect(options.kubeconfig)
-    watch = UsageSampler(reader or nvml, attributor, (mps_due, slices_due), alive=is_alive, together=nvml.look)
+    watch = UsageSampler(reader or nvml, attributor, (mps_due, slices_due), alive=is_alive, together=nvml.batch)
     kernels: Kernels = nvml.ran_kernels if reader is None else lambda *_: None
     read: Read = nvml.utilization if reader is None else lambda *_: None
     unattributed, utilization = UnattributedMonitor(watch, kernels), UtilizationMonitor(watch, read)
@@ -252,8 +252,8 @@ def _mps(node: Node, shares: Shares, contention: ContentionMonitor | None) -> Mp
     keeper = MpsSupervisor(manager, DaemonPlanner(manager, options.run, inputs))
     node.manager.add_problem_check(keeper.problems, Reason.MPS_UNREACHABLE)
     every = options.mps_check_seconds
-    node.manager.add("mps-logs", LogTail(options.run, manager).look, every=every, thread=SCHEDULER)
-    node.manager.add("mps", keeper.turn, every=every, wake=node.mps_due)
+    node.manager.add("mps-logs", LogTail(options.run, manager).poll, every=every, thread=SCHEDULER)
+    node.manager.add("mps", keeper.run_once, every=every, wake=node.mps_due)
     return Mps(manager, keeper)
 
 
@@ -264,7 +264,7 @@ def _launcher(options: argparse.Namespace) -> HostPodLauncher | None:
 def _limits(node: Node, shares: Shares) -> LimitApplier:
     limiter = LimitApplier(node.nvml, CgroupFolders(), node.options.limit_backend, shares.modes)
     node.manager.add_problem_check(limiter.problems, Reason.NOT_APPLIED)
-    turn = partial(limiter.follow, node.watch, shares.checkpoint)
+    turn = partial(limiter.run_once, node.watch, shares.checkpoint)
     node.manager.add("limits", turn, every=LIMIT_EVERY, thread=NVML)
     return limiter
 
@@ -277,7 +277,7 @@ def _health(node: Node, shares: Shares, mps: Mps, pods: Pods) -> GpuHealthMonito
     health = GpuHealthMonitor(node.watch, node.nvml, mps.keeper, node.events, owners, node.slices_due)
     restore = partial(health.restore, SlicePublisher(node.cluster, node.options.node))
     node.manager.add_server("health of before", restore, None)
-    node.manager.add("health", health.turn, every=LOOK_EVERY, thread=NVML)
+    node.manager.add("health", health.check, every=LOOK_EVERY, thread=NVML)
     return health
 
 
@@ -355,9 +355,9 @@ def _slices(node: Node, shares: Shares, mps: Mps, availability: GpuAvailability,
     offering = SliceController(node.cluster, options.node, node.policy, availability, own, shares.modes)
     manager.add_problem_check(lambda: offering.problem, Reason.API_UNREACHABLE)
     manager.add_ready_check(lambda: None if offering.offered else offering.problem or "no ResourceSlices published yet")
-    turns = Turns(offering, node.watch, shares.checkpoint, node.slices_due, dra)
-    manager.add("offer", turns.offer, every=OFFER_EVERY, wake=node.slices_due, thread=SLICES)
-    manager.add("offer-due", turns.hasten, every=options.poll_seconds, thread=SCHEDULER)
+    turns = SlicePublishing(offering, node.watch, shares.checkpoint, node.slices_due, dra)
+    manager.add("offer", turns.run_once, every=OFFER_EVERY, wake=node.slices_due, thread=SLICES)
+    manager.add("offer-due", turns.wake_if_needed, every=options.poll_seconds, thread=SCHEDULER)
 
 
 def _driver_upgrade(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, pods: Pods) -> None:

@@ -48,7 +48,7 @@ def build_audit_log(options: argparse.Namespace, manager: Manager, lock: StateLo
     """Build the audit log and add it to the manager."""
     pressing = PressingRecords()
     copies = [record_writer(sys.stdout)] if options.audit_to == "stdout" else []
-    records = AuditLog(options.state / FOLDER, retention=options.retention, listeners=(*copies, pressing.took))
+    records = AuditLog(options.state / FOLDER, retention=options.retention, listeners=(*copies, pressing.on_record))
     writer = AuditWriter(records, options.node, lock=lock)
     manager.add_server("audit log", partial(open_or_warn, writer), writer.close)
     manager.add_problem_check(lambda: records.shortage, Reason.AUDIT_UNWRITABLE)

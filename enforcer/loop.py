@@ -149,7 +149,7 @@ class EnforcementLoop:
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="kill")
         self._pending: dict[Future[KillResult], KillDecision] = {}
         self._file, self._editions = StatusFile(state), StatusCache()
-        self._sight: nvml_outage.Sight = {}
+        self._sight: nvml_outage.Outages = {}
         self._armed: dict[kill_history.ContainerKey, float] = {}
         self._deduplicator = EventDeduplicator()
         self._breaker = CircuitBreaker(state, self._disk)
@@ -178,16 +178,16 @@ class EnforcementLoop:
         """One turn. What NVML does not answer makes it blind, never stops it."""
         with self._parts.metrics.seconds.time():
             now = self._clock()
-            self._disk.turn()
+            self._disk.reset_budget()
             self._take_results(now)
-            if (found := self._disk.soon("asked", self._ask, None)) is not None:
+            if (found := self._disk.run_within("asked", self._ask, None)) is not None:
                 (self._quotas, self._other_problems), self._knows = found, True
             views = self._look()
             for decision in self._evaluate(views, now) if self._knows else ():
                 self._act_on(decision)
             self._parts.backoff.update(self.exceeding())
             self._parts.executor.reap_pending()
-            self._parts.audit_log.catch_up()
+            self._parts.audit_log.retry_pending()
             self._report(views, self._quotas, now)
         self._polled = self._clock()
 
@@ -213,7 +213,7 @@ class EnforcementLoop:
     def close(self) -> None:
         """Let kills that have begun come to their end, and take in what came of them."""
         self._workers.shutdown(wait=True, cancel_futures=True)
-        self._disk.turn()
+        self._disk.reset_budget()
         self._take_results(self._clock())
         if self._knows:
             self._remember()
@@ -243,7 +243,7 @@ class EnforcementLoop:
         if data != self._remembered:
             self._remembered, kept = data, partial(self._keep, data)
             self._kept = self._disk.submit("memory", kept)
-        self._disk.wait(self._kept)
+        self._disk.wait_briefly(self._kept)
 
     def _keep(self, data: bytes) -> None:
         try:
@@ -265,13 +265,13 @@ class EnforcementLoop:
             kept.result(DISK_SECONDS)
         except TimeoutError:
             log.critical("no process killed", reason=str(Reason.AUDIT_UNWRITABLE), error=self._disk.problem)
-            self._parts.pods.notify(messages.unrecorded(decision))
+            self._parts.pods.record(messages.audit_unavailable(decision))
             return KillResult(Reason.AUDIT_UNWRITABLE)
         return KillResult(Reason.BREAKER_OPEN) if self._breaker.is_open else self._parts.executor.execute(decision)
 
     def _look(self) -> tuple[GpuSnapshot, ...]:
         try:
-            views = self._parts.watch.look()
+            views = self._parts.watch.sample()
             problems = {view.gpu.uuid: view.problem for view in views if view.problem is not None}
         except NvmlError as error:
             views, problems = (), {nvml_outage.EVERYWHERE: error}
@@ -284,20 +284,22 @@ class EnforcementLoop:
 
     def _say(self, change: nvml_outage.OutageChange) -> None:
         """Say once when sight is lost and once when it is back; operators hear what lasts."""
-        back = change.turn is nvml_outage.Transition.BACK
-        reason = Reason.RECOVERED if back else change.blind.reason
+        back = change.transition is nvml_outage.Transition.BACK
+        reason = Reason.RECOVERED if back else change.outage.reason
         if back:
             log.info("NVML readable again", reason=str(reason), gpu=change.gpu)
-        elif change.turn is nvml_outage.Transition.LOST:
-            log.warning("NVML unavailable", reason=str(reason), gpu=change.gpu, error=change.blind.why)
+        elif change.transition is nvml_outage.Transition.LOST:
+            log.warning("NVML unavailable", reason=str(reason), gpu=change.gpu, error=change.outage.why)
         if (note := nvml_outage.operator_message(change, self._clock())) is not None:
-            self._parts.events.report(NodeEvent(reason, note, warning=not back))
+            self._parts.events.record(NodeEvent(reason, note, warning=not back))
 
     def _act_on(self, decision: KillDecision) -> None:
         quota = decision.quota
-        spell = self._deduplicator.register(decision, self._clock())
+        repetition = self._deduplicator.register(decision, self._clock())
         armed = decision.decision is Decision.GRACE_STARTED and self._arms(decision)
-        tell = log.debug if spell is None or (decision.decision is Decision.GRACE_STARTED and not armed) else log.info
+        tell = (
+            log.debug if repetition is None or (decision.decision is Decision.GRACE_STARTED and not armed) else log.info
+        )
         tell(
             "decided", reason=str(Reason.OVER_QUOTA), decision=str(decision.decision), namespace=quota.namespace,
             pod=quota.pod, container=quota.container, gpu=quota.gpu, used_mib=decision.used_mib,
@@ -305,18 +307,18 @@ class EnforcementLoop:
         )  # fmt: skip
         if action := _ACTIONS.get(decision.decision):
             self._parts.metrics.violations.labels(action).inc()
-        if spell is not None:
-            self._tell(decision, spell)
+        if repetition is not None:
+            self._tell(decision, repetition)
         if armed:
             self._record(Kind.GRACE_STARTED, decision)
         if decision.decision is Decision.KILL:
             self._pending[self._workers.submit(self._execute, self._kept, decision)] = decision
 
-    def _tell(self, decision: KillDecision, spell: Repetition) -> None:
+    def _tell(self, decision: KillDecision, repetition: Repetition) -> None:
         if (words := messages.DECIDED.get(decision.decision)) is not None:
-            self._parts.pods.notify(words(decision, spell))
+            self._parts.pods.record(words(decision, repetition))
         if decision.decision in {Decision.WARNED, Decision.IN_DEBT}:
-            self._record(Kind.WARNED, decision, spell.times)
+            self._record(Kind.WARNED, decision, repetition.times)
 
     def _arms(self, decision: KillDecision) -> bool:
         """Whether to try the disk when grace begins: that it is dead is known before somebody is to be ended.
@@ -330,7 +332,7 @@ class EnforcementLoop:
         return fresh
 
     def _record(self, kind: Kind, decision: KillDecision, times: int = 1) -> None:
-        self._parts.audit_log.post(kind, warning_fields(self._node, decision, times), self._unrecorded)
+        self._parts.audit_log.append_async(kind, warning_fields(self._node, decision, times), self._unrecorded)
 
     def _unrecorded(self, error: RecordError) -> None:
         self._parts.metrics.record_errors.inc()
@@ -366,19 +368,19 @@ class EnforcementLoop:
     def _report(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], now: float) -> None:
         snapshot = Snapshot(
             node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views,
-            quotas=node_status.shown(self._state, quotas), state=self._state, rules=self._rules,
+            quotas=node_status.status_quotas(self._state, quotas), state=self._state, rules=self._rules,
             head=self._parts.audit_log.head, problems=self._problems(), standing=self._parts.availability.cached(),
             failures=self._parts.oom.findings(), proven=self._parts.verifier.proven, sight=self._sight,
             growth=self._parts.unattributed.growth(), peaks=self._parts.pods.peaks,
             utilization=self._parts.utilization.latest, setup=self._parts.setup,
         )  # fmt: skip
-        snapshot, found = self._editions.of(snapshot)
-        self._parts.metrics.latest.show(found)
+        snapshot, found = self._editions.render(snapshot)
+        self._parts.metrics.latest.update(found)
         for part in (self._parts.oom, self._parts.clients):
-            part.look(snapshot)
+            part.observe(snapshot)
         self._parts.pods.write(snapshot)
         if self._file.wants(found, now):
-            self._disk.soon("status", partial(self._file.put, found, now), None)
+            self._disk.run_within("status", partial(self._file.put, found, now), None)
 
     def _problems(self) -> list[Problem]:
         own = (

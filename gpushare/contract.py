@@ -65,7 +65,7 @@ NODE_GPUS: Final = f"{GROUP}/gpus"
 UNHEALTHY: Final = f"{GROUP}/unhealthy"
 EXCLUDED_GPUS: Final = f"{GROUP}/excluded-gpus"
 
-# Annotation of our ResourceSlices: where the node's audit log stands, as ``enforcer.audit.record.Head`` writes it.
+# Annotation of our ResourceSlices: where the node's audit log stands, as ``enforcer.audit.record.ChainHead`` writes it.
 AUDIT_HEAD: Final = f"{GROUP}/audit-head"
 
 # Annotation of our ResourceSlices: what the node's enforcer reports of itself, as JSON: ``version``, ``enforcing``,

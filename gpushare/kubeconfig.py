@@ -84,7 +84,7 @@ def exec_in_pod(access: Access, command: str, authorization: Mapping[str, str], 
     try:
         yield from _output(conversation, where, silence)
     except (WebSocketException, OSError) as error:
-        raise ClusterError(f"{where} broke off: {error}") from error
+        raise ClusterError(f"{where}: the connection broke: {error}") from error
     finally:
         conversation.sock.shutdown()
 
@@ -100,13 +100,13 @@ def _configuration(access: Access) -> client.Configuration:
 
 
 def _output(conversation: Any, where: str, silence: float) -> Iterator[bytes]:
-    """Yield standard output until the command ends, then look at how it ended."""
+    """Yield standard output until the command exits, then raise if it failed."""
     complaint, heard = b"", time.monotonic()
     while conversation.is_open():
         conversation.update(timeout=max(0.0, heard + silence - time.monotonic()))
         out, complained = (conversation.read_channel(channel) for channel in (STDOUT_CHANNEL, STDERR_CHANNEL))
         complaint = (complaint + complained)[:MESSAGE_LIMIT]
-        if out:  # what a command complains of for ever is no answer
+        if out:  # standard error alone does not count: a command can print errors for ever
             heard = time.monotonic()
         elif conversation.is_open() and time.monotonic() >= heard + silence:
             raise ClusterError(f"{where}: the command printed nothing for {silence:g} seconds")

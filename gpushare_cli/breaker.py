@@ -51,16 +51,16 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "breaker",
-        help="show whether a storm of kills stopped enforcement on a node, and start it again",
-        description="Show whether the circuit breaker is open: it opens where most of a node would be killed, and "
-        "nobody is until an operator has found out why and resets it. On a node with an enforcer: of this node; "
-        "elsewhere: of all nodes.",
+        help="show whether the circuit breaker stopped kills on a node, and reset it",
+        description="Show whether the circuit breaker is open: it opens if most containers of a node would be "
+        "killed; then none is killed until an operator has found the cause and resets it. On a node with an "
+        "enforcer: of this node; elsewhere: of all nodes.",
     )
     whose = parser.add_mutually_exclusive_group()
     what = f"of this node: the enforcer's state directory ({STATE_DIRECTORY})"
     whose.add_argument("--state", type=Path, metavar="DIR", help=what)
     whose.add_argument("--node", metavar="NODE", help="of that node of the cluster")
-    what = "close it; everybody gets a full grace period first. Of the cluster with --node only, by pods/exec"
+    what = "close it; each container gets a full grace period first. Of the cluster with --node only, by pods/exec"
     parser.add_argument("--reset", action="store_true", help=what)
     add_enforcers(parser, "; with --node and --reset")
     add_cluster(parser)
@@ -93,7 +93,7 @@ def _has_state(folder: Path) -> bool:
 
 def _reset(folder: Path) -> int:
     was_open = reset(folder)
-    print("the breaker is closed; grace periods start anew" if was_open else "the breaker was not open")
+    print("the breaker is closed; grace periods start again" if was_open else "the breaker was not open")
     return FINE
 
 
@@ -102,7 +102,10 @@ def _show(folder: Path) -> int:
     if since is None:
         print("the breaker is closed")
         return FINE
-    print(f"the breaker is open{since and f' since {printable(since)}'}: nobody is killed on this node until --reset")
+    print(
+        f"the breaker is open{since and f' since {printable(since)}'}: no container of this node is killed"
+        " until --reset"
+    )
     return NOT_FINE
 
 

@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from typing import Final, NoReturn
 
 from gpushare.errors import ConfigError, GpuShareError
-from gpushare_cli import api_errors
+from gpushare_cli import api_errors, extras
 from gpushare_cli.exit_codes import FINE, INTERRUPTED, NOT_FINE, WRONG_USE
 
 PARTS: Final = {
@@ -110,6 +110,9 @@ def _ready_output(verb: str | None) -> None:
 
 
 def _process(part: str, arguments: list[str]) -> int:
+    if part in extras.OF_PARTS and (lack := extras.missing(extras.OF_PARTS[part])):
+        print(f"{program()} {part}: {lack}", file=sys.stderr)
+        return NOT_FINE
     code: int = importlib.import_module(_MODULES.get(part, f"{part}.main")).main(arguments)
     return code
 

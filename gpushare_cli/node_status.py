@@ -233,7 +233,7 @@ def stale(status: NodeStatus) -> str:
     age = status.age(now())
     if age is None:
         return "the status does not say when it was written"
-    return f"this is {age:.0f} s old: the enforcer does not run" if age > STALE_SECONDS else ""
+    return f"this status is {age:.0f} s old: the enforcer does not run" if age > STALE_SECONDS else ""
 
 
 def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) -> GpuUse:

@@ -6,8 +6,22 @@ from typing import Final
 
 from gpushare import defaults
 from gpushare.errors import ConfigError
+from gpushare.patterns import Pattern
 
 STATE_DIRECTORY: Final = Path(defaults.STATE_DIRECTORY)
+
+_NAMESPACE: Final = Pattern(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", 63)
+
+
+def namespace_name(text: str) -> str:
+    """Read the name of a namespace.
+
+    Raises:
+        argparse.ArgumentTypeError: no namespace can have that name.
+    """
+    if _NAMESPACE.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is not the name of a namespace; write for example team-a")
+    return text
 
 
 def add_state(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from gpushare.resize_annotation import ResizeRequest, format_request
 from gpushare_cli.api_errors import HIDDEN
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.explain.pod import claims_of, pod_of
-from gpushare_cli.options import add_cluster, pod_name
+from gpushare_cli.options import add_cluster, namespace_name, pod_name
 from gpushare_cli.prepared import prepared_of
 
 LOOK_SECONDS: Final = 0.3
@@ -61,7 +61,7 @@ class Target:
     @property
     def reserved_mib(self) -> int:
         """What its pod reserved of that GPU, for all its containers there; of several, of the least reserved."""
-        return min(map(self.claim.on, gpus_of(self.claim, self.limit)))
+        return min(map(self.claim.mib_on, gpus_of(self.claim, self.limit)))
 
 
 def add_parser(subparsers: Any) -> None:
@@ -79,6 +79,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "-n",
         "--namespace",
+        type=namespace_name,
         metavar="NS",
         help="namespace of the pod (default: the namespace of the kubeconfig context)",
     )

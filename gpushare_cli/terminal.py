@@ -23,7 +23,6 @@ class Colour(StrEnum):
     """SGR codes of the few colours used."""
 
     BOLD = "\x1b[1m"
-    DIM = "\x1b[2m"
     RED = "\x1b[31m"
     GREEN = "\x1b[32m"
     YELLOW = "\x1b[33m"

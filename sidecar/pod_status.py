@@ -10,7 +10,7 @@ at ``contract.STATUS_PATH``, at every change and every few seconds::
      "messages": [{"time": "2026-11-20T22:16:05.123Z", "text": "OverQuota: container model holds 9216 MiB of ..."}]}
 
 ``ready``: the MPS daemons of the pod's GPUs take clients and its use is watched; ``waiting`` says why not. ``state``: a
-word of ``enforcer.detection.detector.Phase``, or ``Unknown`` while the GPU cannot be read; amounts are then null.
+word of ``enforcer.detection.types.Phase``, or ``Unknown`` while the GPU cannot be read; amounts are then null.
 ``peakMiB``: the most that samples saw since the pod's claim was prepared, over all restarts of the container.
 ``messages``: warnings and kills of this pod, oldest first; the enforcer keeps the last few. Of other pods the
 file has only their total on a GPU. More keys may come. The reader drops values of another shape, cuts what is too long,

@@ -56,14 +56,14 @@ class NamespacePolicyCache:
             raise live_policies.unknown(name)
         return _usable(known)
 
-    def reset(self, namespaces: Iterable[Object]) -> None:
+    def replace(self, namespaces: Iterable[Object]) -> None:
         """Know exactly these."""
         self._policies = {item["metadata"]["name"]: live_policies.parse(item) for item in namespaces}
         self.synced = True
         if self._live:
             self._live.forget()
 
-    def event(self, kind: str, namespace: Object) -> None:
+    def on_event(self, kind: str, namespace: Object) -> None:
         """Take in one watch event."""
         name = namespace["metadata"]["name"]
         if kind == "DELETED":
@@ -168,7 +168,7 @@ def static_namespaces(file: Path) -> NamespacePolicyCache:
     if not all(map(_is_namespace, found)):
         raise ConfigError(f"--namespaces {file} contains an object that is not a Namespace with a name; remove it")
     namespaces = NamespacePolicyCache()
-    namespaces.reset(filter(live_policies.opted_in, found))
+    namespaces.replace(filter(live_policies.opted_in, found))
     return namespaces
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from webhook.caches import KnownClaims, NamespacePolicyCache
-from webhook.mutation.annotations import requests_share
 from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.podview import read_annotations
 from webhook.mutation.settings import Settings
+from webhook.mutation.share_request import requests_share
 from webhook.serving import review
 from webhook.serving.review import Answer, Review
 

@@ -133,11 +133,11 @@ def followers(
         books.template_event(change, item)
 
     def reset_namespaces(items: Iterable[Object]) -> None:
-        namespaces.reset(items)
+        namespaces.replace(items)
         books.namespaces_changed()
 
     def namespace_event(change: str, item: Object) -> None:
-        namespaces.event(change, item)
+        namespaces.on_event(change, item)
         books.namespaces_changed(item["metadata"]["name"])
 
     def failed(error: ClusterError) -> None:

@@ -16,10 +16,10 @@ from enforcer.attribution.procfs import DEAD, PidHandle, leads_namespace, namesp
 
 @dataclass(frozen=True, slots=True)
 class ContainerProcess:
-    """One process of a container; ``numbers`` are its pids in each of its namespaces, from ours to its own."""
+    """One process of a container; ``namespace_pids`` are its pids in each of its namespaces, from ours to its own."""
 
     identity: Identity
-    numbers: tuple[int, ...]
+    namespace_pids: tuple[int, ...]
 
 
 class ProcessTable(Protocol):
@@ -88,8 +88,8 @@ def init_process(family: Sequence[ContainerProcess], cgroup_inode: int | None) -
         family: all processes of the container.
         cgroup_inode: of the container's cgroup; a container made again has another.
     """
-    outermost = min((len(each.numbers) for each in family), default=0)
-    found = [each for each in family if len(each.numbers) == outermost > 1 and each.numbers[-1] == 1]
+    outermost = min((len(each.namespace_pids) for each in family), default=0)
+    found = [each for each in family if len(each.namespace_pids) == outermost > 1 and each.namespace_pids[-1] == 1]
     return found[0] if len(found) == 1 and found[0].identity.cgroup_inode == cgroup_inode else None
 
 

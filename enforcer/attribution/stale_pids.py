@@ -19,20 +19,20 @@ class PidUsage:
     """
 
     used_mib: int
-    left_mib: int
+    stale_mib: int
     start: int | None
 
     @property
     def own_mib(self) -> int:
         """What the process that has the pid now holds itself."""
-        return self.used_mib - self.left_mib
+        return self.used_mib - self.stale_mib
 
 
 Known = Mapping[int, PidUsage]
 """The list as it was, by pid."""
 
 
-def listed(before: Known, rows: Iterable[tuple[GpuProcess, Identity | None]]) -> dict[int, PidUsage]:
+def update(before: Known, rows: Iterable[tuple[GpuProcess, Identity | None]]) -> dict[int, PidUsage]:
     """Take in one list: what is no longer in it has been given back.
 
     Args:
@@ -44,7 +44,7 @@ def listed(before: Known, rows: Iterable[tuple[GpuProcess, Identity | None]]) ->
 
 def carry_over(known: Known) -> dict[int, PidUsage]:
     """What stays known over a time in which nobody looked: who had ended, not who lived."""
-    return {pid: each for pid, each in known.items() if each.start is None or each.left_mib}
+    return {pid: each for pid, each in known.items() if each.start is None or each.stale_mib}
 
 
 def _listed(was: PidUsage | None, used: int, who: Identity | None) -> PidUsage:
@@ -52,5 +52,5 @@ def _listed(was: PidUsage | None, used: int, who: Identity | None) -> PidUsage:
         return PidUsage(used, used, None)
     if was is None:
         return PidUsage(used, 0, who.start)
-    left = was.left_mib if was.start == who.start else was.used_mib
+    left = was.stale_mib if was.start == who.start else was.used_mib
     return PidUsage(used, min(left, used), who.start)

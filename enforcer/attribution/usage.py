@@ -10,7 +10,7 @@ import structlog
 
 from enforcer.attribution.cgroup import Attributor, Identity
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
-from enforcer.attribution.stale_pids import Known, carry_over, listed
+from enforcer.attribution.stale_pids import Known, carry_over, update
 from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError
@@ -63,7 +63,7 @@ class UsageSampler:
         self._list_error = ""
         """Why the GPUs cannot be counted, where they never could; ``None`` where they could."""
 
-    def look(self) -> tuple[GpuSnapshot, ...]:
+    def sample(self) -> tuple[GpuSnapshot, ...]:
         """Look at every GPU.
 
         Raises:
@@ -88,7 +88,7 @@ class UsageSampler:
         """Those first that were not read for longest: where time is short, each has its turn."""
         return sorted(self._gpus, key=lambda gpu: self._read.get(gpu.uuid, 0))
 
-    def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
+    def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         """Who in one container holds how much of one GPU now; ``None`` when blind."""
         with self._lock:
             gpu = next((gpu for gpu in self._gpus if gpu.uuid == quota.gpu), None)
@@ -127,7 +127,7 @@ class UsageSampler:
 
     def _put_together(self, gpu: Gpu, sample: GpuSample, whose: Sequence[Identity | None]) -> GpuSnapshot:
         rows = list(zip(sample.processes, whose, strict=True))
-        self._known[gpu.uuid] = known = listed(self._known.get(gpu.uuid, {}), rows)
+        self._known[gpu.uuid] = known = update(self._known.get(gpu.uuid, {}), rows)
         holders = [ProcessUsage(who, known[process.pid].own_mib) for process, who in rows if who is not None]
         return GpuSnapshot(gpu=gpu, sample=sample, holders=tuple(holders))
 

@@ -106,7 +106,7 @@ class AuditLog:
             self._tend()
             return unfinished
 
-    def holds(self, head: ChainHead) -> bool:
+    def contains(self, head: ChainHead) -> bool:
         """Tell whether a record is in the log with that hash. Raises ``OSError`` where the log cannot be read."""
         names = [file for file in segments(self._folder.path) if file.name <= segment_name(head.seq)]
         return any(head_of(record) == head for record in _records(names[-1:]))
@@ -149,7 +149,7 @@ class AuditLog:
             if error.errno not in FULL:
                 raise
             self._recover()
-            if not self._reserve.become(segment_name(self._head.seq + 1)):
+            if not self._reserve.promote(segment_name(self._head.seq + 1)):
                 raise
         self._begin_segment(self._head.seq + 1)
         return write()
@@ -259,10 +259,10 @@ class AuditLog:
         names = [name for name in self._folder.names() if name <= self._name and name not in self._doomed]
         now, found = time.time(), [self._folder.found(name) for name in names]
         kept = [SegmentInfo(each.st_size, now - each.st_mtime) for each in found]
-        if not self._retention.surplus(kept[:-1]):
+        if not self._retention.expired(kept[:-1]):
             return []
         # The record of it begins a segment, so that the present one counts too: else each restart would remove more.
-        return names[: self._retention.surplus(kept if self._size else kept[:-1])]
+        return names[: self._retention.expired(kept if self._size else kept[:-1])]
 
     def _removed(self, names: Sequence[str]) -> dict[str, Any] | None:
         """What a PRUNED record says of these segments; ``None`` where that cannot be known, so that they stay."""
@@ -305,11 +305,11 @@ class AuditLog:
                 self._folder.remove(self._doomed[0])
                 self._folder.sync()
                 self._doomed.popleft()
-        self._reserve.fill()
+        self._reserve.allocate()
 
     def _take_hold(self) -> None:
         self._folder.open()
-        self._reserve.look()
+        self._reserve.probe()
 
     def _forget(self) -> None:
         if self._file is not None:

@@ -163,7 +163,7 @@ class VerifyResult:
     beside: tuple[int, str] | None = None
 
     @property
-    def holds(self) -> bool:
+    def ok(self) -> bool:
         """Whether nothing is wrong."""
         return self.problem is None
 

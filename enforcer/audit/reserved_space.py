@@ -33,13 +33,13 @@ class ReservedSpace:
         self.problem: str | None = None
         """Why nothing is reserved; ``None`` while something is."""
 
-    def look(self) -> None:
+    def probe(self) -> None:
         """Find out whether some is reserved: the folder was opened anew."""
         self._there = False
         with suppress(OSError):
             self._there = self._folder.is_free(NAME) and self._folder.found(NAME).st_blocks > 0
 
-    def fill(self) -> None:
+    def allocate(self) -> None:
         """Reserve space unless that is done. What hinders it is remembered, not raised."""
         if self._there or not self._size:
             return
@@ -50,7 +50,7 @@ class ReservedSpace:
         else:
             self._there, self.problem = True, None
 
-    def become(self, name: str) -> bool:
+    def promote(self, name: str) -> bool:
         """Turn it into the segment of that name; false where none is reserved or the name is taken."""
         if not self._there or not self._folder.is_free(name):
             return False

@@ -24,7 +24,7 @@ class Retention:
     mib: int = 256
     days: int = 0
 
-    def surplus(self, kept: Sequence[SegmentInfo]) -> int:
+    def expired(self, kept: Sequence[SegmentInfo]) -> int:
         """How many are to be removed, from the first on.
 
         Too many, or too much, goes at once. For its age alone one goes at a time: a clock that was set to another

@@ -86,31 +86,31 @@ class AuditWriter:
         """Find the log's end, and answer the INTENTs that an enforcer died over.
 
         Raises:
-            RecordError: that is not possible yet; ``catch_up`` does it, or the first record that can be written.
+            RecordError: that is not possible yet; ``retry_pending`` does it, or the first record that can be written.
         """
         self._in_time(self._do(self._settle))
 
-    def intent(self, fields: Fields) -> ChainHead:
+    def write_intent(self, fields: Fields) -> ChainHead:
         """Write an INTENT. Returns the chain's head once it is durable.
 
         Raises:
             RecordError: it is not, or was not in time: it must not be acted upon.
         """
-        return self._in_time(self._do(partial(self._append, Kind.INTENT, fields)), partial(self._call_off, fields))
+        return self._in_time(self._do(partial(self._append, Kind.INTENT, fields)), partial(self._cancel, fields))
 
-    def answer(self, kind: Kind, fields: Fields) -> ChainHead:
+    def complete(self, kind: Kind, fields: Fields) -> ChainHead:
         """Write what became of an INTENT. Returns the chain's head once it is durable.
 
         Raises:
-            RecordError: it is not yet. It is not to be asked for again: ``catch_up`` does.
+            RecordError: it is not yet. It is not to be asked for again: ``retry_pending`` does.
         """
         return self._in_time(self._answer(kind, fields))
 
-    def owe(self, kind: Kind, fields: Fields) -> None:
+    def complete_later(self, kind: Kind, fields: Fields) -> None:
         """Have written what became of an INTENT, now or as soon as it can be. Does not wait."""
         self._answer(kind, fields)
 
-    def post(self, kind: Kind, fields: Fields, failed: Callable[[RecordError], object]) -> None:
+    def append_async(self, kind: Kind, fields: Fields, failed: Callable[[RecordError], object]) -> None:
         """Write a record that nobody waits for; ``failed`` is called, from any thread, where it cannot be written."""
         if len(self._tasks) >= MAX_WAITING:
             failed(
@@ -122,7 +122,7 @@ class AuditWriter:
         done = self._do(partial(self._append, kind, fields))
         done.add_done_callback(lambda _: failed(error) if isinstance(error := done.exception(), RecordError) else None)
 
-    def catch_up(self) -> None:
+    def retry_pending(self) -> None:
         """Have written what could not be in its time: answers, and what ``open`` was to find. Does not wait."""
         if (self._owed or not self._taken_up) and not self._busy:
             self._do(self._settle)
@@ -146,12 +146,12 @@ class AuditWriter:
             late(done)
             raise RecordError(f"the audit log's disk has not answered for {self._wait:g} s") from error
 
-    def _call_off(self, fields: Fields, done: Future[ChainHead]) -> None:
+    def _cancel(self, fields: Fields, done: Future[ChainHead]) -> None:
         """Take an INTENT back that nobody waits for any longer: unasked, or answered once it is durable."""
         if not done.cancel():
-            done.add_done_callback(partial(self._called_off, fields))
+            done.add_done_callback(partial(self._cancelled, fields))
 
-    def _called_off(self, fields: Fields, done: Future[ChainHead]) -> None:
+    def _cancelled(self, fields: Fields, done: Future[ChainHead]) -> None:
         if done.exception() is None:
             self._answer(Kind.ABORTED, kill_records.cancelled_record(self._node, {**fields, "seq": done.result().seq}))
 

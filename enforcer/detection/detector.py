@@ -108,17 +108,17 @@ def record_kill_result(
     case = state.cases.get(key)
     cases = state.cases if case is None else {**state.cases, key: replace(case, acting=False, acted=acted)}
     kills = with_time(state.kills, {place}, now) if acted else excluding(state.kills, place)
-    until = now + (rules.spacing if acted else rules.cool_down)
+    until = now + (rules.kill_interval if acted else rules.cool_down)
     after = replace(state, cases=cases, kills=kills, cooling={**state.cooling, place: until})
     return replace(after, debts=debts.settled(state.debts, quota, now)) if acted else after
 
 
 def close_breaker(state: DetectorState) -> DetectorState:
     """Close the breaker: kills and debts are forgotten, and everybody has a full grace period again."""
-    return replace(_anew(state), kills=(), debts={}, trips={}, ended=())
+    return replace(_without_kills(state), kills=(), debts={}, trips={}, ended=())
 
 
-def _anew(state: DetectorState) -> DetectorState:
+def _without_kills(state: DetectorState) -> DetectorState:
     cases = {key: ViolationState(used_mib=case.used_mib, acting=case.acting) for key, case in state.cases.items()}
     return replace(state, cases=cases, open=False, opening=None)
 
@@ -270,7 +270,9 @@ def _breaker(
     present = storm.Present.of(quotas, over)
     if state.open:
         opening = None if state.opening is None else storm.watched(state.opening, present, now)
-        return _anew(state) if state.opening is not None and opening is None else replace(state, opening=opening)
+        return (
+            _without_kills(state) if state.opening is not None and opening is None else replace(state, opening=opening)
+        )
     wanted = {tenant_of(each.quota) for each in due if each.quota.granted}
     doubtful = doubt.doubted(quotas, state.thresholds) if wanted else frozenset()
     opening = storm.opened(wanted, present, state.kills, now, rules.kills, rules.window, doubtful)

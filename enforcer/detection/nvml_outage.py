@@ -1,4 +1,4 @@
-"""NVML outages: since when a GPU cannot be read, why, and whether operators know. Its containers are spared. Pure."""
+"""NVML outages: since when NVML cannot read a GPU, why, and whether that was reported. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 
 REPORT_AFTER: Final = 10.0
-"""Seconds until it is reported to operators: a moment passes, as does a list that outgrew its buffer."""
+"""Seconds until an outage is reported: NVML fails for a moment if a list outgrew its buffer."""
 EVERYWHERE: Final = "all"
-"""Stands for the GPUs where they cannot even be counted."""
+"""Key of the outage in which NVML cannot even list the GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class NvmlOutage:
-    """One GPU's: ``since`` when (boot clock, seconds), why as of the last look, and whether operators know."""
+    """Outage of one GPU: ``since`` in seconds on the boot clock; reason and ``why`` as of the last sample."""
 
     since: float
     reason: Reason
@@ -24,68 +24,68 @@ class NvmlOutage:
     reported: bool = False
 
 
-Sight = Mapping[str, NvmlOutage]
-"""The GPUs that cannot be read, by UUID or ``EVERYWHERE``."""
+Outages = Mapping[str, NvmlOutage]
+"""Outages by UUID or ``EVERYWHERE``."""
 
 
 class Transition(StrEnum):
-    """What became of the sight of a GPU."""
+    """How the outage of a GPU changed."""
 
     LOST = "Lost"
     STAYS_LOST = "StaysLost"
-    """For ``REPORT_AFTER`` seconds now: operators are to know."""
+    """It has lasted for ``REPORT_AFTER`` seconds and is to be reported."""
     BACK = "Back"
 
 
 @dataclass(frozen=True, slots=True)
 class OutageChange:
-    """One turn; ``blind`` is what is or was known of it."""
+    """One change; ``outage`` is the present one, or the one that ended."""
 
     gpu: str
-    turn: Transition
-    blind: NvmlOutage
+    transition: Transition
+    outage: NvmlOutage
 
 
-def update(before: Sight, problems: Mapping[str, NvmlError], now: float) -> tuple[Sight, tuple[OutageChange, ...]]:
-    """Take in one sample.
+def update(before: Outages, problems: Mapping[str, NvmlError], now: float) -> tuple[Outages, tuple[OutageChange, ...]]:
+    """Return the outages after one sample, and what changed.
 
     Args:
-        before: what was known.
-        problems: why GPUs could not be read, by UUID or ``EVERYWHERE``; one that is not named could be.
+        before: the outages before it.
+        problems: errors of the GPUs that NVML could not read, by UUID or ``EVERYWHERE``.
         now: seconds on the boot clock.
     """
-    after = {gpu: _met(before.get(gpu), problem, now) for gpu, problem in problems.items()}
-    lost = [OutageChange(gpu, Transition.LOST, blind) for gpu, blind in after.items() if gpu not in before]
+    after = {gpu: _outage(before.get(gpu), problem, now) for gpu, problem in problems.items()}
+    lost = [OutageChange(gpu, Transition.LOST, outage) for gpu, outage in after.items() if gpu not in before]
     stay = [
-        OutageChange(gpu, Transition.STAYS_LOST, blind)
-        for gpu, blind in after.items()
-        if blind.reported and not _knew(before, gpu)
+        OutageChange(gpu, Transition.STAYS_LOST, outage)
+        for gpu, outage in after.items()
+        if outage.reported and not _was_reported(before, gpu)
     ]
-    back = [OutageChange(gpu, Transition.BACK, blind) for gpu, blind in before.items() if gpu not in after]
+    back = [OutageChange(gpu, Transition.BACK, outage) for gpu, outage in before.items() if gpu not in after]
     return after, (*lost, *stay, *back)
 
 
-def _met(before: NvmlOutage | None, problem: NvmlError, now: float) -> NvmlOutage:
+def _outage(before: NvmlOutage | None, problem: NvmlError, now: float) -> NvmlOutage:
     since = now if before is None else before.since
     return NvmlOutage(since, problem.reason, problem.message, now - since >= REPORT_AFTER)
 
 
-def _knew(before: Sight, gpu: str) -> bool:
+def _was_reported(before: Outages, gpu: str) -> bool:
     return gpu in before and before[gpu].reported
 
 
 def operator_message(change: OutageChange, now: float) -> str | None:
-    """Say what operators are to read; ``None`` where it is nothing to them."""
+    """Return the message for operators; ``None`` if the change is not reported."""
     who = "the GPUs of this node" if change.gpu == EVERYWHERE else f"GPU {change.gpu}"
     where = "on this node" if change.gpu == EVERYWHERE else "on it"
-    if change.turn is Transition.STAYS_LOST:
-        return f"the enforcer cannot read {who} and enforces no quota {where}: {change.blind.why}"
-    if change.turn is Transition.BACK and change.blind.reported:
-        return f"the enforcer can read {who} again, after {now - change.blind.since:.0f} s"
+    if change.transition is Transition.STAYS_LOST:
+        return f"the enforcer cannot read {who} and enforces no quota {where}: {change.outage.why}"
+    if change.transition is Transition.BACK and change.outage.reported:
+        return f"the enforcer can read {who} again, after {now - change.outage.since:.0f} s"
     return None
 
 
-def sentence(container: str, blind: NvmlOutage | None, now: float) -> str:
-    """Say of a container what an outage means to it."""
-    why = "" if blind is None else f" for {max(0.0, now - blind.since):.0f} s ({blind.reason}: {blind.why})"
+def container_message(container: str, outage: NvmlOutage | None, now: float) -> str:
+    """Return what an outage means to a container."""
+    why = "" if outage is None else f" for {max(0.0, now - outage.since):.0f} s ({outage.reason}: {outage.why})"
     return f"the enforcer does not enforce the quota of {container}: its GPU has been unreadable{why}"

@@ -144,7 +144,7 @@ def _opening(row: Mapping[str, Any] | None, now: float) -> Opening | None:
 
 def _until(row: Mapping[str, Any], now: float) -> float:
     longest = DetectorConfig()
-    return min(_number(row["until"]), now + max(longest.cool_down, longest.spacing))
+    return min(_number(row["until"]), now + max(longest.cool_down, longest.kill_interval))
 
 
 def _whole(value: Any) -> int:

@@ -20,10 +20,10 @@ class DetectorConfig:
     """How careful to be. Times in seconds.
 
     ``max_gap`` is the longest time between two looks that still counts; after a longer one nobody knows what happened
-    meanwhile and the grace period starts anew. ``kills`` in a ``window`` are the most a node makes of one namespace;
+    meanwhile and the grace period starts again. ``kills`` in a ``window`` are the most a node makes of one namespace;
     for ``storm_window`` they count towards a storm. They count from their end: a first signal may be long in coming. A
-    place is spared for ``spacing`` after it was acted upon, while its memory is freed, and for ``cool_down`` after what
-    did nothing to it.
+    container is spared for ``kill_interval`` after a kill acted on it, while its memory is freed, and for ``cool_down``
+    after a kill that did nothing to it.
     """
 
     samples: int = 3
@@ -32,7 +32,7 @@ class DetectorConfig:
     window: float = 60.0
     storm_window: float = 600.0
     cool_down: float = 15.0
-    spacing: float = 1.0
+    kill_interval: float = 1.0
     debt: debts.Terms = field(default_factory=debts.Terms)
 
 

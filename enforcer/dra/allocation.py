@@ -14,13 +14,13 @@ from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object, env_int, parse_int, parse_mib, parse_policy
 from enforcer.resourceslices.devices import STATUS_DEVICE
 from gpushare import contract
-from gpushare.annotations import ShareAnnotation, memory_and_compute
 from gpushare.errors import PrepareError, QuantityError
 from gpushare.host_access import NOTHING_LISTED, HostAccess
 from gpushare.main_container import main_container
 from gpushare.pod_claims import uses
 from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit, quoted
 from gpushare.reasons import Reason
+from gpushare.share_annotations import ShareAnnotation, memory_and_compute
 from gpushare.shared_memory import brings_memory
 
 APP: Final = "app"
@@ -130,9 +130,9 @@ def reserved_pod(claim: Object) -> Mapping[str, Any]:
     users = (claim.get("status") or {}).get("reservedFor") or []
     if len(users) == 1 and users[0].get("resource") == "pods":
         return dict(users[0])
-    said = f"{len(users)} users" if users else "no pod"
+    problem = f"{len(users)} users" if users else "no pod"
     hint = "a share belongs to one pod: give each pod its own claim with a ResourceClaimTemplate"
-    raise PrepareError(f"claim {_named(claim)} is reserved for {said}; {hint}")
+    raise PrepareError(f"claim {_named(claim)} is reserved for {problem}; {hint}")
 
 
 def check_user(node: str, claim: Object, pod: Object) -> None:
@@ -314,23 +314,23 @@ def _check_sums(
         claim = f"claim {_named(ask.claim)}"
         if memory > consumed:
             shares = ", ".join(f"{limit.container} {format_mib(limit.memory_mib)}" for _, limit in here)
-            said = (
+            problem = (
                 f"hold {format_mib(memory)} of one GPU at once ({shares}), but {claim} reserves {format_mib(consumed)}"
             )
-            raise _mismatch(ask.pod, said, annotated=any(use.own for use, _ in here))
+            raise _mismatch(ask.pod, problem, annotated=any(use.own for use, _ in here))
         if compute > percent and any(limit.compute for _, limit in here):
             shares = ", ".join(f"{limit.container} {limit.compute or 0}%" for _, limit in here)
-            said = f"use {compute}% of one GPU at once ({shares}), but {claim} reserves {percent}%"
-            raise _mismatch(ask.pod, said, annotated=any(use.own for use, _ in here))
+            problem = f"use {compute}% of one GPU at once ({shares}), but {claim} reserves {percent}%"
+            raise _mismatch(ask.pod, problem, annotated=any(use.own for use, _ in here))
 
 
-def _mismatch(pod: Object, said: str, *, annotated: bool) -> PrepareError:
+def _mismatch(pod: Object, problem: str, *, annotated: bool) -> PrepareError:
     hint = (
         "delete the pod and create it again, so that gpu-share makes its claim from the annotations"
         if annotated
         else "reserve more in the claim, or give each container its own request"
     )
-    message = f"the containers of pod {pod['metadata']['name']} may {said}; {hint}"
+    message = f"the containers of pod {pod['metadata']['name']} may {problem}; {hint}"
     return PrepareError(message, Reason.CLAIM_MISMATCH)
 
 

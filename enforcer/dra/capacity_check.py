@@ -20,7 +20,7 @@ def has_processes(claim: PreparedClaim, views: Iterable[GpuSnapshot]) -> bool | 
     return any(_is_of(claim, holder.identity.owner) for view in mine for holder in view.holders)
 
 
-def held_mib(claim: PreparedClaim, view: GpuSnapshot) -> int | None:
+def used_mib(claim: PreparedClaim, view: GpuSnapshot) -> int | None:
     """MiB that processes of a claim's pod hold of one GPU, ``None`` when blind."""
     if view.sample is None:
         return None
@@ -48,14 +48,14 @@ def check_capacity(
     """
     for gpu in claim.gpus:
         beside = [each for each in prepared if each.uid != claim.uid and gpu in each.gpus]
-        others = sum(each.on(gpu) for each in beside)
+        others = sum(each.mib_on(gpu) for each in beside)
         # Processes are known by their pod: each pod counts once, and one with a claim in force by that claim alone.
         lasting = {each.pod_uid for each in beside}
         gone = {each.pod_uid: each for each in ending if gpu in each.gpus and each.pod_uid not in lasting}
         leaving = sum(_leaving(each, gpu, views.get(gpu)) for each in gone.values())
-        if claim.on(gpu) + others + leaving > capacity.get(gpu, 0):
+        if claim.mib_on(gpu) + others + leaving > capacity.get(gpu, 0):
             raise PrepareError(
-                f"GPU memory is not free yet: this pod needs {format_mib(claim.on(gpu))}, but "
+                f"GPU memory is not free yet: this pod needs {format_mib(claim.mib_on(gpu))}, but "
                 f"{format_mib(others + leaving)} of {format_mib(capacity.get(gpu, 0))} are in use by other (possibly "
                 "terminating) pods. Retrying. If this persists, delete the pod so that it is rescheduled",
                 Reason.GPU_MEMORY_IN_USE,
@@ -64,8 +64,8 @@ def check_capacity(
 
 def _leaving(claim: PreparedClaim, gpu: str, view: GpuSnapshot | None) -> int:
     """What still counts of a claim that was undone: what its processes hold, or all of it while that is unknown."""
-    held = None if view is None else held_mib(claim, view)
-    return claim.on(gpu) if held is None else held
+    used = None if view is None else used_mib(claim, view)
+    return claim.mib_on(gpu) if used is None else used
 
 
 def _is_of(claim: PreparedClaim, owner: object) -> bool:

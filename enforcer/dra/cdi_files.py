@@ -113,7 +113,7 @@ class CdiFileStore:
         with suppress(FileNotFoundError):
             shutil.rmtree(leaving)
 
-    def tidy(self) -> None:
+    def cleanup(self) -> None:
         """Remove what a driver before us was just writing, or removing, when it died."""
         for file in _listed(self._cdi):
             if file.name.startswith(f".{contract.CDI_FILE_PREFIX}"):

@@ -60,7 +60,7 @@ class ClaimStore:
         with self._lock:
             return tuple(self._prepared[uid] for uid in sorted(self._prepared))
 
-    def ending(self) -> tuple[PreparedClaim, ...]:
+    def terminating(self) -> tuple[PreparedClaim, ...]:
         """All that were undone while processes of theirs lived on."""
         with self._lock:
             return tuple(self._ending[uid] for uid in sorted(self._ending))
@@ -73,7 +73,7 @@ class ClaimStore:
 
     def gpus(self) -> frozenset[str] | None:
         """See ``PreparedClaims``."""
-        claims = (*self.prepared(), *self.ending())
+        claims = (*self.prepared(), *self.terminating())
         return frozenset(gpu for claim in claims for gpu in claim.gpus) if self._loaded else None
 
     def namespaces(self) -> frozenset[str]:
@@ -83,9 +83,9 @@ class ClaimStore:
     def terminating_pods(self) -> frozenset[str]:
         """See ``PreparedClaims``: memory of these pods cannot be shared yet."""
         lasting = {each.pod_uid for each in self.prepared()}
-        return frozenset(each.pod_uid for each in self.ending()) - lasting
+        return frozenset(each.pod_uid for each in self.terminating()) - lasting
 
-    def torn(self) -> frozenset[str]:
+    def corrupt(self) -> frozenset[str]:
         """The claims whose files cannot be read."""
         with self._lock:
             return frozenset(Path(name).stem for name in self.unreadable if name.endswith(PREPARED))
@@ -98,7 +98,7 @@ class ClaimStore:
             self._prepared[claim.uid] = claim
             self.unreadable.pop(path.name, None)
 
-    def drop(self, uid: str, *, ending: bool = False) -> None:
+    def remove(self, uid: str, *, ending: bool = False) -> None:
         """Let go of a claim, durably; remember it as ending where processes of its pod live on."""
         claim, path = self.get(uid), self._path(uid, PREPARED)
         with suppress(FileNotFoundError):
@@ -113,7 +113,7 @@ class ClaimStore:
             if ending and claim is not None:
                 self._ending[uid] = claim
 
-    def ended(self, uid: str) -> None:
+    def forget(self, uid: str) -> None:
         """Forget a claim whose processes have ended."""
         self._path(uid, ENDING).unlink(missing_ok=True)
         with self._lock:

@@ -132,11 +132,11 @@ def _sentence(claim: PreparedClaim, granted: AllocatedDevice) -> str:
         return "this device gives the pod its status directory, no GPU"
     limits = [each for each in claim.limits if each.request == granted.request]
     names = ", ".join(each.container for each in limits) or "no container"
-    said = f"{granted.memory_mib} MiB of {granted.gpu} for {names}"
+    text = f"{granted.memory_mib} MiB of {granted.gpu} for {names}"
     if granted.mode is Mode.TIME_SLICING and any(each.compute for each in limits):
         # The scheduler counts the percentage all the same; nothing on the node holds anybody to it.
-        said += "; the GPU is time-sliced, so nothing limits its compute"
-    return said
+        text += "; the GPU is time-sliced, so nothing limits its compute"
+    return text
 
 
 class Conditions:
@@ -150,7 +150,7 @@ class Conditions:
         body = limit_condition(claim, proofs, datetime.now(UTC))
         where = path(RESOURCE_V1, "resourceclaims", claim.name, claim.namespace)
         try:
-            if said_before(self._cluster.get(where), body):
+            if already_published(self._cluster.get(where), body):
                 return True
             self._cluster.patch(f"{where}/status", body, APPLY_PATCH, fieldManager=PROVER, force="true")
         except ClusterError as error:
@@ -173,7 +173,7 @@ def limit_condition(claim: PreparedClaim, proofs: Proofs, when: datetime) -> Obj
     return _object(claim) | {"status": {"devices": devices}}
 
 
-def said_before(claim: Object, body: Object) -> bool:
+def already_published(claim: Object, body: Object) -> bool:
     """Tell whether a claim's status says that already, or the claim is another by now."""
     if claim["metadata"]["uid"] != body["metadata"]["uid"]:
         return True
@@ -198,8 +198,10 @@ def _condition(proofs: Proofs, time: str) -> Object:
     """Several containers share a request: the worst counts."""
     state = min((found.state for _, found in proofs), key=WORST.index)
     status = {Reason.IN_FORCE: "True", Reason.UNKNOWN: "Unknown"}.get(state, "False")
-    told = (f"{quota.container} ({found.backend}): {found.sentence}" for quota, found in proofs if found.state is state)
+    sentences = (
+        f"{quota.container} ({found.backend}): {found.sentence}" for quota, found in proofs if found.state is state
+    )
     return {
         "type": LIMIT_IN_FORCE, "status": status, "reason": str(state), "lastTransitionTime": time,
-        "message": "; ".join(told)[:MAX_MESSAGE],
+        "message": "; ".join(sentences)[:MAX_MESSAGE],
     }  # fmt: skip

@@ -54,7 +54,7 @@ class StaleClaimCleaner:
         self._attributor = attributor
         self._suspects: frozenset[str] = frozenset()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Let go of what was gone last time already; remember what is gone now."""
         pods = self._books.pods()
         missing = [] if pods is None else [each for each in self._store.prepared() if each.pod_uid not in pods]
@@ -104,14 +104,14 @@ class OrphanCleaner:
         self._books = books
         self._suspects: frozenset[str] = frozenset()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Prepare again what the API server knows; remove what was in nobody's name last time already."""
         # The files are looked at twice: a claim is known before it has a file, and has none before it is forgotten, so
         # what is being prepared or undone meanwhile is never taken for lost.
         claims, folders = self._files.claims(), self._files.pods()
         prepared = self._store.prepared()
         claims &= self._files.claims()
-        lost = self._orphans((claims | self._store.torn()) - {each.uid for each in prepared})
+        lost = self._orphans((claims | self._store.corrupt()) - {each.uid for each in prepared})
         pods = self._books.pods()
         empty = frozenset() if pods is None else folders - {each.pod_uid for each in prepared} - frozenset(pods)
         for uid in lost & self._suspects:

@@ -104,14 +104,14 @@ class Driver:
         """
         store, files = self._parts.store, self._files
         store.load()
-        files.tidy()
+        files.cleanup()
         for claim in store.prepared():
             self._write(claim)
             if claim.answers:  # somebody may still wait for one
                 self._publisher.publish(claim)
 
     def _rewrite(self, uid: str) -> None:
-        with self._claims.held(uid):
+        with self._claims.hold(uid):
             if claim := self._parts.store.get(uid):
                 self._write(claim)
 
@@ -135,20 +135,20 @@ class Driver:
         if not safe_uid(ref.uid):
             raise PrepareError(f"invalid claim UID {ref.uid!r:.80}", Reason.BAD_REQUEST)
         call = PrepareCall(time.monotonic(), wanted)
-        with self._claims.held(ref.uid), _explained():
+        with self._claims.hold(ref.uid), _explained():
             known = self._parts.store.get(ref.uid)
             self._parts.upgrade.check(prepared=known is not None)
             if known is None:
                 self._check_backoff(ref.namespace)
             kept = known is not None and self._fits(known, ref)
             asked = known if known is not None and kept else self._ask(ref, call)
-            with self._parts.modes.kept(asked.gpus) as modes:
+            with self._parts.modes.hold(asked.gpus) as modes:
                 claim = _shared_by(asked, modes)
                 if self._ready is not None:
                     self._ready.wait(claim.gpus, lambda: call.goes_on(CALL_PATIENCE))
                 self._wait_until_watched(claim.gpus, call)
                 if not kept:
-                    self._freeze_when_there_is_room(claim, known, call)
+                    self._commit_when_capacity_free(claim, known, call)
                 devices = self._files.write(claim)
             if not kept:  # while it is held: what is told of a claim comes in the order in which it happened
                 self._publisher.publish(claim)
@@ -180,18 +180,18 @@ class Driver:
         """
         if not safe_uid(ref.uid):
             return
-        with self._claims.held(ref.uid), _explained():
+        with self._claims.hold(ref.uid), _explained():
             self._files.remove(ref.uid)
             claim = self._parts.store.get(ref.uid)
             if claim is None:
-                self._parts.store.drop(ref.uid)
+                self._parts.store.remove(ref.uid)
                 return
             self._undo(claim)
         log.info(
             "claim undone", reason=str(Reason.CLAIM_UNPREPARED), namespace=ref.namespace, claim=ref.name, pod=claim.pod
         )
 
-    def alter(self, uid: str, change: Callable[[PreparedClaim], PreparedClaim]) -> PreparedClaim | None:
+    def update(self, uid: str, change: Callable[[PreparedClaim], PreparedClaim]) -> PreparedClaim | None:
         """Put a prepared claim in force as ``change`` makes it; ``None`` where it is prepared no more.
 
         On disk first, so that whoever starts after a crash writes the files that belong to it.
@@ -199,7 +199,7 @@ class Driver:
         Raises:
             PrepareError: the disk refuses. Asked again, the files are brought to what is kept.
         """
-        with self._claims.held(uid), _explained():
+        with self._claims.hold(uid), _explained():
             known = self._parts.store.get(uid)
             if known is None:
                 return None
@@ -211,7 +211,7 @@ class Driver:
             self._publisher.publish(claim)
         return claim
 
-    def settle(self) -> None:
+    def forget_finished(self) -> None:
         """Forget undone claims whose processes have ended by now, and follow the shared memory of MPS.
 
         A pod of MPS that is older than the setting has none. Containers that start again after it was replaced need it.
@@ -219,12 +219,12 @@ class Driver:
         if self._files.memory_changed():
             for claim in self._parts.store.prepared():
                 self._rewrite(claim.uid)
-        ending = self._parts.store.ending()
+        ending = self._parts.store.terminating()
         views = self._look() if ending else ()
         for claim in ending:
             if capacity_check.has_processes(claim, views) is False:
-                self._parts.store.ended(claim.uid)
-                self._tell()
+                self._parts.store.forget(claim.uid)
+                self._notify_listeners()
 
     def _undo(self, claim: PreparedClaim) -> None:
         with self._room:
@@ -232,17 +232,17 @@ class Driver:
             if all(each.pod_uid != claim.pod_uid for each in others):
                 self._files.remove_status(claim.pod_uid)
             alive = bool(claim.gpus) and capacity_check.has_processes(claim, self._look()) is not False
-            self._parts.store.drop(claim.uid, ending=alive)
+            self._parts.store.remove(claim.uid, ending=alive)
         self._parts.quotas_changed.set()
-        self._tell()
+        self._notify_listeners()
 
-    def _tell(self) -> None:
+    def _notify_listeners(self) -> None:
         with self._moved:
             self._moved.notify_all()
 
     def _look(self) -> Sequence[GpuSnapshot]:
         try:
-            return self._parts.watch.look()
+            return self._parts.watch.sample()
         except NvmlError:
             return ()
 
@@ -283,37 +283,37 @@ class Driver:
         return claim
 
     def _devices(self) -> Mapping[str, Gpu]:
-        return {device_name(view.gpu): view.gpu for view in self._parts.watch.look()}
+        return {device_name(view.gpu): view.gpu for view in self._parts.watch.sample()}
 
     def _wait_until_watched(self, gpus: Sequence[str], call: PrepareCall) -> None:
         """Wait until NVML reads these GPUs: quotas of containers that start before that would not be enforced."""
-        while unread := set(gpus) - {view.gpu.uuid for view in self._parts.watch.look() if view.sample is not None}:
+        while unread := set(gpus) - {view.gpu.uuid for view in self._parts.watch.sample() if view.sample is not None}:
             if not call.goes_on(CALL_PATIENCE):
                 message = f"NVML cannot read {min(unread)} at the moment; it is tried again"
                 raise PrepareError(message, Reason.NVML_UNAVAILABLE)
             time.sleep(PAUSE)
 
-    def _freeze_when_there_is_room(self, claim: PreparedClaim, before: PreparedClaim | None, call: PrepareCall) -> None:
+    def _commit_when_capacity_free(self, claim: PreparedClaim, before: PreparedClaim | None, call: PrepareCall) -> None:
         while True:
             try:
-                return self._freeze(claim, before)
+                return self._commit(claim, before)
             except PrepareError as error:
                 if error.reason is not Reason.GPU_MEMORY_IN_USE or not call.goes_on(CALL_PATIENCE):
                     raise
             with self._moved:
                 self._moved.wait(PAUSE)
 
-    def _freeze(self, claim: PreparedClaim, before: PreparedClaim | None) -> None:
+    def _commit(self, claim: PreparedClaim, before: PreparedClaim | None) -> None:
         with self._room:
             self._parts.upgrade.check(prepared=before is not None)  # it may have begun since the call came
             others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
             _check_alone(claim, others)
-            views = {view.gpu.uuid: view for view in self._parts.watch.look()}
+            views = {view.gpu.uuid: view for view in self._parts.watch.sample()}
             capacity = {
                 gpu: capacity_mib(view.gpu, self._parts.policy, mode=claim.modes.get(gpu))
                 for gpu, view in views.items()
             }
-            capacity_check.check_capacity(claim, others, self._parts.store.ending(), views, capacity)
+            capacity_check.check_capacity(claim, others, self._parts.store.terminating(), views, capacity)
             if before is not None and all(each.pod_uid != before.pod_uid for each in (*others, claim)):
                 self._files.remove_status(before.pod_uid)
             self._parts.store.put(claim)
@@ -369,7 +369,7 @@ class KeyedLock:
         self._used: dict[str, tuple[threading.Lock, int]] = {}
 
     @contextmanager
-    def held(self, name: str) -> Iterator[None]:
+    def hold(self, name: str) -> Iterator[None]:
         """Hold the lock of a name."""
         with self._guard:
             lock, users = self._used.get(name, (threading.Lock(), 0))

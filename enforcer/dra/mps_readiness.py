@@ -35,10 +35,10 @@ class MpsReady:
             PrepareError: one does not within the time.
         """
         for gpu in gpus:
-            while (said := self._asked(gpu, wanted)) is not None:
+            while (problem := self._asked(gpu, wanted)) is not None:
                 if not wanted():
                     # What the daemon said may name other tenants' processes: that is for the enforcer's log.
-                    log.warning("MPS daemon not ready", reason=str(Reason.MPS_UNREACHABLE), gpu=gpu, said=said)
+                    log.warning("MPS daemon not ready", reason=str(Reason.MPS_UNREACHABLE), gpu=gpu, problem=problem)
                     message = f"the MPS daemon of {gpu} does not accept clients yet; the kubelet retries"
                     raise PrepareError(message, Reason.MPS_UNREACHABLE)
                 time.sleep(PAUSE)
@@ -49,7 +49,7 @@ class MpsReady:
 
         def ask() -> None:
             try:
-                answers.put(self._keeper.hindrance(gpu))
+                answers.put(self._keeper.not_ready_reason(gpu))
             except Exception as bug:  # noqa: BLE001 - raised again by who asked
                 answers.put(bug)
 

@@ -19,7 +19,7 @@ KEPT_AT: Final = ".shm-device"
 MOST_BYTES: Final = 32
 
 
-class Replaced:
+class ReplacementDetector:
     """Notices once that another MPS pod made another shared memory. For one thread.
 
     The device number that was seen last is kept beside the shared memory, so that an enforcer that starts later notices
@@ -36,7 +36,7 @@ class Replaced:
         self._memory, self._checkpoint, self._modes, self._sink = memory, checkpoint, modes, sink
         self._kept = memory.with_name(KEPT_AT)
 
-    def turn(self, *, made: bool) -> None:
+    def check(self, *, made: bool) -> None:
         """Look once; ``made`` says whether an MPS pod has made a shared memory and not taken it away.
 
         Raises:
@@ -67,4 +67,4 @@ class Replaced:
     def _report(self) -> None:
         for quota in self._clients():
             note = NOTE.format(container=quota.container)
-            self._sink.notify(UserMessage(quota=quota, reason=Reason.MPS_STOPPED, note=note, action="Restart"))
+            self._sink.record(UserMessage(quota=quota, reason=Reason.MPS_STOPPED, note=note, action="Restart"))

@@ -6,13 +6,13 @@ from typing import Final
 
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.claim_status import Conditions
-from enforcer.dra.cleanup import EVERY as TIDY_EVERY
+from enforcer.dra.cleanup import EVERY as CLEANUP_EVERY
 from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.driver import Driver
 from enforcer.dra.health_service import HealthService
 from enforcer.dra.kubelet_plugin import PluginService, Sockets
-from enforcer.dra.mps_replaced import Replaced
+from enforcer.dra.mps_replaced import ReplacementDetector
 from enforcer.dra.program_view import following
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize_controller import EVERY as RESIZE_EVERY
@@ -54,8 +54,8 @@ class PreparedQuotas:
     def quotas(self, seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
         """See ``QuotaRule``."""
         prepared, pods = self._store.prepared(), seen["pods"]
-        self.shared = self._joiners.see(prepared, pods)
-        self._resizer.see(pods, seen["namespaces"])
+        self.shared = self._joiners.check(prepared, pods)
+        self._resizer.set_objects(pods, seen["namespaces"])
         return quotas_of_prepared(prepared, pods, seen["namespaces"], self._checkpoint.read())
 
 
@@ -76,7 +76,7 @@ class DraPlugin:
         self.books: Final = QuotaInformer(self._rule, setup.quotas_changed, setup.listeners)
         service, health = PluginService(self._driver, setup.metrics), HealthService(self._store, setup.availability)
         self._sockets = Sockets(setup.kubelet_root, service, health, setup.registered.set)
-        self._replaced = Replaced(shared_memory_of(setup.run), setup.checkpoint, setup.modes, setup.sink)
+        self._replaced = ReplacementDetector(shared_memory_of(setup.run), setup.checkpoint, setup.modes, setup.sink)
         self._strays = OrphanCleaner(setup.cluster, self._store, self._files, self._driver, self.books)
         self._forgotten = StaleClaimCleaner(setup.cluster, self._store, self._driver, self.books, setup.attributor)
 
@@ -88,8 +88,8 @@ class DraPlugin:
         manager.add_ready_check(lambda: self.problem)
         manager.add_server("kubelet sockets", self.start, self._sockets.stop)
         manager.add("settle", self._settle, every=SETTLE_EVERY, thread=CLAIMS)
-        manager.add("resize", self._resizer.turn, every=RESIZE_EVERY, wake=self._resizer.wanted, thread=CLAIMS)
-        manager.add("tidy", self._tidy, every=TIDY_EVERY, thread=CLAIMS)
+        manager.add("resize", self._resizer.run_once, every=RESIZE_EVERY, wake=self._resizer.wanted, thread=CLAIMS)
+        manager.add("cleanup", self._cleanup, every=CLEANUP_EVERY, thread=CLAIMS)
 
     def start(self) -> None:
         """Bring the node's files in order, then serve.
@@ -109,31 +109,31 @@ class DraPlugin:
         """Why no claim reaches us; ``None`` where they do."""
         return self._sockets.registration.problem
 
-    def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
+    def write_conditions(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
         """Say in a claim's status whether its limits are in force; false where that has to be said again."""
         claim = self._store.get(claim_uid)
         return claim is None or not proofs or self._conditions.write(claim, proofs)
 
-    def leaving(self) -> frozenset[str]:
+    def terminating_pods(self) -> frozenset[str]:
         """UIDs of the pods whose claims were undone while their processes live on: what those hold cannot be shared."""
         return self._store.terminating_pods()
 
     def _settle(self) -> None:
         self._sockets.check()
-        self._driver.settle()
+        self._driver.forget_finished()
         self._follow_backends()
-        self._replaced.turn(made=self._files.memory_made)
+        self._replaced.check(made=self._files.memory_made)
 
     def _follow_backends(self) -> None:
         """Have containers that start from now on see what the back end of today makes of their GPUs."""
         follow = partial(following, backends=self._setup.limiter.backends())
         for claim in self._store.prepared():
             if follow(claim) != claim:
-                self._driver.alter(claim.uid, follow)
+                self._driver.update(claim.uid, follow)
 
-    def _tidy(self) -> None:
-        self._strays.turn()
-        self._forgotten.turn()
+    def _cleanup(self) -> None:
+        self._strays.run_once()
+        self._forgotten.run_once()
 
 
 def _cdi_files(setup: DraPluginConfig) -> CdiFileStore:

@@ -49,10 +49,10 @@ def _ask(socket: Path) -> Allocatable:
             )
             answer = ask(wire.AllocatableResourcesRequest(), timeout=TIMEOUT)
     except grpc.RpcError as error:
-        raise KubeletError(f"the kubelet does not answer on {socket}: {_said(error)}") from error
+        raise KubeletError(f"the kubelet does not answer on {socket}: {_error_text(error)}") from error
     return [(each.resource_name, tuple(each.device_ids)) for each in answer.devices]
 
 
-def _said(error: Any) -> str:
+def _error_text(error: Any) -> str:
     """What went wrong, in gRPC's words: its errors are calls, which their type does not say."""
     return str(error.details() if isinstance(error, grpc.Call) else error)

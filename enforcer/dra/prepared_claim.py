@@ -4,9 +4,10 @@ Kept as one JSON object per claim, version 1, with the fields below in lowerCame
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from functools import partial
+from typing import Any, Final, Self, TypeVar
 
 from enforcer.quota.from_claims import Terms
 from enforcer.quota.types import MOST, Mode, OnExceed
@@ -14,6 +15,7 @@ from gpushare.errors import ConfigError
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
+T = TypeVar("T")
 VERSION: Final = 1
 KEPT: Final = 100
 """Characters of an annotation that are kept to know it again."""
@@ -68,7 +70,7 @@ class ResizeResult:
 
     def answers(self, container: str, asked: Any) -> bool:
         """Tell whether this is the answer to that wish."""
-        return (self.container, self.asked) == (container, kept(asked))
+        return (self.container, self.asked) == (container, shortened(asked))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +132,12 @@ class PreparedClaim:
         """Name what a request was allocated of GPUs: one of each."""
         return tuple(each for each in self.granted if each.request == request and each.gpu is not None)
 
-    def on(self, gpu: str) -> int:
+    def mib_on(self, gpu: str) -> int:
         """MiB it consumed of one GPU."""
         return sum(each.memory_mib for each in self.granted if each.gpu == gpu)
 
 
-def kept(asked: Any) -> str:
+def shortened(asked: Any) -> str:
     """Shorten what an annotation says to what is kept of it."""
     return str(asked)[:KEPT]
 
@@ -215,15 +217,16 @@ def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
     if any(limit.request not in shared for limit in limits):
         raise ValueError("a limit names a request without a GPU")
     return PreparedClaim(
-        uid=_named(content["uid"], _UID),
-        namespace=_text(content["namespace"]),
-        name=_text(content["name"]),
-        pod=_text(content["pod"]),
-        pod_uid=_named(content["podUid"], _UID),
+        uid=_field(content, "uid", partial(_named, form=_UID)),
+        namespace=_field(content, "namespace", _text),
+        name=_field(content, "name", _text),
+        pod=_field(content, "pod", _text),
+        pod_uid=_field(content, "podUid", partial(_named, form=_UID)),
         granted=granted,
         limits=limits,
         terms=_terms(content["terms"]),
-        low_priority=_flag(content.get("lowPriority", False)),  # files of older enforcers have none of these
+        # Files of older enforcers lack the fields from here on.
+        low_priority="lowPriority" in content and _field(content, "lowPriority", _flag),
         answers=tuple(_answer(row) for row in content.get("answers", [])),
         own_shared_memory=tuple(_named(each, _REQUEST) for each in content.get("ownSharedMemory", [])),
         driver_capabilities=tuple(
@@ -240,14 +243,14 @@ def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
 
 def _granted(row: Mapping[str, Any]) -> AllocatedDevice:
     return AllocatedDevice(
-        request=_named(row["request"], _REQUEST),
-        pool=_text(row["pool"]),
-        device=_text(row["device"]),
-        share_id=None if row["shareId"] is None else _text(row["shareId"]),
-        gpu=None if row["gpu"] is None else _text(row["gpu"]),
-        memory_mib=_whole(row["memoryMib"]),
-        compute=_whole(row["compute"]),
-        device_mib=_whole(row["deviceMib"]),
+        request=_field(row, "request", partial(_named, form=_REQUEST)),
+        pool=_field(row, "pool", _text),
+        device=_field(row, "device", _text),
+        share_id=None if row["shareId"] is None else _field(row, "shareId", _text),
+        gpu=None if row["gpu"] is None else _field(row, "gpu", _text),
+        memory_mib=_field(row, "memoryMib", _whole),
+        compute=_field(row, "compute", _whole),
+        device_mib=_field(row, "deviceMib", _whole),
         mode=_mode(row),
     )
 
@@ -260,38 +263,50 @@ def _mode(row: Mapping[str, Any]) -> Mode | None:
 
 def _limit(row: Mapping[str, Any]) -> ContainerLimit:
     return ContainerLimit(
-        container=_text(row["container"]),
-        request=_named(row["request"], _REQUEST),
-        memory_mib=_whole(row["memoryMib"]),
-        compute=None if row["compute"] is None else _whole(row["compute"]),
+        container=_field(row, "container", _text),
+        request=_field(row, "request", partial(_named, form=_REQUEST)),
+        memory_mib=_field(row, "memoryMib", _whole),
+        compute=None if row["compute"] is None else _field(row, "compute", _whole),
     )
 
 
 def _seen(row: Mapping[str, Any]) -> Seen:
-    return Seen(gpu=_text(row["gpu"]), total_mib=_whole(row["totalMib"]), by_cgroup=_flag(row["byCgroup"]))
+    return Seen(
+        gpu=_field(row, "gpu", _text),
+        total_mib=_field(row, "totalMib", _whole),
+        by_cgroup=_field(row, "byCgroup", _flag),
+    )
 
 
 def _answer(row: Mapping[str, Any]) -> ResizeResult:
     return ResizeResult(
-        container=_text(row["container"]),
+        container=_field(row, "container", _text),
         asked=str(row["asked"]),
-        done=_flag(row["done"]),
-        before_mib=_whole(row["beforeMib"]),
-        reason=_text(row["reason"]),
-        note=_text(row["note"]),
+        done=_field(row, "done", _flag),
+        before_mib=_field(row, "beforeMib", _whole),
+        reason=_field(row, "reason", _text),
+        note=_field(row, "note", _text),
         effect=str(row["effect"]),
     )
 
 
 def _terms(row: Mapping[str, Any]) -> Terms:
     return Terms(
-        on_exceed=OnExceed(row["onExceed"]),
-        grace_seconds=_seconds(row["graceSeconds"]),
-        tolerance_mib=None if row["toleranceMib"] is None else _whole(row["toleranceMib"]),
-        tolerance_percent=None if row["tolerancePercent"] is None else _whole(row["tolerancePercent"]),
-        debt_credit=None if row.get("debtCredit") is None else _seconds(row["debtCredit"]),
-        debt_refill=None if row.get("debtRefill") is None else _seconds(row["debtRefill"]),
+        on_exceed=_field(row, "onExceed", OnExceed),
+        grace_seconds=_field(row, "graceSeconds", _seconds),
+        tolerance_mib=None if row["toleranceMib"] is None else _field(row, "toleranceMib", _whole),
+        tolerance_percent=None if row["tolerancePercent"] is None else _field(row, "tolerancePercent", _whole),
+        debt_credit=None if row.get("debtCredit") is None else _field(row, "debtCredit", _seconds),
+        debt_refill=None if row.get("debtRefill") is None else _field(row, "debtRefill", _seconds),
     )
+
+
+def _field(row: Mapping[str, Any], name: str, parse: Callable[[Any], T]) -> T:
+    """Parse a field; an error names it."""
+    try:
+        return parse(row[name])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"field {name}: {error}") from error
 
 
 def _seconds(value: Any) -> float:

@@ -28,7 +28,7 @@ def quotas_of_prepared(
     found = {_key(each): each for each in _of_all_containers(users, ids, policy, lambda _claim, _gpu: 0)}
     # An older enforcer prepared claims without limits; their containers see all that was granted.
     without = [each for each in prepared if not each.limits]
-    found |= {_key(each): each for each in _of_all_containers(without, ids, policy, PreparedClaim.on)}
+    found |= {_key(each): each for each in _of_all_containers(without, ids, policy, PreparedClaim.mib_on)}
     found |= {
         _key(quota): quota
         for user in users
@@ -151,4 +151,4 @@ def _reserved(claim: PreparedClaim, limit: ContainerLimit, granted: AllocatedDev
     if not limit.memory_mib:
         return 0
     moved = limit.memory_mib != granted.memory_mib or any(each.done for each in claim.answers)
-    return claim.on(granted.gpu or "") if moved else granted.memory_mib
+    return claim.mib_on(granted.gpu or "") if moved else granted.memory_mib

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from enforcer.dra.allocation import ContainerUse, check_variables, containers, peak_usage
-from enforcer.dra.prepared_claim import ContainerLimit, PreparedClaim, ResizeResult, kept
+from enforcer.dra.prepared_claim import ContainerLimit, PreparedClaim, ResizeResult, shortened
 from enforcer.quota.from_claims import Object
 from gpushare import contract
 from gpushare.errors import PrepareError, QuantityError, ResizeRefused
@@ -32,19 +32,19 @@ class ResizeBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentUsage:
-    """How it stands on the node.
+    """How a container uses its GPU now.
 
-    ``held_mib`` is what the container's processes hold of the GPU, ``None`` where that cannot be seen; ``at_once`` says
-    whether what keeps the limit follows while a process runs, ``mps`` whether such a process has one of MPS as well.
+    ``used_mib`` is the memory of its processes, ``None`` if NVML is unavailable. ``applies_immediately``: whether the
+    limit backend applies a new limit to running processes. ``mps``: whether these also have a limit by MPS.
     """
 
-    held_mib: int | None
-    at_once: bool
+    used_mib: int | None
+    applies_immediately: bool
     mps: bool = True
 
     def effect(self, before: int, after: int) -> str:
         """Say when the limit itself changes: what MPS lets a process have is never more than when it began."""
-        return AT_ONCE if self.at_once and (after <= before or not self.mps) else AT_START
+        return AT_ONCE if self.applies_immediately and (after <= before or not self.mps) else AT_START
 
 
 def apply_resize(
@@ -61,15 +61,15 @@ def apply_resize(
         now: how it stands.
     """
     before = limit_of(claim, container).memory_mib
-    blank = ResizeResult(container=container, asked=kept(asked), done=False, before_mib=before, reason="", note="")
+    blank = ResizeResult(container=container, asked=shortened(asked), done=False, before_mib=before, reason="", note="")
     try:
-        wish = parse_request(asked)
-        after = resized(claim, pod, container, wish.memory_mib, bounds)
-        _check_held(container, before, wish, now)
+        request = parse_request(asked)
+        after = resized(claim, pod, container, request.memory_mib, bounds)
+        _check_usage(container, before, request, now)
     except (ResizeRefused, QuantityError) as error:
         return _with(claim, replace(blank, reason=str(error.reason), note=error.message))
-    effect = now.effect(before, wish.memory_mib)
-    note = _note(container, before, wish.memory_mib, effect, mps=now.mps)
+    effect = now.effect(before, request.memory_mib)
+    note = _note(container, before, request.memory_mib, effect, mps=now.mps)
     return _with(after, replace(blank, done=True, reason=str(Reason.RESIZED), note=note, effect=effect))
 
 
@@ -89,7 +89,9 @@ def resized(claim: PreparedClaim, pod: Object, container: str, mib: int, bounds:
         raise ResizeRefused(f"{message}; write a smaller amount", Reason.ABOVE_MAXIMUM)
     limits = tuple(replace(each, memory_mib=mib) if each is limit else each for each in claim.limits)
     after = replace(claim, limits=limits)
-    if mib > limit.memory_mib and any(held_at_once(after, pod, gpu) > claim.on(gpu) for gpu in gpus_of(claim, limit)):
+    if mib > limit.memory_mib and any(
+        peak_limit_mib(after, pod, gpu) > claim.mib_on(gpu) for gpu in gpus_of(claim, limit)
+    ):
         raise ResizeRefused(_beyond(claim, pod, limit, mib), Reason.ABOVE_MAXIMUM)
     _check_variables(after, pod, limit)
     return after
@@ -113,7 +115,7 @@ def check_known(claim: PreparedClaim, pod: Object, container: str) -> None:
     raise ResizeRefused(f"the pod has no container named {container[:64]!r}; {hint}", Reason.UNKNOWN_CONTAINER)
 
 
-def held_at_once(claim: PreparedClaim, pod: Object, gpu: str) -> int:
+def peak_limit_mib(claim: PreparedClaim, pod: Object, gpu: str) -> int:
     """MiB of one GPU that a claim's containers can hold at once under their limits."""
     kinds = {str(raw["name"]): kind for raw, kind in containers(pod)}
     here = [each for each in claim.limits if gpu in gpus_of(claim, each)]
@@ -127,9 +129,9 @@ def most_mib(claim: PreparedClaim, pod: Object, container: str) -> int:
 
 
 def _most_on(gpu: str, claim: PreparedClaim, pod: Object, limit: ContainerLimit) -> int:
-    reserved = claim.on(gpu)
+    reserved = claim.mib_on(gpu)
     whole = tuple(replace(each, memory_mib=reserved) if each is limit else each for each in claim.limits)
-    return max(0, 2 * reserved - held_at_once(replace(claim, limits=whole), pod, gpu))
+    return max(0, 2 * reserved - peak_limit_mib(replace(claim, limits=whole), pod, gpu))
 
 
 def limit_of(claim: PreparedClaim, container: str) -> ContainerLimit:
@@ -145,12 +147,12 @@ def ceiling_of(namespace: Mapping[str, str]) -> int | None:
         return None
 
 
-def pending_requests(claim: PreparedClaim, wished: Mapping[str, Any]) -> dict[str, Any]:
+def pending_requests(claim: PreparedClaim, requested: Mapping[str, Any]) -> dict[str, Any]:
     """Those wishes about containers of a claim that have not been answered; what takes least comes first."""
     mine = {each.container: each.memory_mib for each in claim.limits}
     new = [
         (name, asked)
-        for name, asked in wished.items()
+        for name, asked in requested.items()
         if name in mine and not any(each.answers(name, asked) for each in claim.answers)
     ]
     return dict(sorted(new, key=lambda each: (_growth(each[1], mine[each[0]]), each[0])))
@@ -163,15 +165,15 @@ def _growth(asked: Any, before: int) -> int:
         return 0
 
 
-def _check_held(container: str, before: int, wish: ResizeRequest, now: CurrentUsage) -> None:
-    if wish.force or wish.memory_mib >= before:
+def _check_usage(container: str, before: int, request: ResizeRequest, now: CurrentUsage) -> None:
+    if request.force or request.memory_mib >= before:
         return
-    if now.held_mib is None:
+    if now.used_mib is None:
         message = f"the enforcer cannot read the GPU memory of container {container} now; try again, or ask with force"
         raise ResizeRefused(message, Reason.NVML_UNAVAILABLE)
-    if now.held_mib > wish.memory_mib:
+    if now.used_mib > request.memory_mib:
         message = (
-            f"container {container} holds {now.held_mib} MiB now: a quota of {format_mib(wish.memory_mib)} "
+            f"container {container} holds {now.used_mib} MiB now: a quota of {format_mib(request.memory_mib)} "
             "would kill it"
         )
         raise ResizeRefused(f"{message}; free memory in the container first, or ask with force", Reason.OVER_QUOTA)
@@ -204,19 +206,19 @@ def _beyond(claim: PreparedClaim, pod: Object, limit: ContainerLimit, mib: int) 
     ]
     beside = f" for all its containers (others: {', '.join(others)})" if others else ""
     most = most_mib(claim, pod, limit.container)
-    said = f"{format_mib(mib)} exceeds the reservation: the pod has {format_mib(claim.on(gpu))} of the GPU{beside}"
-    return f"{said}; container {limit.container} can have at most {format_mib(most)}"
+    text = f"{format_mib(mib)} exceeds the reservation: the pod has {format_mib(claim.mib_on(gpu))} of the GPU{beside}"
+    return f"{text}; container {limit.container} can have at most {format_mib(most)}"
 
 
 def _note(container: str, before: int, after: int, effect: str, *, mps: bool) -> str:
     if after == before:
         return f"container {container} keeps its quota of {format_mib(after)}"
-    said = f"the quota of container {container} is now {format_mib(after)}, not {format_mib(before)}"
+    text = f"the quota of container {container} is now {format_mib(after)}, not {format_mib(before)}"
     if effect == AT_ONCE:
-        return said
+        return text
     if not mps:
-        return f"{said}; the memory limit of the GPU itself does not change"
-    lasting = f"{said}; running processes keep their MPS limit until the container restarts"
+        return f"{text}; the memory limit of the GPU itself does not change"
+    lasting = f"{text}; running processes keep their MPS limit until the container restarts"
     return f"{lasting}, and the enforcer kills it above its quota" if after < before else lasting
 
 

@@ -50,20 +50,20 @@ class ResizeController:
         self._unwritten: dict[str, tuple[str, Any]] = {}
         """Wishes whose answer may be on disk while the claim's files are not what it says, by the claim's UID."""
 
-    def see(self, pods: Sequence[Object], namespaces: Sequence[Object]) -> None:
+    def set_objects(self, pods: Sequence[Object], namespaces: Sequence[Object]) -> None:
         """Take in the node's pods and the namespaces as they are now; quick."""
         self._pods = {each["metadata"]["uid"]: each for each in pods}
         self._ceilings = {
             each["metadata"]["name"]: ceiling_of(each["metadata"].get("annotations") or {}) for each in namespaces
         }
-        if any(_wished(claim, self._pods) for claim in self._means.store.prepared()):
+        if any(_requested(claim, self._pods) for claim in self._means.store.prepared()):
             self.wanted.set()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Answer what has not been answered."""
         pods = self._pods
         for claim in self._means.store.prepared():
-            for container, asked in _wished(claim, pods).items():
+            for container, asked in _requested(claim, pods).items():
                 self._answer(claim.uid, pods[claim.pod_uid], container, asked)
         for uid, (container, asked) in sorted(self._unwritten.items()):
             self._alter(uid, container, asked, lambda claim: claim)
@@ -76,7 +76,7 @@ class ResizeController:
 
     def _alter(self, uid: str, container: str, asked: Any, change: Callable[[PreparedClaim], PreparedClaim]) -> None:
         try:
-            claim = self._driver.alter(uid, change)
+            claim = self._driver.update(uid, change)
         except PrepareError as error:
             self._unwritten[uid] = container, asked
             log.warning("quota not changed; tried again", reason=str(error.reason), claim_uid=uid, error=error.message)
@@ -85,23 +85,25 @@ class ResizeController:
         if claim is not None:
             for answer in claim.answers:
                 if answer.answers(container, asked):
-                    self._say(claim, answer)
+                    self._publish(claim, answer)
 
     def _now(self, pod: Object, container: str, claim: PreparedClaim) -> CurrentUsage:
         container_id = container_ids(pod).get(container)
         gpus = gpus_of(claim, limit_of(claim, container))
-        held = self._held(gpus, container_id) if container_id else 0
-        return CurrentUsage(held_mib=held, at_once=all(map(self._at_once, gpus)), mps=self._means.mps is not None)
+        used = self._used_mib(gpus, container_id) if container_id else 0
+        return CurrentUsage(
+            used_mib=used, applies_immediately=all(map(self._at_once, gpus)), mps=self._means.mps is not None
+        )
 
     def _at_once(self, gpu: str) -> bool:
         """Whether another limit binds processes that run on a GPU; by the mode while its back end is not chosen yet."""
         backend = self._means.limiter.backends().get(gpu)
-        return self._means.modes.of(gpu) is Mode.TIME_SLICING if backend is None else backend.at_once
+        return self._means.modes.of(gpu) is Mode.TIME_SLICING if backend is None else backend.applies_immediately
 
-    def _held(self, gpus: Sequence[str], container_id: str) -> int | None:
+    def _used_mib(self, gpus: Sequence[str], container_id: str) -> int | None:
         """MiB that a container holds of that of these GPUs of which it holds most; ``None`` where one is not seen."""
         try:
-            views = {view.gpu.uuid: view for view in self._means.watch.look()}
+            views = {view.gpu.uuid: view for view in self._means.watch.sample()}
         except NvmlError:
             return None
         readings = [views[gpu].reading if gpu in views else None for gpu in gpus]
@@ -110,19 +112,19 @@ class ResizeController:
             return None
         return max(sum(each.used_mib for each in reading.get(container_id, ())) for reading in seen)
 
-    def _say(self, claim: PreparedClaim, answer: ResizeResult) -> None:
+    def _publish(self, claim: PreparedClaim, answer: ResizeResult) -> None:
         quota = quota_of(claim, answer.container)
         reason = Reason.RESIZED if answer.done else Reason.RESIZE_REFUSED
         log.info(
             "resize request handled", reason=answer.reason, namespace=claim.namespace, pod=claim.pod,
             container=answer.container, asked=answer.asked, before_mib=answer.before_mib, quota_mib=quota.memory_mib,
         )  # fmt: skip
-        self._means.sink.notify(
+        self._means.sink.record(
             UserMessage(quota=quota, reason=reason, note=answer.note, action="Resize", warning=False)
         )
 
 
-def _wished(claim: PreparedClaim, pods: Mapping[str, Object]) -> dict[str, Any]:
+def _requested(claim: PreparedClaim, pods: Mapping[str, Object]) -> dict[str, Any]:
     pod = pods.get(claim.pod_uid)
     if pod is None or "deletionTimestamp" in pod["metadata"]:
         return {}

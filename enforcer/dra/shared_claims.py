@@ -22,17 +22,17 @@ class SharedClaimDetector:
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
-        self._told: frozenset[tuple[str, str, bool]] = frozenset()
+        self._reported: frozenset[tuple[str, str, bool]] = frozenset()
 
-    def see(self, prepared: Sequence[PreparedClaim], pods: Sequence[Object]) -> tuple[str, ...]:
+    def check(self, prepared: Sequence[PreparedClaim], pods: Sequence[Object]) -> tuple[str, ...]:
         """Take in what is prepared and who is there; return what operators are to read."""
         there = {pod["metadata"]["uid"] for pod in pods if (pod.get("status") or {}).get("phase") not in ENDED}
         found = [(claim, other) for claim in prepared for other in joined(claim, pods)]
         keys = [(claim.uid, other.pod_uid, claim.pod_uid in there) for claim, other in found]
         for pair, key in zip(found, keys, strict=True):
-            for notice in _notices(pair, gone=not key[-1]) if key not in self._told else ():
-                self._sink.notify(notice)
-        self._told = frozenset(keys)
+            for notice in _notices(pair, gone=not key[-1]) if key not in self._reported else ():
+                self._sink.record(notice)
+        self._reported = frozenset(keys)
         return tuple(
             f"claim {claim.namespace}/{claim.name} was prepared for pod {claim.namespace}/{claim.pod}; "
             f"pod {other.namespace}/{other.pod} uses the same claim and gets no GPU memory; give each pod its own claim"

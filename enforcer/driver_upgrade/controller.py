@@ -86,7 +86,7 @@ class DriverUpgradeController:
         if not known:
             self._report(phase)
         # Not in the first turn: a pod that comes for an evicted one must not find this node's GPUs on offer.
-        parts.evictor.turn(parts.checkpoint.latest if draining and known else ())
+        parts.evictor.evict_pods(parts.checkpoint.latest if draining and known else ())
         self._waits = self._missing() if draining else "in service"
         if self._waits is None:
             parts.nvml.pause()
@@ -100,7 +100,7 @@ class DriverUpgradeController:
         self._reported = phase
         warning = phase is not Phase.IN_SERVICE
         reason = Reason.DRIVER_UPGRADE if warning else Reason.RECOVERED
-        self._parts.events.report(NodeEvent(reason, NOTES[phase], warning=warning))
+        self._parts.events.record(NodeEvent(reason, NOTES[phase], warning=warning))
 
     def problems(self) -> Iterator[str]:
         """Say what keeps the GPUs from being released, or that they are."""
@@ -112,7 +112,7 @@ class DriverUpgradeController:
         """Return what has to go before NVML is closed; ``None`` if nothing has to."""
         if self._parts.checkpoint.latest or self._parts.claims.gpus() != frozenset():
             return "pods that share GPUs of this node still run"
-        if self._parts.mps is not None and not self._parts.mps.ended:
+        if self._parts.mps is not None and not self._parts.mps.all_stopped:
             return "MPS daemons of this node still run"
         return None
 

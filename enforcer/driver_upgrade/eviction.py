@@ -50,7 +50,7 @@ class PodEvictor:
         self._refused: dict[str, _Refusal] = {}
         self._tenants: Mapping[str, Quota] = {}
 
-    def turn(self, quotas: Iterable[Quota]) -> None:
+    def evict_pods(self, quotas: Iterable[Quota]) -> None:
         """Evict the pods of these quotas; at most ``MOST`` of them in one turn."""
         self._tenants = {quota.pod_uid: quota for quota in quotas}
         self._evicted &= self._tenants.keys()
@@ -80,7 +80,7 @@ class PodEvictor:
                 self._refuse(quota, error)
                 return error.status != 0
         else:
-            self._tell(quota, Reason.DRIVER_UPGRADE, NOTE)
+            self._record(quota, Reason.DRIVER_UPGRADE, NOTE)
         self._refused.pop(quota.pod_uid, None)
         self._evicted |= {quota.pod_uid}
         return True
@@ -95,10 +95,10 @@ class PodEvictor:
         )  # fmt: skip
         if before is None and error.status != 0:
             note = f"the GPU Operator upgrades the GPU driver, and this pod is not evicted yet: {error.message}"
-            self._tell(quota, Reason.EVICTION_REFUSED, note)
+            self._record(quota, Reason.EVICTION_REFUSED, note)
 
-    def _tell(self, quota: Quota, reason: Reason, note: str) -> None:
-        self._sink.notify(UserMessage(quota=quota, reason=reason, note=note, action="Evict"))
+    def _record(self, quota: Quota, reason: Reason, note: str) -> None:
+        self._sink.record(UserMessage(quota=quota, reason=reason, note=note, action="Evict"))
 
 
 def _eviction(quota: Quota) -> dict[str, object]:

@@ -64,7 +64,7 @@ class CircuitBreaker:
         if self._closing:
             return state
         written = self._written  # before the disk is asked: what is written meanwhile is not missing
-        stands = self._disk.soon("breaker?", self._looked, None)
+        stands = self._disk.run_within("breaker?", self._looked, None)
         if (stands or (stands is None and written)) and not state.open:
             return _opened(state)
         if state.open and written and stands is False:
@@ -78,9 +78,9 @@ class CircuitBreaker:
         self.problem = OPEN if state.open else None
         self._closing = self._written and not state.open
         if self._closing:
-            self._disk.soon("breaker", self._remove, None)
+            self._disk.run_within("breaker", self._remove, None)
         elif state.open and not self._written:
-            self._disk.soon("breaker", partial(self._write, state), None)
+            self._disk.run_within("breaker", partial(self._write, state), None)
 
     def _remove(self) -> None:
         try:

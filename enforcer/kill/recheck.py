@@ -17,7 +17,7 @@ from gpushare.reasons import Reason
 class UsageSource(Protocol):
     """Samples one container's usage of its GPU."""
 
-    def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
+    def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         """Return the container's GPU processes now; ``None`` while NVML is unavailable."""
 
 
@@ -37,7 +37,7 @@ class Rechecker:
 
     def processes(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         """Return the container's GPU processes now; ``None`` while NVML is unavailable."""
-        return self.usage.holders(quota)
+        return self.usage.usages_of(quota)
 
     def current_quota(self, quota: Quota) -> Quota:
         """Return the quota now. A changed policy selects other processes, and is for the next kill decision."""

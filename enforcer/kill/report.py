@@ -63,10 +63,10 @@ class KillReporter:
     ) -> int | None:
         """Write INTENT and return its number once it is durable; ``None``: it is not, and no process may be killed."""
         try:
-            return self._audit_log.intent(kill_records.intent_record(self._node, decision, targets, init)).seq
+            return self._audit_log.write_intent(kill_records.intent_record(self._node, decision, targets, init)).seq
         except RecordError as error:
             log.critical("no process killed", reason=str(Reason.AUDIT_UNWRITABLE), error=error.message)
-            self._sink.notify(messages.unrecorded(decision))
+            self._sink.record(messages.audit_unavailable(decision))
             return None
 
     def outcome(self, kill: PendingKill) -> None:
@@ -75,7 +75,7 @@ class KillReporter:
         UNKILLABLE while a killed process is alive: OUTCOME follows when it has ended, or from the next enforcer.
         """
         if self._is_unkillable(kill):
-            self._audit_log.post(Kind.UNKILLABLE, self._fields(kill), _not_recorded)
+            self._audit_log.append_async(Kind.UNKILLABLE, self._fields(kill), _not_recorded)
             self._pending.append(kill)
         else:
             self._complete(kill)
@@ -87,13 +87,13 @@ class KillReporter:
             if not self._is_unkillable(kill):
                 self._pending.remove(kill)
                 ended = replace(kill, result=ended_after_all(kill.result))
-                self._audit_log.owe(Kind.OUTCOME, self._fields(ended))
+                self._audit_log.complete_later(Kind.OUTCOME, self._fields(ended))
                 self._notify(ended)
 
     def _complete(self, kill: PendingKill) -> None:
         kind = Kind.OUTCOME if kill.result.outcomes or kill.result.reason is Reason.INTERNAL else Kind.ABORTED
         try:
-            self._audit_log.answer(kind, self._fields(kill))
+            self._audit_log.complete(kind, self._fields(kill))
         except RecordError as error:
             # The kill is done and its INTENT is durable; should this enforcer stop before it is written, the next one
             # completes it.
@@ -121,7 +121,7 @@ class KillReporter:
 
     def _notify(self, kill: PendingKill) -> None:
         head, result = self._audit_log.head, kill.result
-        self._sink.notify(messages.ended(kill.decision, result.reason, result.outcomes, head))
+        self._sink.record(messages.killed(kill.decision, result.reason, result.outcomes, head))
 
 
 def summarize(reason: Reason, outcomes: Sequence[ProcessOutcome]) -> KillResult:

@@ -90,11 +90,11 @@ class LimitApplier:
         """Say, by UUID, which back end limits a GPU; one that could not be asked yet is left out."""
         return {gpu: choice.backend for gpu, choice in dict(self._choices).items()}
 
-    def follow(self, watch: UsageSampler, checkpoint: Checkpoint) -> None:
+    def run_once(self, watch: UsageSampler, checkpoint: Checkpoint) -> None:
         """Do a turn for the GPUs that were sampled last and the quotas as they are."""
-        self.turn([view.gpu for view in watch.latest], checkpoint.latest)
+        self.apply([view.gpu for view in watch.latest], checkpoint.latest)
 
-    def turn(self, gpus: Sequence[Gpu], quotas: Sequence[Quota]) -> None:
+    def apply(self, gpus: Sequence[Gpu], quotas: Sequence[Quota]) -> None:
         """Choose for GPUs that are new, and set the limits that are not set."""
         with self._lock:
             self._choose(gpus)

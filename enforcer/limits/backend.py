@@ -28,7 +28,7 @@ class Backend(StrEnum):
         return self is Backend.MPS_V2
 
     @property
-    def at_once(self) -> bool:
+    def applies_immediately(self) -> bool:
         """Whether another limit binds running processes too, and not only those that start later."""
         return self in {Backend.DRIVER_CGROUP, Backend.WATCH_ONLY}
 

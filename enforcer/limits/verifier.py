@@ -14,7 +14,7 @@ from enforcer.limits.backend import Backend
 from enforcer.limits.environ_limits import EnvironLimit
 from enforcer.limits.process_environ import EnvironReader
 from enforcer.limits.verification import BAD, Evidence, Process, VerificationHistory, debounce, verify_limit
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.manager import MpsManager
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
@@ -53,7 +53,7 @@ class EvidenceSource(Protocol):
 class ConditionWriter(Protocol):
     """Writes what is known of limits into the status of claims; ``enforcer.dra.plugin.DraPlugin`` does."""
 
-    def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
+    def write_conditions(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
         """Take all that is known of a claim's limits; return false where it has to be written again."""
 
 
@@ -91,18 +91,18 @@ class LimitVerifier:
         """What is known of each limit, by container id and GPU."""
 
     @property
-    def suspects(self) -> bool:
+    def suspected(self) -> bool:
         """Whether something was seen once and has to be looked at again soon."""
         return any(each.suspected is not None for each in self._known.values())
 
     def run_once(self) -> None:
         """Look if it is time: every so many seconds, and sooner where something was seen once."""
         now = self._clock()
-        if now - self._looked >= self._every / (SUSPECT_EVERY if self.suspects else 1):
+        if now - self._looked >= self._every / (SUSPECT_EVERY if self.suspected else 1):
             self._looked = now
-            self.turn()
+            self.verify_all()
 
-    def turn(self) -> None:
+    def verify_all(self) -> None:
         """Look once at every container that runs and was given something, and tell what changed."""
         given = [each for each in self._checkpoint.read() if each.memory_mib]
         quotas = {(each.container_id, each.gpu): each for each in given if each.container_id is not None}
@@ -122,7 +122,7 @@ class LimitVerifier:
             )
             self._take(key, quota, known)
         self.proven = {key: known.reported for key, known in self._known.items() if known.reported is not None}
-        self._tell(quotas)
+        self._notify(quotas)
 
     def _evidence(
         self, quota: Quota, backend: Backend, holders: Sequence[ProcessUsage] | None, clients: Collection[int] | None
@@ -162,7 +162,7 @@ class LimitVerifier:
         )  # fmt: skip
         bad = known.reported.state in BAD and known.reported.backend != Backend.WATCH_ONLY
         if bad and self._is_new(key, known.reported.state):
-            self._sink.notify(warning(quota, known.reported))
+            self._sink.record(warning(quota, known.reported))
 
     def _is_new(self, key: Key, state: Reason) -> bool:
         """Return whether its owner was not notified lately: the claim has each state, Events come once in a while."""
@@ -172,7 +172,7 @@ class LimitVerifier:
         self._warned.setdefault((key, state), now)
         return news
 
-    def _tell(self, quotas: Mapping[Key, Quota]) -> None:
+    def _notify(self, quotas: Mapping[Key, Quota]) -> None:
         self._unreported &= {quota.claim_uid for quota in quotas.values()}
         for claim in sorted(self._unreported):
             mine = [
@@ -180,7 +180,7 @@ class LimitVerifier:
                 for key, quota in quotas.items()
                 if quota.claim_uid == claim and key in self.proven
             ]
-            if self._conditions is None or self._conditions.prove(claim, mine):
+            if self._conditions is None or self._conditions.write_conditions(claim, mine):
                 self._unreported.discard(claim)
 
 
@@ -215,19 +215,19 @@ class NodeEvidence:
         self._environments = EnvironReader()
 
     def backends(self) -> Mapping[str, Backend]:
-        """See ``enforcer.limits.verifier.Eyes``."""
+        """See ``EvidenceSource``."""
         return self._limiter.backends()
 
     def read(self, quota: Quota) -> AppliedLimit:
-        """See ``enforcer.limits.verifier.Eyes``."""
+        """See ``EvidenceSource``."""
         return self._limiter.read(quota)
 
     def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
-        """See ``enforcer.limits.verifier.Eyes``."""
+        """See ``EvidenceSource``."""
         return self._environments.limit_of(pid, start)
 
     def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
-        """See ``enforcer.limits.verifier.Eyes``. One question for each server, however many containers it has."""
+        """See ``EvidenceSource``. One question for each server, however many containers it has."""
         found: dict[str, Collection[int]] = {}
         daemons = {} if self._mps is None else self._mps.daemons
         for gpu, daemon in daemons.items():

@@ -53,7 +53,7 @@ class ControlSocket:
         self._gpu, self._daemon, self._incidents = gpu, daemon, incidents
         self._attributor = attributor or CgroupAttributor()
 
-    def standing(self, ours: int) -> dict[int, socket.socket]:
+    def idle_connections(self, ours: int) -> dict[int, socket.socket]:
         """Connections the daemon waits for now, by inode, but for that of process ``ours``. The caller closes them."""
         pid = self._daemon()
         handle = None if pid is None else PidHandle.open(pid)
@@ -69,7 +69,7 @@ class ControlSocket:
                 connection.close()
         return found
 
-    def shut(self, connection: socket.socket) -> None:
+    def close_connection(self, connection: socket.socket) -> None:
         """End a connection for both sides, and say whose it was: to operators, in the log, and to nobody else.
 
         Its maker's pid may be another's by now, so nobody is ended on its account.
@@ -81,7 +81,7 @@ class ControlSocket:
             connection.shutdown(socket.SHUT_RDWR)
         note = f"the enforcer closed a silent connection to the MPS control socket of {self._gpu}"
         whose = {} if owner is None else {"pod_uid": owner.pod_uid, "container_id": owner.container_id}
-        self._incidents.tell(Incident(self._gpu, Reason.MPS_CONTROL_BLOCKED, note), pid=pid, uid=uid, **whose)
+        self._incidents.record(Incident(self._gpu, Reason.MPS_CONTROL_BLOCKED, note), pid=pid, uid=uid, **whose)
 
 
 def _read_from(pid: int) -> Iterator[int]:

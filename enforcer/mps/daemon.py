@@ -22,8 +22,8 @@ import structlog
 
 from enforcer.attribution.procfs import PidHandle, read_stat
 from enforcer.mps import protocol
-from enforcer.mps.client import Client
-from enforcer.mps.control import Deadline, MpsControl
+from enforcer.mps.control_program import ControlProgram, Deadline
+from enforcer.mps.daemon_commands import DaemonCommands
 from enforcer.mps.health_check import HealthCheck
 from enforcer.mps.incidents import Incident, IncidentLog
 from enforcer.mps.launcher import ChildLauncher, LaunchedProcess, Launcher, variables
@@ -107,8 +107,8 @@ class MpsDaemon:
         self._notes = DaemonStateFile(directory, gpu)
         self._incidents = IncidentLog() if incidents is None else incidents
         self._watched = DaemonWatchdog(gpu, self.pipe, self._process, self._incidents)
-        self.control = MpsControl(binary, directory / "lock", self._environment, self._watched.watch)
-        self.client: Final = Client(self.control)
+        self.control = ControlProgram(binary, directory / "lock", self._environment, self._watched.new_probe)
+        self.client: Final = DaemonCommands(self.control)
         self._checkup = HealthCheck(gpu, self.client, self.limit_mib, self._incidents)
         self._child: LaunchedProcess | None = None
 
@@ -175,9 +175,9 @@ class MpsDaemon:
         """
         with self._explained():
             exclusive = None if self._modes is None else self._assert_exclusive()
-            self._watched.drain(blocked=False)
+            self._watched.drain_log_pipe(blocked=False)
             try:
-                servers = self._checkup.look(Deadline())
+                servers = self._checkup.run(Deadline())
             except MpsError as error:
                 if error.reason is Reason.MPS_CONTROL_BLOCKED and self.control.hung_for() >= HUNG_SECONDS:
                     self._give_up()
@@ -187,7 +187,7 @@ class MpsDaemon:
     def _give_up(self) -> None:
         """End a daemon that hangs and that nobody holds up; raises ``MpsError``, so that it is started again."""
         note = f"the MPS daemon of {self.gpu} hung for {self.control.hung_for():.0f} s, so the enforcer ended it"
-        self._incidents.tell(Incident(self.gpu, Reason.MPS_HUNG, note))
+        self._incidents.record(Incident(self.gpu, Reason.MPS_HUNG, note))
         self._end_process()
         raise MpsError(note)
 
@@ -214,25 +214,25 @@ class MpsDaemon:
         handle = PidHandle.open(pid)
         if handle is None:
             return None
-        told: list[int] = []
+        notified: list[int] = []
         with handle:
             if ended():
                 return None  # who has its pid now is somebody else
             for left in reversed(range(1 if deadline else BLOCKED_TRIES)):
                 try:
-                    return self._terminate(handle, deadline or Deadline(BLOCKED_SECONDS), told)
+                    return self._terminate(handle, deadline or Deadline(BLOCKED_SECONDS), notified)
                 except MpsError as error:
                     if error.reason is Reason.MPS_CONTROL_BLOCKED and not left:
                         raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _terminate(self, handle: PidHandle, deadline: Deadline, told: list[int]) -> bool | None:
+    def _terminate(self, handle: PidHandle, deadline: Deadline, notified: list[int]) -> bool | None:
         """Try once; ``told``: servers that were told before and did not answer in time, added to."""
         try:
             server = self._server_of(handle.pid, deadline)
             if server is None:
-                return True if told and not handle.ended() else None
-            told.append(server)
+                return True if notified and not handle.ended() else None
+            notified.append(server)
             refusal = self.client.terminate(server, handle.pid, deadline, handle.ended)
         except MpsError as error:
             if error.reason is Reason.MPS_CONTROL_BLOCKED:
@@ -312,10 +312,10 @@ class MpsDaemon:
                 self.client.start_server(self._server_uid, deadline)
             if any(self.client.status(pid, deadline) is not ServerStatus.FAULT for pid in self.servers(deadline)):
                 return
-            said = log_tail(self.log)
+            cause = log_tail(self.log)
         except MpsError as error:
-            said = error.message
-        log.warning("the MPS server did not start early", reason=Reason.MPS_UNREACHABLE, gpu=self.gpu, said=said)
+            cause = error.message
+        log.warning("the MPS server did not start early", reason=Reason.MPS_UNREACHABLE, gpu=self.gpu, cause=cause)
 
     def _assert_exclusive(self) -> bool:
         """Only MPS's server may open contexts: a tenant that misses the pipe gets nothing instead of everything."""
@@ -342,11 +342,11 @@ class MpsDaemon:
             with handle:
                 stat = read_stat(Path(f"/proc/{note.pid}/stat"))
                 if stat is not None and stat.start == note.start and not self._signal(handle):
-                    said = (
+                    cause = (
                         f"(process {note.pid}) still runs after SIGKILL, so no second daemon starts; drain and "
                         "reboot the node"
                     )
-                    raise MpsError(f"the MPS control daemon of {self.gpu} {said}")
+                    raise MpsError(f"the MPS control daemon of {self.gpu} {cause}")
         if self._child is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(STOP_SECONDS)

@@ -116,13 +116,13 @@ class ShareableGpus:
             return frozenset(gpu.uuid for gpu in gpus)
         with suppress(ClusterError, ConfigError):  # the offer, which reads the same, says what is wrong
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
-            self._modes.read(node)
+            self._modes.update_from_node(node)
             self._known = frozenset(gpu.uuid for gpu in shareable_gpus(gpus, node))
         return self._known
 
     def contended(self, gpus: Sequence[Gpu]) -> frozenset[str]:
         """Name, by UUID, those that somebody else offers."""
-        return frozenset(() if self._contention is None else self._contention.look(gpus))
+        return frozenset(() if self._contention is None else self._contention.check(gpus))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +191,11 @@ class DaemonPlanner:
         self.problem: str | None = None
         """Why no daemon can be made; ``None`` where they can."""
 
-    def turn(self) -> DaemonPlan:
+    def plan(self) -> DaemonPlan:
         """Draw it up. May take seconds."""
         with self._lock:
             with suppress(NvmlError):  # whoever looks says so; what was seen before still stands
-                self._gpus = {view.gpu.uuid: view.gpu for view in self._sources.watch.look()}
+                self._gpus = {view.gpu.uuid: view.gpu for view in self._sources.watch.sample()}
             named, wanted, contended = self._wanted()
             if not wanted and not self._unmet and not self._manager.daemons:
                 self.problem = None
@@ -216,7 +216,7 @@ class DaemonPlanner:
     @contextmanager
     def leaving(self, gpu: str) -> Iterator[bool]:
         """Say whether a GPU's daemon is to go, and keep claims from being prepared in another mode meanwhile."""
-        with self._sources.modes.kept([gpu]) as modes:
+        with self._sources.modes.hold([gpu]) as modes:
             yield modes[gpu] not in {None, Mode.MPS} or (modes[gpu] is not None and self._forsaken(gpu))
 
     def changed(self, gpu: str) -> bool:
@@ -253,7 +253,7 @@ class DaemonPlanner:
     def _take(self, wanted: Iterable[str], tools: DaemonConfig) -> None:
         """Take in those of an enforcer before us, and those that are wanted."""
         for gpu in {*self._unmet, *wanted} - self._manager.daemons.keys():
-            self._manager.take(self._made(gpu, tools))
+            self._manager.add(self._made(gpu, tools))
         for gpu in self._blank & self._gpus.keys():
             self._manager.replace(self._made(gpu, tools))
         self._blank = (self._blank | self._unmet) - self._gpus.keys()

@@ -43,9 +43,9 @@ class IncidentReporter:
 
     def run_once(self) -> None:
         """Record what was not recorded yet."""
-        for incident in self._incidents.unsaid():
+        for incident in self._incidents.pending():
             warning = incident.reason is not Reason.RECOVERED
-            self._events.report(NodeEvent(incident.reason, incident.note, warning=warning))
+            self._events.record(NodeEvent(incident.reason, incident.note, warning=warning))
         before, self._problem = self._problem, self._modes.problem
         if self._problem not in {None, before}:
-            self._events.report(NodeEvent(Reason.MODE_UNKNOWN, str(self._problem)))
+            self._events.record(NodeEvent(Reason.MODE_UNKNOWN, str(self._problem)))

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from enforcer.mps.client import Client
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
+from enforcer.mps.daemon_commands import DaemonCommands
 from enforcer.mps.incidents import Incident, IncidentLog
 from enforcer.mps.protocol import WHOLE, ServerStatus
 from gpushare.errors import MpsError
@@ -31,12 +31,12 @@ class HealthCheck:
         incidents: told of what was wrong.
     """
 
-    def __init__(self, gpu: str, client: Client, limit_mib: int, incidents: IncidentLog) -> None:
+    def __init__(self, gpu: str, client: DaemonCommands, limit_mib: int, incidents: IncidentLog) -> None:
         self._gpu, self._client, self._limit_mib, self._incidents = gpu, client, limit_mib, incidents
         self._initializing: dict[int, float] = {}
         self._faulty: frozenset[int] = frozenset()
 
-    def look(self, deadline: Deadline) -> Mapping[int, ServerStatus | None]:
+    def run(self, deadline: Deadline) -> Mapping[int, ServerStatus | None]:
         """Put defaults right, and say how each server is.
 
         Raises:
@@ -69,7 +69,7 @@ class HealthCheck:
                 f"a process changed {' and '.join(changed)} of the MPS daemon of {self._gpu}; the enforcer "
                 "restored the value"
             )
-            self._incidents.tell(Incident(self._gpu, Reason.MPS_TAMPERED, note))
+            self._incidents.record(Incident(self._gpu, Reason.MPS_TAMPERED, note))
 
     def _await(self, found: Mapping[int, ServerStatus | None]) -> None:
         """Be patient with servers that come up."""
@@ -85,7 +85,7 @@ class HealthCheck:
         before, self._faulty = self._faulty, frozenset(s for s, status in found.items() if status is ServerStatus.FAULT)
         if not self._faulty:
             if before:
-                self._incidents.tell(
+                self._incidents.record(
                     Incident(self._gpu, Reason.RECOVERED, f"the MPS server of {self._gpu} accepts clients again")
                 )
             return
@@ -95,5 +95,5 @@ class HealthCheck:
                 self._client.terminate(server, pid, deadline)
         note = f"a GPU fault stopped the MPS server of {self._gpu}: it accepts no client until its old clients exit"
         pids = [pid for _, pid in lingering]
-        self._incidents.tell(Incident(self._gpu, Reason.MPS_FAULT, note), lingering=pids)
+        self._incidents.record(Incident(self._gpu, Reason.MPS_FAULT, note), lingering=pids)
         raise MpsError(f"{note} ({len(pids)} left)", Reason.MPS_FAULT)

@@ -35,7 +35,7 @@ from enforcer.mps.launcher import (
 from enforcer.mps.shared_memory import mount_shared_memory, unmount_shared_memory
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import HERE, DriverRoot
-from enforcer.nvml.worker_process import command
+from enforcer.nvml.worker_handle import command
 from enforcer.runtime.logs import configure_logging
 from gpushare.errors import GpuShareError, QuantityError
 from gpushare.patterns import Pattern

@@ -37,7 +37,7 @@ class IncidentLog:
         self._last: dict[tuple[str, Reason, object], float] = {}
         self._unsaid: deque[Incident] = deque(maxlen=KEPT)
 
-    def tell(self, incident: Incident, **more: object) -> None:
+    def record(self, incident: Incident, **more: object) -> None:
         """Take one in; ``more`` goes to the log alone. ``pod_uid`` in it: what another pod does is another thing."""
         key, now = (incident.gpu, incident.reason, more.get("pod_uid")), time.monotonic()
         with self._lock:
@@ -54,7 +54,7 @@ class IncidentLog:
         with self._lock:
             return dict(self._counts)
 
-    def unsaid(self) -> Iterator[Incident]:
+    def pending(self) -> Iterator[Incident]:
         """Those that nobody has been told yet, each once."""
         while self._unsaid:
             yield self._unsaid.popleft()

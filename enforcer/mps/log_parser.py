@@ -55,8 +55,8 @@ _WEIGHTS: Final[Mapping[LogPattern, Severity]] = {
     ),
 }
 _KNOWN: Final = tuple(
-    (said, Pattern(pattern, MAX_LINE))
-    for said, pattern in (
+    (kind, Pattern(pattern, MAX_LINE))
+    for kind, pattern in (
         (LogPattern.FATAL, r"Volta MPS: Server is handling a fatal GPU error\."),
         # Whose they are stands behind it or on lines of their own.
         (LogPattern.STICKY, r"(The following clients have a sticky error set:.*|\d+([ ,]+\d+)*)"),
@@ -81,20 +81,20 @@ _ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), ord("\\"), 
 class Line:
     """One line. ``at`` and ``by`` are its own word for when, and for which process; empty where it has none."""
 
-    said: LogPattern
+    pattern: LogPattern
     text: str
     at: str = ""
     by: str = ""
 
     @property
-    def weight(self) -> Severity:
+    def severity(self) -> Severity:
         """How much it matters."""
-        return weight(self.said)
+        return severity_of(self.pattern)
 
 
-def weight(said: LogPattern) -> Severity:
+def severity_of(kind: LogPattern) -> Severity:
     """How much lines of this kind matter."""
-    return _WEIGHTS.get(said, Severity.ROUTINE)
+    return _WEIGHTS.get(kind, Severity.ROUTINE)
 
 
 def split(half: bytes, data: bytes) -> tuple[list[bytes], bytes]:
@@ -118,7 +118,7 @@ def read(raw: bytes) -> Line | None:
     if head is None:
         return Line(LogPattern.UNKNOWN, safe(raw))
     text = safe(head[3])
-    return Line(_said(text), text, head[1].decode("ascii"), head[2].decode("ascii"))
+    return Line(_pattern(text), text, head[1].decode("ascii"), head[2].decode("ascii"))
 
 
 def safe(raw: bytes) -> str:
@@ -129,9 +129,9 @@ def safe(raw: bytes) -> str:
 
 def most_severe(lines: Sequence[Line], most: int) -> tuple[list[Line], Mapping[LogPattern, int]]:
     """Pick what is passed on: the gravest, in their order, and how many of which kind are not."""
-    graver = sorted(range(len(lines)), key=lambda number: (-lines[number].weight, number))
+    graver = sorted(range(len(lines)), key=lambda number: (-lines[number].severity, number))
     taken, left = sorted(graver[:most]), graver[most:]
-    return [lines[number] for number in taken], Counter(lines[number].said for number in left)
+    return [lines[number] for number in taken], Counter(lines[number].pattern for number in left)
 
 
 def parsed(raw: Iterable[bytes]) -> list[Line]:
@@ -139,5 +139,5 @@ def parsed(raw: Iterable[bytes]) -> list[Line]:
     return [line for each in raw if (line := read(each)) is not None]
 
 
-def _said(text: str) -> LogPattern:
-    return next((said for said, pattern in _KNOWN if pattern.fullmatch(text)), LogPattern.UNKNOWN)
+def _pattern(text: str) -> LogPattern:
+    return next((kind for kind, pattern in _KNOWN if pattern.fullmatch(text)), LogPattern.UNKNOWN)

@@ -57,7 +57,7 @@ class LogTail:
         for folder in self._root.glob("*/log"):
             self._places |= {file: place for file in files(folder) if (place := _end(file)) is not None}
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Pass on what is new in each file, and cut those that are too long."""
         for gpu in self._manager.daemons:
             for file in files(self._root / folder_of(gpu) / "log"):
@@ -149,12 +149,12 @@ def _data_from(descriptor: int, position: int) -> int:
 
 
 def _report(gpu: str, file: str, lines: list[Line], skipped: int) -> None:
-    told, left = log_parser.most_severe(lines, LINES)
+    shown, left = log_parser.most_severe(lines, LINES)
     named = log.bind(reason=str(Reason.MPS_LOG), gpu=gpu, file=file)
     say = {Severity.TROUBLE: named.warning, Severity.CHANGE: named.info, Severity.ROUTINE: named.debug}
-    for line in told:
-        say[line.weight]("MPS log", said=str(line.said), line=line.text, at=line.at, by=line.by)
+    for line in shown:
+        say[line.severity]("MPS log", kind=str(line.pattern), line=line.text, at=line.at, by=line.by)
     if left or skipped:
-        heaviest = max([*map(log_parser.weight, left), Severity.CHANGE if skipped else Severity.ROUTINE])
-        counts = {str(said): count for said, count in left.items()}
+        heaviest = max([*map(log_parser.severity_of, left), Severity.CHANGE if skipped else Severity.ROUTINE])
+        counts = {str(kind): count for kind, count in left.items()}
         say[min(heaviest, Severity.CHANGE)]("MPS log: lines left out", left_out=counts, skipped_bytes=skipped)

@@ -31,7 +31,7 @@ class MpsManager:
         self._lock = threading.Lock()
         self._daemons = dict(daemons or {})
         self._absent: set[str] = set(self._daemons.keys() - self.noted())
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         self._listeners: list[Callable[[str], object]] = []
 
     @property
@@ -40,7 +40,7 @@ class MpsManager:
         with self._lock:
             return dict(self._daemons)
 
-    def take(self, daemon: MpsDaemon) -> None:
+    def add(self, daemon: MpsDaemon) -> None:
         """Take a GPU's daemon in; one that is there already stays. It is not started by that."""
         with self._lock:
             if daemon.gpu not in self._daemons:
@@ -53,24 +53,24 @@ class MpsManager:
         with self._lock:
             self._daemons[daemon.gpu] = daemon
 
-    def follow(self, listener: Callable[[str], object]) -> None:
+    def subscribe(self, listener: Callable[[str], object]) -> None:
         """Tell of every GPU that has a daemon now or ever will, once each."""
         with self._lock:
             self._listeners.append(listener)
-            for gpu in self._told | self._daemons.keys():
+            for gpu in self._notified | self._daemons.keys():
                 self._tell(gpu, [listener], again=True)
 
-    def let_go(self, gpu: str) -> None:
+    def remove(self, gpu: str) -> None:
         """Forget a GPU's daemon, which was stopped before."""
         with self._lock:
             self._daemons.pop(gpu, None)
             self._absent.discard(gpu)
 
     def _tell(self, gpu: str, listeners: Iterable[Callable[[str], object]], *, again: bool = False) -> None:
-        if again or gpu not in self._told:
+        if again or gpu not in self._notified:
             for listener in listeners:
                 listener(gpu)
-        self._told.add(gpu)
+        self._notified.add(gpu)
 
     def answers(self, gpu: str) -> bool:
         """Say whether a GPU's daemon serves. Raises ``MpsError`` where it is there but blocked."""

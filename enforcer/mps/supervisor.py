@@ -47,7 +47,7 @@ class MpsSupervisor:
         self._serving = dict.fromkeys(roster.before, True)
         """As last asked; those that ran before us are taken to serve until they are asked."""
 
-    def serves(self, gpu: str) -> bool:
+    def is_ready(self, gpu: str) -> bool:
         """Tell whether the daemon of a GPU took clients when it was last asked."""
         return self._serving.get(gpu, False)
 
@@ -57,7 +57,7 @@ class MpsSupervisor:
         return self._lasting
 
     @property
-    def ended(self) -> bool:
+    def all_stopped(self) -> bool:
         """Whether no daemon is left, nor a compute mode that one has yet to give back."""
         return not self._manager.marked() and not self._roster.before
 
@@ -67,16 +67,16 @@ class MpsSupervisor:
             yield f"the enforcer cannot supervise the MPS daemons: {self._roster.problem}"
         yield from (f"MPS on {gpu}: {error.message}" for gpu, error in dict(self._failures).items())
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Ask all; start those that do not answer; end those whose time is over."""
-        duty, again = self._roster.turn(), frozenset(self._failures)
+        duty, again = self._roster.plan(), frozenset(self._failures)
         self._served = duty.served
         for gpu in again - duty.served:
             self._failures.pop(gpu, None)
-        side_by_side(lambda gpu: self._turn(gpu, leaving=gpu in duty.leaving), duty.served | duty.leaving)
+        side_by_side(lambda gpu: self._supervise_gpu(gpu, leaving=gpu in duty.leaving), duty.served | duty.leaving)
         self._lasting = {gpu: error for gpu, error in dict(self._failures).items() if gpu in again}
 
-    def hindrance(self, gpu: str) -> str | None:
+    def not_ready_reason(self, gpu: str) -> str | None:
         """Say what keeps a GPU's daemon from serving now; ``None`` where it serves. A missing one is started."""
         came = time.monotonic()
         with self._locks[gpu]:
@@ -84,33 +84,33 @@ class MpsSupervisor:
             asked, found = self._answered.get(gpu, (-math.inf, None))
             now = time.monotonic()
             if asked < came and (found is not None or now - asked >= self._fresh):
-                found = self._hindrance(gpu)
+                found = self._not_ready_reason(gpu)
                 self._answered[gpu] = (now, found)
             return found
 
-    def _hindrance(self, gpu: str) -> str | None:
+    def _not_ready_reason(self, gpu: str) -> str | None:
         if self._roster.changed(gpu):
             return self._remains(gpu)
         try:
-            if self.serves(gpu) and self._manager.answers(gpu):
+            if self.is_ready(gpu) and self._manager.answers(gpu):
                 return None
         except GpuShareError as error:
             return error.message
         if gpu not in self._served:
-            self._served = self._roster.turn().served
-        if gpu not in self._served or not self._look_after(gpu):
+            self._served = self._roster.plan().served
+        if gpu not in self._served or not self._supervise(gpu):
             return self._roster.problem or f"{gpu} is not shared on this node"
         failure = self._failures.get(gpu)
         return None if failure is None else failure.message
 
-    def _turn(self, gpu: str, *, leaving: bool) -> None:
+    def _supervise_gpu(self, gpu: str, *, leaving: bool) -> None:
         with self._locks[gpu]:
             if not leaving:
-                self._look_after(gpu)
+                self._supervise(gpu)
             else:
                 self._leave(gpu)
 
-    def _look_after(self, gpu: str) -> bool:
+    def _supervise(self, gpu: str) -> bool:
         """Ask a daemon, and start it where it does not answer; whether there is one."""
         found = self._manager.health({gpu})
         if gpu not in found:
@@ -128,7 +128,7 @@ class MpsSupervisor:
     def _remains(self, gpu: str) -> str | None:
         """Say that a GPU's daemon has not gone yet: while it is there, nobody but its clients may use the GPU."""
         if gpu in self._roster.before and gpu not in self._manager.daemons:
-            self._roster.turn()
+            self._roster.plan()
         if gpu in self._manager.marked():
             self._leave(gpu)
         left = gpu in self._manager.marked() or (gpu in self._roster.before and gpu not in self._manager.daemons)
@@ -147,7 +147,7 @@ class MpsSupervisor:
                 self._failures[gpu] = error
                 return
             log.warning("compute mode not restored", reason=str(error.reason), gpu=gpu, error=error.message)
-        self._manager.let_go(gpu)
+        self._manager.remove(gpu)
         self._roster.forget(gpu)
         self._served -= {gpu}
         for known in (self._serving, self._failures, self._answered):
@@ -157,7 +157,7 @@ class MpsSupervisor:
 
 def takes_clients(modes: SharingModeController, keeper: MpsSupervisor | None, gpu: str) -> bool:
     """Say whether shares of a GPU can be used: of one shared through MPS once its daemon takes clients."""
-    return modes.of(gpu) in {Mode.TIME_SLICING, Mode.MIG} or keeper is None or keeper.serves(gpu)
+    return modes.of(gpu) in {Mode.TIME_SLICING, Mode.MIG} or keeper is None or keeper.is_ready(gpu)
 
 
 def _failure(answer: object) -> GpuShareError | None:

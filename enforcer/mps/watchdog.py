@@ -53,11 +53,11 @@ class DaemonWatchdog:
         self.process: Final = process
         self._gpu, self._log, self._incidents = gpu, pipe / "log", incidents
 
-    def watch(self) -> "StallProbe":
+    def new_probe(self) -> "StallProbe":
         """Begin to look out during one transaction."""
         return StallProbe(self)
 
-    def wake(self) -> bool:
+    def resume_stopped(self) -> bool:
         """Set daemon and servers going again where somebody stopped them; whether one was."""
         pid = self.process()
         asleep = [each for each in _family(pid) if _wake(each)] if pid is not None else []
@@ -65,7 +65,7 @@ class DaemonWatchdog:
             self._tell(Reason.MPS_HUNG, "was stopped by another process (SIGSTOP); the enforcer sent SIGCONT")
         return bool(asleep)
 
-    def drain(self, *, blocked: bool) -> bool:
+    def drain_log_pipe(self, *, blocked: bool) -> bool:
         """Make room in its log pipe, where it is full (``blocked``: and the daemon waits for that); whether it was."""
         pid = self.process()
         if blocked and not (pid is not None and any(_is(pid, each, self._log) for each in waiting(pid, WRITES))):
@@ -78,7 +78,7 @@ class DaemonWatchdog:
         return True
 
     def _tell(self, reason: Reason, what: str) -> None:
-        self._incidents.tell(Incident(self._gpu, reason, f"the MPS daemon of {self._gpu} {what}"))
+        self._incidents.record(Incident(self._gpu, reason, f"the MPS daemon of {self._gpu} {what}"))
 
 
 class StallProbe:
@@ -92,10 +92,10 @@ class StallProbe:
         self.hung = False
         """Whether, so far, it did not move and nothing was in its way."""
 
-    def look(self, ours: int) -> None:
+    def observe(self, ours: int) -> None:
         """Look what is in the way, and remove it. ``ours``: the process that waits for the answer."""
         now = time.monotonic()
-        hindered = self._watched.wake() or self._watched.drain(blocked=True)
+        hindered = self._watched.resume_stopped() or self._watched.drain_log_pipe(blocked=True)
         hindered |= self._clear_door(ours, now)
         pid = self._watched.process()
         trace = None if pid is None or hindered else _trace(pid)
@@ -107,13 +107,13 @@ class StallProbe:
     def _clear_door(self, ours: int, now: float) -> bool:
         """Shut out who has been silent for too long; whether anybody stands there."""
         with ExitStack() as stack:
-            standing = self._watched.door.standing(ours)
+            standing = self._watched.door.idle_connections(ours)
             for connection in standing.values():
                 stack.enter_context(closing(connection))
             self._since = {inode: self._since.get(inode, now) for inode in standing}
             for inode, connection in standing.items():
                 if now - self._since[inode] >= self._patience:
-                    self._watched.door.shut(connection)
+                    self._watched.door.close_connection(connection)
                     self._patience = SHORT
         return bool(standing)
 

@@ -24,7 +24,7 @@ import structlog
 
 from enforcer.nvml import wire
 from enforcer.nvml.types import ComputeMode, Gpu, GpuSample, Utilization, ran_kernels
-from enforcer.nvml.worker_process import WorkerExited, WorkerProcess
+from enforcer.nvml.worker_handle import WorkerExited, WorkerProcess
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 
@@ -71,7 +71,7 @@ class NvmlClient:
     answer.
 
     Args:
-        command: starts the process (``enforcer.nvml.worker_process.command``).
+        command: starts the process (``enforcer.nvml.worker_handle.command``).
         waits: see there.
         start: makes a process; others for tests.
     """
@@ -95,7 +95,7 @@ class NvmlClient:
         """When this thread's look is over, where one is under way."""
 
     @contextmanager
-    def look(self) -> Iterator[None]:
+    def batch(self) -> Iterator[None]:
         """Let all that this thread asks meanwhile share one ``deadline``: a slow driver has many GPUs to be slow on."""
         self._mine.look_end = time.monotonic() + self._waits.deadline
         try:
@@ -179,7 +179,7 @@ class NvmlClient:
     @property
     def problem(self) -> str | None:
         """Name the processes that could not be killed; ``None`` where there are none."""
-        left = [each for each in self._left if not each.gone]
+        left = [each for each in self._left if not each.exited]
         pids = ", ".join(str(each.pid) for each in left)
         return f"NVML worker processes still run after SIGKILL, stuck in the driver: {pids}" if left else None
 
@@ -202,8 +202,8 @@ class NvmlClient:
         kept = self._running(end)
         self._number += 1
         due = time.monotonic() + self._waits.deadline
-        kept.say(wire.encode_request(self._number, what, arguments))
-        while (line := kept.hear(end)) is not None:
+        kept.send(wire.encode_request(self._number, what, arguments))
+        while (line := kept.receive(end)) is not None:
             try:
                 number, found = wire.request_id(line)
                 if number == self._number:
@@ -215,8 +215,8 @@ class NvmlClient:
         raise self._hung()
 
     def _running(self, end: float) -> WorkerProcess:
-        """Give the process to ask. Raises ``NvmlError`` while there is none that would listen, ``Gone``."""
-        self._left = [each for each in self._left if not each.gone]
+        """Return the running process. Raises ``NvmlError`` while none can be started, ``WorkerExited``."""
+        self._left = [each for each in self._left if not each.exited]
         if self._kept is not None and self._overdue is not None:
             self._catch_up(self._kept, self._overdue, end)
         if self._kept is None:
@@ -226,7 +226,7 @@ class NvmlClient:
     def _catch_up(self, kept: WorkerProcess, overdue: _Overdue, end: float) -> None:
         """Take the answer that is overdue, if it is there; after ``patience`` end the process instead."""
         moment = max(time.monotonic() + self._waits.deadline * MOMENT, min(overdue.due, end))
-        while (line := kept.hear(moment)) is not None:
+        while (line := kept.receive(moment)) is not None:
             with suppress(ValueError):
                 if wire.request_id(line)[0] == overdue.number:
                     self._overdue = None
@@ -242,7 +242,7 @@ class NvmlClient:
     def _drop(self) -> None:
         self._overdue = None
         kept, self._kept = self._kept, None
-        if kept is not None and not kept.end(REAP):
+        if kept is not None and not kept.kill(REAP):
             self._left.append(kept)
             log.error(
                 "NVML worker process still runs after SIGKILL, stuck in the driver",
@@ -271,11 +271,11 @@ class NvmlClient:
         except OSError as error:
             raise NvmlError(f"the enforcer cannot start the NVML worker process: {error}") from error
 
-    def _crashed(self, what: str, said: str) -> NvmlError:
+    def _crashed(self, what: str, cause: str) -> NvmlError:
         kept = self._kept
         self._crashes.append(time.monotonic())
         self._drop()
-        how = said or (kept.ended_by if kept is not None and kept.gone else "no word")
+        how = cause or (kept.exit_reason if kept is not None and kept.exited else "no word")
         log.warning("NVML worker process exited", reason=str(Reason.NVML_CRASHED), question=what, how=how)
         return NvmlError(f"the NVML worker process exited during {what} ({how})", Reason.NVML_CRASHED)
 

@@ -33,9 +33,9 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One GPU's. ``ill`` is why it is not fit, ``None`` where it is; the rest counts looks."""
+    """One GPU's. ``unhealthy`` is why it is not fit, ``None`` where it is; the rest counts looks."""
 
-    ill: Reason | None = None
+    unhealthy: Reason | None = None
     bad: int = 0
     good: int = 0
     xid: int = 0
@@ -68,8 +68,8 @@ def update_health(before: Health, seen: Reason | None, *, xid: bool = False) -> 
     found = seen or (Reason.CRITICAL_XID if left else None)
     if found is None:
         good = before.good + 1
-        return Health(before.ill if good < WELL_AFTER else None, 0, good, left)
+        return Health(before.unhealthy if good < WELL_AFTER else None, 0, good, left)
     bad = before.bad + 1
     believed = found if found in CERTAIN or bad >= PATIENCE else None
     # The first reason stays: what follows from it must not rewrite the slice.
-    return Health(before.ill or believed, bad, 0, left)
+    return Health(before.unhealthy or believed, bad, 0, left)

@@ -57,12 +57,12 @@ ERRORS: Final[Mapping[int, tuple[Reason, str]]] = {
 """By NVML's number: our reason, and what may help. Every number that nvidia-ml-py knows is here: a test says so."""
 
 
-def classify_error(number: int, said: str) -> NvmlError:
+def classify_error(number: int, cause: str) -> NvmlError:
     """Make the error that stands for one of NVML's; ``said`` are NVML's own words."""
     reason, hint = ERRORS.get(number, (Reason.NVML_UNAVAILABLE, _LOADED))
     if reason is Reason.GPU_LOST:
-        return NvmlError(f"the driver has lost the GPU: {said}; {hint}", reason)
-    return NvmlError(f"NVML does not answer: {said}; {hint}", reason)
+        return NvmlError(f"the driver has lost the GPU: {cause}; {hint}", reason)
+    return NvmlError(f"NVML does not answer: {cause}; {hint}", reason)
 
 
 def check(sample: GpuSample, memory_mib: int | None = None) -> None:
@@ -84,10 +84,10 @@ def check(sample: GpuSample, memory_mib: int | None = None) -> None:
             raise _nonsense(
                 f"process {process.pid} with {process.used_mib} MiB of the {sample.total_mib} MiB of {sample.uuid}"
             )
-    held = sum(process.used_mib for process in sample.processes)
-    if not 0 <= sample.used_mib <= sample.total_mib or held > sample.used_mib + SLACK_MIB:
+    used = sum(process.used_mib for process in sample.processes)
+    if not 0 <= sample.used_mib <= sample.total_mib or used > sample.used_mib + SLACK_MIB:
         raise _nonsense(
-            f"processes with {held} MiB on {sample.uuid}, but {sample.used_mib} of {sample.total_mib} MiB in use"
+            f"processes with {used} MiB on {sample.uuid}, but {sample.used_mib} of {sample.total_mib} MiB in use"
         )
 
 
@@ -109,7 +109,7 @@ def merge_process_lists(uuid: str, lists: Iterable[Iterable[tuple[int, int | Non
         NvmlError: an amount is missing, or a list shows a process twice with different amounts (reason
             ``ImplausibleSample``): nobody knows which is true, or whether they add up.
     """
-    held: dict[int, int] = {}
+    used: dict[int, int] = {}
     for rows in lists:
         own: dict[int, int] = {}
         for pid, amount in rows:
@@ -118,9 +118,9 @@ def merge_process_lists(uuid: str, lists: Iterable[Iterable[tuple[int, int | Non
             if own.setdefault(pid, amount) != amount:
                 raise _nonsense(f"process {pid} twice on {uuid}, with {own[pid]} and {amount} bytes")
         for pid, amount in own.items():
-            held[pid] = max(held.get(pid, 0), amount // MIB)
-    return tuple(GpuProcess(pid, mib) for pid, mib in sorted(held.items()))
+            used[pid] = max(used.get(pid, 0), amount // MIB)
+    return tuple(GpuProcess(pid, mib) for pid, mib in sorted(used.items()))
 
 
-def _nonsense(said: str) -> NvmlError:
-    return NvmlError(f"NVML reports {said}", Reason.IMPLAUSIBLE_SAMPLE)
+def _nonsense(cause: str) -> NvmlError:
+    return NvmlError(f"NVML reports {cause}", Reason.IMPLAUSIBLE_SAMPLE)

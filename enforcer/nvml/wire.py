@@ -69,13 +69,13 @@ def _gpus(rows: Any) -> tuple[Gpu, ...]:
 
 def _sample(found: Any) -> GpuSample:
     uuid, total, used, processes, clients = found
-    held = tuple(GpuProcess(pid, mib) for pid, mib in processes)
-    return GpuSample(uuid=uuid, total_mib=total, used_mib=used, processes=held, clients=tuple(clients))
+    found = tuple(GpuProcess(pid, mib) for pid, mib in processes)
+    return GpuSample(uuid=uuid, total_mib=total, used_mib=used, processes=found, clients=tuple(clients))
 
 
 def _rows(sample: GpuSample) -> list[Any]:
-    held = [[each.pid, each.used_mib] for each in sample.processes]
-    return [sample.uuid, sample.total_mib, sample.used_mib, held, sample.clients]
+    found = [[each.pid, each.used_mib] for each in sample.processes]
+    return [sample.uuid, sample.total_mib, sample.used_mib, found, sample.clients]
 
 
 def _ailment(found: Any) -> Reason | None:

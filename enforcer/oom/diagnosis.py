@@ -63,13 +63,13 @@ def diagnose(failure: Failure, marks: Iterable[PressureSample]) -> tuple[Reason,
     return (Reason.QUOTA_REACHED if own else Reason.GPU_FULL), mark
 
 
-def told(failure: Failure, reason: Reason, mark: PressureSample) -> UserMessage:
+def diagnosis_message(failure: Failure, reason: Reason, mark: PressureSample) -> UserMessage:
     """Tell the container's owner: their own figures, and of others what they hold together."""
     quota = mark.quota
-    held = f"the container used {mark.own_mib} MiB of its {quota.memory_mib} MiB"
+    used = f"the container used {mark.own_mib} MiB of its {quota.memory_mib} MiB"
     why = {
-        Reason.QUOTA_REACHED: f"because it reached its quota: {held} on {quota.gpu}",
-        Reason.GPU_FULL: f"because {quota.gpu} was full: other processes used {mark.others_mib} MiB, {held}",
+        Reason.QUOTA_REACHED: f"because it reached its quota: {used} on {quota.gpu}",
+        Reason.GPU_FULL: f"because {quota.gpu} was full: other processes used {mark.others_mib} MiB, {used}",
     }[reason]
     note = f"container {quota.container} failed with exit code {failure.exit_code}, likely {why}"
     return UserMessage(quota=quota, reason=reason, note=note, action="Explain")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.oom.diagnosis import Failure, diagnose, failures_of, told
+from enforcer.oom.diagnosis import Failure, diagnose, diagnosis_message, failures_of
 from enforcer.oom.memory_pressure import Marks, PressureSample, update_pressure
 from enforcer.quota.from_claims import Object
 from enforcer.status.messages import EventSink, UserMessage
@@ -42,7 +42,7 @@ class OomReporter:
         """Container ids of failures that were looked into, oldest first."""
         self._found: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
-    def look(self, snapshot: Snapshot) -> None:
+    def observe(self, snapshot: Snapshot) -> None:
         """Note who is short of memory now."""
         with self._lock:
             self._marks = update_pressure(self._marks, Seen.of(snapshot), self._wall())
@@ -52,12 +52,12 @@ class OomReporter:
         with self._lock:
             return tuple(self._found)
 
-    def listed(self, pods: Sequence[Object]) -> None:
+    def replace(self, pods: Sequence[Object]) -> None:
         """See ``PodListener``."""
         for pod in pods:
             self._examine(pod)
 
-    def changed(self, change: str, pod: Object) -> None:
+    def on_event(self, change: str, pod: Object) -> None:
         """See ``PodListener``."""
         if change != "DELETED":
             self._examine(pod)
@@ -73,18 +73,18 @@ class OomReporter:
             self._conclude(failure, marks)
 
     def _conclude(self, failure: Failure, marks: Sequence[PressureSample]) -> None:
-        verdict = diagnose(failure, marks)
-        if verdict is None:
+        diagnosis = diagnose(failure, marks)
+        if diagnosis is None:
             return
-        reason, mark = verdict
-        words, quota = told(failure, reason, mark), mark.quota
+        reason, mark = diagnosis
+        words, quota = diagnosis_message(failure, reason, mark), mark.quota
         holders = [f"{each.who}: {each.mib} MiB" for each in mark.holders[:NAMED]]
         log.warning(
             "container failed while GPU memory was short", reason=str(reason), namespace=quota.namespace, pod=quota.pod,
             container=quota.container, gpu=quota.gpu, exit_code=failure.exit_code, holders=holders,
         )  # fmt: skip
         self._metrics.failed.labels(str(reason), quota.gpu).inc()
-        self._sink.notify(words)
+        self._sink.record(words)
         with self._lock:
             self._found.append(_shown(failure, words, holders))
 

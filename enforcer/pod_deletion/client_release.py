@@ -18,7 +18,7 @@ import structlog
 from enforcer.attribution.cgroup import Attributor, Identity
 from enforcer.attribution.procfs import PidHandle
 from enforcer.kill.pidfd_target import is_protected
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.manager import MpsManager
 from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, by_deadline, release_interval
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
@@ -130,7 +130,7 @@ class ClientReleaser:
         return RELIST if any(now < each.end + OVERDUE for each in leaving) else SLOW
 
     def _leaving(self) -> list[TerminationDeadline]:
-        return self._tools.departures.of(
+        return self._tools.departures.of_gpu(
             {each.pod_uid for each in self._tools.checkpoint.read() if each.gpu == self._gpu}
         )
 
@@ -141,12 +141,12 @@ class ClientReleaser:
     def _round(self, leaving: Sequence[TerminationDeadline], now: float) -> bool:
         """Ask once who the clients are, and release those in turn; whether time ran out first. Raises ``MpsError``."""
         with ExitStack() as stack:
-            held = self._hold(stack, {each.uid for each in leaving})
+            pinned = self._hold(stack, {each.uid for each in leaving})
             listed = self._tools.clock()
             self._asking, self._asked = listed - now, {each.uid for each in leaving if each.earliest <= now}
-            self._crowd = {each.uid for each in leaving} & (self._crowd | held.keys())
+            self._crowd = {each.uid for each in leaving} & (self._crowd | pinned.keys())
             done: set[str] = set()
-            while turn := self._next(held.keys() - done):
+            while turn := self._next(pinned.keys() - done):
                 each, wait = turn
                 if self._is_old(listed, leaving) or (wait and self._joined(leaving)):
                     self._tried |= done
@@ -155,16 +155,16 @@ class ClientReleaser:
                     break
                 if not wait:
                     began = self._tools.clock()
-                    for client in held[each.uid]:
+                    for client in pinned[each.uid]:
                         self._release(client)
                     done.add(each.uid)
-                    self._rest(len(held) - len(done), leaving, began)
+                    self._rest(len(pinned) - len(done), leaving, began)
         self._tried.clear()
         return False
 
     def _next(self, users: Collection[str]) -> tuple[TerminationDeadline, float] | None:
         """Whose turn is next and in how many seconds, as things stand: some may have less time than before, or stay."""
-        now, left = self._tools.clock(), self._tools.departures.of(users)
+        now, left = self._tools.clock(), self._tools.departures.of_gpu(users)
         if not left:
             return None
         if ready := by_deadline(left, now, len(self._crowd), self._asking):
@@ -191,7 +191,7 @@ class ClientReleaser:
         if not left:
             return
         now = self._tools.clock()
-        first = min((each.end for each in self._tools.departures.of({each.uid for each in leaving})), default=now)
+        first = min((each.end for each in self._tools.departures.of_gpu({each.uid for each in leaving})), default=now)
         self._tools.stopped.wait(max(0.0, release_interval(left, first - now) - (now - began)))
 
     def _hold(self, stack: ExitStack, pods: set[str]) -> dict[str, list[Client]]:
@@ -218,24 +218,24 @@ class ClientReleaser:
         if is_protected(client.identity) or not self._same(client) or not self._goes(client):
             return
         try:
-            said = self._served.release(client.server, client.identity.pid, client.handle.ended)
+            failure = self._served.release(client.server, client.identity.pid, client.handle.ended)
         except MpsError as error:
-            said = error.message
+            failure = error.message
         alive = self._same(client)
-        if said is not None and not alive:
+        if failure is not None and not alive:
             return  # it ended meanwhile, which is all that was wanted
-        reason = Reason.CLIENT_TERMINATED if said is None else Reason.TERMINATE_FAILED
+        reason = Reason.CLIENT_TERMINATED if failure is None else Reason.TERMINATE_FAILED
         self._tools.metrics.released.labels(str(reason)).inc()
-        tell = log.info if said is None else log.warning
+        tell = log.info if failure is None else log.warning
         tell(
             "MPS client of a deleted pod released", reason=str(reason), gpu=self._gpu, pid=client.identity.pid,
-            pod_uid=client.identity.owner.pod_uid if client.identity.owner else None, alive=alive, said=said,
+            pod_uid=client.identity.owner.pod_uid if client.identity.owner else None, alive=alive, failure=failure,
         )  # fmt: skip
 
     def _goes(self, client: Client) -> bool:
         """Whether its pod still is on its way out."""
         owner = client.identity.owner
-        return owner is not None and bool(self._tools.departures.of({owner.pod_uid}))
+        return owner is not None and bool(self._tools.departures.of_gpu({owner.pod_uid}))
 
     def _same(self, client: Client) -> bool:
         """Whether a process is still the one that was found. What /proc says counts if it is there afterwards."""
@@ -285,7 +285,7 @@ EVERY: Final = 1.0
 
 def ask_for_missing(departures: TerminatingPods, cluster: KubeClient) -> None:
     """Ask the API server by name for the pods that a list lacked."""
-    departures.settle(partial(_pod, cluster))
+    departures.resync(partial(_pod, cluster))
 
 
 def _pod(cluster: KubeClient, namespace: str, name: str) -> Object | None:
@@ -301,9 +301,9 @@ def _pod(cluster: KubeClient, namespace: str, name: str) -> Object | None:
 def release_in_time(manager: Manager, mps: MpsManager, tools: ReleaserDependencies) -> None:
     """Have MPS clients of pods that are being deleted released, on every GPU that has or will have a daemon of ours."""
 
-    def open_lane(gpu: str) -> None:
-        lane = ClientReleaser(gpu, DaemonClients(mps, gpu), tools)
-        tools.departures.subscribe(lane.woken)
-        manager.add(f"release-{gpu}", lane.turn, every=EVERY, wake=lane.woken)
+    def add_releaser(gpu: str) -> None:
+        releaser = ClientReleaser(gpu, DaemonClients(mps, gpu), tools)
+        tools.departures.subscribe(releaser.woken)
+        manager.add(f"release-{gpu}", releaser.turn, every=EVERY, wake=releaser.woken)
 
-    mps.follow(open_lane)
+    mps.subscribe(add_releaser)

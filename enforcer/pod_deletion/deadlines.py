@@ -82,9 +82,9 @@ def departure(
         return before
     grace = max(0.0, float(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
     if grace <= AT_ONCE:
-        return leaving_now(pod["metadata"]["uid"], now, stamp)
-    told = now + (_moment(stamp, wall) - wall).total_seconds()
-    end = min(told, now + grace)
+        return now_terminating(pod["metadata"]["uid"], now, stamp)
+    announced = now + (_moment(stamp, wall) - wall).total_seconds()
+    end = min(announced, now + grace)
     found = TerminationDeadline(
         uid=pod["metadata"]["uid"], grace=grace, end=end, stamp=stamp,
         earliest=now + grace / 2 if alive else end - grace / 2,
@@ -92,7 +92,7 @@ def departure(
     return found if before is None else _sooner(before, found)
 
 
-def leaving_now(uid: str, now: float, stamp: str = "") -> TerminationDeadline:
+def now_terminating(uid: str, now: float, stamp: str = "") -> TerminationDeadline:
     """Read a pod that is given no time, or whose object is gone while its processes may live."""
     return TerminationDeadline(uid=uid, grace=0.0, end=now, earliest=now, stamp=stamp)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
-from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, departure, leaving_now, running
+from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, departure, now_terminating, running
 from enforcer.runtime.manager import Wake
 from gpushare.errors import ClusterError
 
@@ -35,15 +35,15 @@ class TerminatingPods:
         self._missing: set[str] = set()
         """Pods that the last list lacked: one list may be wrong, and who is released is gone for good."""
         self.doubted: Final = Wake()
-        """Set when ``settle`` has something to ask."""
+        """Set when ``resync`` has something to ask."""
         self._wake: list[threading.Event] = []
 
     def subscribe(self, wake: threading.Event) -> None:
         """Set an event whenever a pod begins to leave, or has less time than before."""
         self._wake.append(wake)
 
-    def listed(self, pods: Sequence[Object]) -> None:
-        """Take in a whole list; a pod that is missing in two of them was deleted by force. See ``settle``."""
+    def replace(self, pods: Sequence[Object]) -> None:
+        """Take in a whole list; a pod that is missing in two of them was deleted by force. See ``resync``."""
         uids = {pod["metadata"]["uid"] for pod in pods}
         with self._lock:
             lacks = (self._alive | self._leaving.keys()) - uids - self._gone.keys()
@@ -56,7 +56,7 @@ class TerminatingPods:
             if self._missing:
                 self.doubted.set()
 
-    def settle(self, ask: Callable[[str, str], Object | None]) -> None:
+    def resync(self, ask: Callable[[str, str], Object | None]) -> None:
         """Ask for each pod that a list lacked whether it is gone.
 
         Args:
@@ -78,7 +78,7 @@ class TerminatingPods:
             else:
                 self._see(pod, alive=uid in self._alive)
 
-    def changed(self, change: str, pod: Object) -> None:
+    def on_event(self, change: str, pod: Object) -> None:
         """Take in one event of the watch."""
         uid = pod["metadata"]["uid"]
         with self._lock:
@@ -89,7 +89,7 @@ class TerminatingPods:
             else:
                 self._forget(uid)
 
-    def of(self, uids: Collection[str]) -> list[TerminationDeadline]:
+    def of_gpu(self, uids: Collection[str]) -> list[TerminationDeadline]:
         """Those of these pods that are leaving."""
         with self._lock:
             self._expire()
@@ -109,7 +109,7 @@ class TerminatingPods:
 
     def _lose(self, uid: str) -> None:
         self._missing.discard(uid)
-        self._leave(leaving_now(uid, self._clock()))
+        self._leave(now_terminating(uid, self._clock()))
         self._gone[uid] = self._clock()
 
     def _leave(self, found: TerminationDeadline) -> None:

@@ -49,10 +49,10 @@ def sources(node: str) -> dict[str, tuple[str, Mapping[str, str]]]:
 class PodListener(Protocol):
     """Somebody who wants to see this node's pods as they are listed and watched."""
 
-    def listed(self, pods: Sequence[Object]) -> None:
+    def replace(self, pods: Sequence[Object]) -> None:
         """Take in all there are."""
 
-    def changed(self, change: str, pod: Object) -> None:
+    def on_event(self, change: str, pod: Object) -> None:
         """Take in one event: ADDED, MODIFIED or DELETED."""
 
 
@@ -106,16 +106,16 @@ class QuotaInformer:
         self.kinds: Final = frozenset(self._kinds)
         self._lock = threading.Lock()
 
-    def reset(self, kind: str, items: Iterable[Object]) -> None:
+    def replace(self, kind: str, items: Iterable[Object]) -> None:
         """Know exactly these objects of one kind."""
         # Not a loop: its variable would hold an object until the next one is parsed.
         kept = [each for each in map(partial(_kept, kind), items) if each is not None]
         with self._lock:
             self._kinds[kind] = {_key(kind, item): item for item in kept}
         self._changed.set()
-        self._tell(kind, lambda each: each.listed(kept))
+        self._notify(kind, lambda each: each.replace(kept))
 
-    def event(self, kind: str, change: str, item: Object) -> None:
+    def on_event(self, kind: str, change: str, item: Object) -> None:
         """Take in one watch event."""
         with self._lock:
             known = self._kinds[kind]
@@ -128,9 +128,9 @@ class QuotaInformer:
                 known[_key(kind, item)] = kept
         self._changed.set()
         if kept is not None:
-            self._tell(kind, lambda each: each.changed(change, kept))
+            self._notify(kind, lambda each: each.on_event(change, kept))
 
-    def _tell(self, kind: str, what: Callable[[PodListener], None]) -> None:
+    def _notify(self, kind: str, what: Callable[[PodListener], None]) -> None:
         """Tell the listeners. The watch they hang on must not end by a bug of theirs."""
         for each in self._listeners if kind == "pods" else ():
             try:
@@ -210,7 +210,7 @@ def add_informers(
     for kind, (where, query) in sources(node).items():
         if kind in books.kinds:
             follower = Informer(
-                cluster, where, partial(books.reset, kind), partial(books.event, kind), _failed, **query
+                cluster, where, partial(books.replace, kind), partial(books.on_event, kind), _failed, **query
             )
             name, run = f"follow-{kind}", partial(follower.run, manager.stopped.is_set)
             manager.add_server(name, threading.Thread(target=run, name=name, daemon=True).start, None)

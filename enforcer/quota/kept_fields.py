@@ -29,8 +29,8 @@ def kept_pod(pod: Mapping[str, Any]) -> Object:
     """Return the fields of a pod that the enforcer reads."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     found: Object = {"metadata": _some(metadata, _METADATA), "status": {"phase": status.get("phase")}}
-    if wished := _wishes(metadata.get("annotations") or {}):
-        found["metadata"]["annotations"] = wished
+    if requested := _resize_requests(metadata.get("annotations") or {}):
+        found["metadata"]["annotations"] = requested
     for kind in _STATUSES:
         found["status"][kind] = [_status(each) for each in status.get(kind) or () if each.get("containerID")]
     spec = pod.get("spec") or {}
@@ -96,7 +96,7 @@ def _made(status: Mapping[str, Any]) -> Object:
     }
 
 
-def _wishes(annotations: Mapping[str, Any]) -> Object:
+def _resize_requests(annotations: Mapping[str, Any]) -> Object:
     """Keep requests for another quota; one that is too long stays too long."""
     ours = (each for each in annotations.items() if each[0].startswith(contract.RESIZE_OF))
     return {_cut(key): str(value)[: MAX_LENGTH + 1] for key, value in islice(ours, MOST_USES)}

@@ -31,8 +31,10 @@ def parse_mode(node: Mapping[str, Any], default: Mode) -> Mode:
     if value is None:
         return default
     if value not in set(Mode):
-        said = f"node label {NODE_MODE}: {value!r:.{SHOWN}} is not a mode; write one of {KNOWN}, or remove it"
-        raise ConfigError(f"{said}; until then the enforcer shares no further GPU of this node", Reason.INVALID_VALUE)
+        problem = f"node label {NODE_MODE}: {value!r:.{SHOWN}} is not a mode; write one of {KNOWN}, or remove it"
+        raise ConfigError(
+            f"{problem}; until then the enforcer shares no further GPU of this node", Reason.INVALID_VALUE
+        )
     return Mode(value)
 
 
@@ -51,18 +53,18 @@ class SharingModes:
     """How a node's GPUs are to be shared (``None``: that cannot be known), and how those in use are, by UUID."""
 
     wanted: Mode | None = Mode.MPS
-    held: Mapping[str, Mode] = field(default_factory=dict)
+    by_claims: Mapping[str, Mode] = field(default_factory=dict)
     problem: str | None = None
 
     def of(self, gpu: str) -> Mode | None:
         """Say how a GPU is shared now; ``None``: not at all."""
-        return self.held.get(gpu) or mode_for(gpu, self.wanted)
+        return self.by_claims.get(gpu) or mode_for(gpu, self.wanted)
 
     def objection(self, gpu: str) -> str | None:
         """Say why nothing new is to be shared of a GPU now; ``None`` where nothing speaks against it."""
         if self.wanted is None:
             return self.problem or "the enforcer does not know the sharing mode of the node yet"
-        wanted, now = mode_for(gpu, self.wanted), self.held.get(gpu)
+        wanted, now = mode_for(gpu, self.wanted), self.by_claims.get(gpu)
         if now is None or now is wanted:
             return None
         return f"{CHANGES} {now} to {wanted or 'not shared'} when the last prepared claim on it is gone"

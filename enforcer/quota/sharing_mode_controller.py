@@ -36,7 +36,7 @@ class SharingModeController:
         self.problem: str | None = None
         """What is wrong with the node's label; ``None`` where nothing is."""
 
-    def read(self, node: Mapping[str, Any]) -> SharingModes:
+    def update_from_node(self, node: Mapping[str, Any]) -> SharingModes:
         """Take in what the node's object says now."""
         if self._labelled:
             try:
@@ -44,23 +44,23 @@ class SharingModeController:
             except ConfigError as error:
                 wanted, problem = None, error.message
             self._take(wanted, problem)
-        return self.now()
+        return self.current()
 
-    def now(self) -> SharingModes:
+    def current(self) -> SharingModes:
         """Say all that is known."""
         with self._lock:
             return self._now()
 
     def of(self, gpu: str) -> Mode | None:
         """Say how a GPU is shared now; ``None``: that is not known, or it is not shared."""
-        return self.now().of(gpu)
+        return self.current().of(gpu)
 
     def has_daemon(self, gpu: str) -> bool:
         """Say whether a GPU has an MPS daemon, or is to have one as soon as it is shared."""
         return self.of(gpu) in {None, Mode.MPS}
 
     @contextmanager
-    def kept(self, gpus: Iterable[str]) -> Iterator[Mapping[str, Mode | None]]:
+    def hold(self, gpus: Iterable[str]) -> Iterator[Mapping[str, Mode | None]]:
         """Keep GPUs in the mode they are in now, by UUID, while a claim is prepared for it or a daemon ended."""
         mine = frozenset(gpus)
         with self._lock:
@@ -75,11 +75,11 @@ class SharingModeController:
                 self._let_go(mine)
 
     def _now(self) -> SharingModes:
-        held = self._claims.modes()
-        if held is None and self._labelled:
+        prepared = self._claims.modes()
+        if prepared is None and self._labelled:
             return SharingModes(None)
         kept = {gpu: mode for gpu, (mode, _) in self._kept.items() if mode is not None}
-        return SharingModes(self._wanted, {**(held or {}), **kept}, self.problem)
+        return SharingModes(self._wanted, {**(prepared or {}), **kept}, self.problem)
 
     def _let_go(self, gpus: Iterable[str]) -> None:
         for gpu in gpus:

@@ -46,7 +46,7 @@ class PressingRecords:
         self.wake: Final = Wake()
         self.noted: Final = threading.Event()
 
-    def took(self, kind: Kind, _: bytes) -> None:
+    def on_record(self, kind: Kind, _: bytes) -> None:
         """Take note of a record; never waits and never fails."""
         if kind in PRESSING:
             self.noted.set()
@@ -88,9 +88,9 @@ class AnchorPublisher:
         if now - self._wrote >= GAP and (self._pressing.noted.is_set() or now - self._looked >= EVERY):
             self._looked = now
             self._pressing.noted.clear()
-            self.turn()
+            self.publish()
 
-    def turn(self) -> None:
+    def publish(self) -> None:
         """Bring the annotation up to the log. What fails is tried again next time."""
         try:
             wrote = self._bring(self._log.head)
@@ -120,7 +120,7 @@ class AnchorPublisher:
 
     def _knows(self, seen: ChainHead) -> bool:
         """Tell whether the log holds a record. What we wrote ourselves is not looked for: it only grew since."""
-        return seen == self._written or self._log.holds(seen)
+        return seen == self._written or self._log.contains(seen)
 
     def _slices(self) -> dict[str, dict[str, Any]]:
         selector = f"spec.driver={DRIVER},spec.nodeName={self._node}"
@@ -128,12 +128,12 @@ class AnchorPublisher:
         return {item["metadata"]["name"]: item for item in items}
 
     def _lost(self, name: str, seen: ChainHead) -> None:
-        told = f"ResourceSlice {name} has the anchor {seen}, but the audit log of this node has no such record"
+        problem = f"ResourceSlice {name} has the anchor {seen}, but the audit log of this node has no such record"
         problem = (
-            f"{told}: the log was cut, replaced or restarted; to set a new anchor, run {REMOVE.format(slice=name)}"
+            f"{problem}: the log was cut, replaced or restarted; to set a new anchor, run {REMOVE.format(slice=name)}"
         )
         if problem != self.lost:
-            self._events.report(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))
+            self._events.record(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))
         self.lost, self.problem = problem, None
 
     def _complain(self, reason: Reason, problem: str) -> None:

@@ -47,23 +47,23 @@ class GpuAvailability:
 
     def check(self, gpus: Sequence[Gpu]) -> GpuConditions:
         """Return all that is known, after a check who else offers these GPUs. May take seconds."""
-        contended = {} if self._contention is None else self._contention.look(gpus)
+        contended = {} if self._contention is None else self._contention.check(gpus)
         return GpuConditions(
-            unhealthy=self._ill(), contended=contended, backends=self._limits.backends(),
+            unhealthy=self._unhealthy(), contended=contended, backends=self._limits.backends(),
             objection=self._upgrade.objection,
         )  # fmt: skip
 
     def cached(self) -> GpuConditions:
         """Return all that is known of the GPUs that were sampled last, without a check."""
-        ways, gpus = self._modes.now(), [view.gpu for view in self._watch.latest if not view.gpu.mig_enabled]
+        ways, gpus = self._modes.current(), [view.gpu for view in self._watch.latest if not view.gpu.mig_enabled]
         modes = {gpu.uuid: str(mode) for gpu in gpus if (mode := ways.of(gpu.uuid)) is not None}
         contended = {} if self._contention is None else self._contention.current
-        return GpuConditions(unhealthy=self._ill(), contended=contended, modes=modes)
+        return GpuConditions(unhealthy=self._unhealthy(), contended=contended, modes=modes)
 
     def health(self) -> dict[str, Reason | None]:
         """Return by UUID why each GPU that was sampled is unhealthy; ``None`` where it is healthy."""
-        ill = self._ill()
-        return {**ill, **{view.gpu.uuid: of_gpu(ill, view.gpu) for view in self._watch.latest}}
+        unhealthy = self._unhealthy()
+        return {**unhealthy, **{view.gpu.uuid: of_gpu(unhealthy, view.gpu) for view in self._watch.latest}}
 
-    def _ill(self) -> Mapping[str, Reason]:
-        return {} if self._health is None else self._health.ill
+    def _unhealthy(self) -> Mapping[str, Reason]:
+        return {} if self._health is None else self._health.unhealthy

@@ -18,7 +18,7 @@ VENDOR: Final = "nvidia.com/"
 MIG: Final = "MIG-"
 NODE: Final = "nvidia"
 """Some plugins name a GPU by its device node: ``nvidia0``, ``nvidia0/vgpu1``."""
-UNSURE: Final = "cannot be read yet"
+UNKNOWN: Final = "cannot be read yet"
 """Of a source that never said what others offer: so long it may be any GPU."""
 
 Allocatable = Sequence[tuple[str, Sequence[str]]]
@@ -33,9 +33,9 @@ def claimed_by_plugins(gpus: Iterable[Gpu], allocatable: Allocatable) -> dict[st
     cards = tuple(gpus)
     found: dict[str, str] = {}
     for resource, ids in allocatable:
-        said = f"a device plugin offers the GPU as {resource}"
+        why = f"a device plugin offers the GPU as {resource}"
         for gpu in _meant(cards, resource, ids):
-            found.setdefault(gpu.uuid, said)
+            found.setdefault(gpu.uuid, why)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from enforcer.nvml.types import Gpu
-from enforcer.resourceslices.contention import UNSURE, Allocatable, claimed_by_plugins, claimed_by_slices
+from enforcer.resourceslices.contention import UNKNOWN, Allocatable, claimed_by_plugins, claimed_by_slices
 from enforcer.status.events import NodeEvent, NodeEventRecorder
 from gpushare.errors import ClusterError, KubeletError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
@@ -53,9 +53,9 @@ class ContentionMonitor:
         """When each GPU was last offered by somebody else, and by whom."""
         self.current: Mapping[str, str] = {}
         """By UUID, who else offers a contended GPU, as a sentence."""
-        self._told: Mapping[str, str] = {}
+        self._reported: Mapping[str, str] = {}
 
-    def look(self, gpus: Sequence[Gpu]) -> Mapping[str, str]:
+    def check(self, gpus: Sequence[Gpu]) -> Mapping[str, str]:
         """Look at both sources, and say what changed."""
         with self._lock:
             now = time.monotonic()
@@ -63,10 +63,10 @@ class ContentionMonitor:
                 self._ask(KUBELET, lambda: claimed_by_plugins(gpus, self._allocatable()))
                 self._ask(SLICES, lambda: claimed_by_slices(gpus, self._slices()))
                 self._looked = now
-                found = {gpu: said for known in self._known.values() for gpu, said in known.items()}
-                self._seen |= {gpu: (now, said) for gpu, said in found.items()}
-                self._take({gpu: said for gpu, (when, said) in self._seen.items() if now - when <= QUIET} | found)
-                self._add_unsure(gpus)
+                found = {gpu: why for known in self._known.values() for gpu, why in known.items()}
+                self._seen |= {gpu: (now, why) for gpu, why in found.items()}
+                self._take({gpu: why for gpu, (when, why) in self._seen.items() if now - when <= QUIET} | found)
+                self._add_unknown(gpus)
             return self.current
 
     def problems(self) -> Iterator[str]:
@@ -93,21 +93,21 @@ class ContentionMonitor:
             self._failed[source] = error.message
 
     def _take(self, found: Mapping[str, str]) -> None:
-        before, self._told = self._told, dict(found)
+        before, self._reported = self._reported, dict(found)
         for gpu in found.keys() - before.keys():
             note = (
                 f"GPU {gpu} gets no new shares: {found[gpu]}; running pods keep theirs. Disable one of the two "
                 "for this GPU."
             )
-            self._reporter.report(NodeEvent(Reason.CONTENDED, note))
+            self._reporter.record(NodeEvent(Reason.CONTENDED, note))
         for gpu in before.keys() - found.keys():
             note = f"no other driver offers GPU {gpu} any more: the GPU gets new shares again"
-            self._reporter.report(NodeEvent(Reason.RECOVERED, note, warning=False))
+            self._reporter.record(NodeEvent(Reason.RECOVERED, note, warning=False))
 
-    def _add_unsure(self, gpus: Sequence[Gpu]) -> None:
+    def _add_unknown(self, gpus: Sequence[Gpu]) -> None:
         """Until a source has answered once, it may offer any of them: at boot, plugins may be slower than we are."""
         silent = next((source for source in (KUBELET, SLICES) if source not in self._known), None)
-        unsure = {} if silent is None else {gpu.uuid: f"{silent} {UNSURE}" for gpu in gpus}
-        if self.current.keys() - unsure.keys() - self._told.keys():
+        unsure = {} if silent is None else {gpu.uuid: f"{silent} {UNKNOWN}" for gpu in gpus}
+        if self.current.keys() - unsure.keys() - self._reported.keys():
             self._changed.set()
-        self.current = {**unsure, **self._told}
+        self.current = {**unsure, **self._reported}

@@ -20,10 +20,10 @@ from enforcer.resourceslices.devices import (
     InventoryPolicy,
     Order,
     build_devices,
-    listed,
+    in_listed_order,
+    order_is_acceptable,
     resource_slices,
     shareable_gpus,
-    will_do,
 )
 from enforcer.resourceslices.foreign_memory import SmoothedUsage, foreign_mib, rounded, smooth, terminating_mib
 from enforcer.resourceslices.publisher import SlicePublisher
@@ -34,15 +34,15 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 APART: Final = 2.0
-"""Seconds between an offer and the next one that :meth:`SliceController.outgrown` asks for."""
+"""Seconds between an offer and the next one that :meth:`SliceController.needs_publish` asks for."""
 
 
-def held_mib(quotas: Sequence[Quota]) -> dict[str, int]:
+def reserved_mib(quotas: Sequence[Quota]) -> dict[str, int]:
     """By GPU, memory that is promised to containers."""
-    held: dict[str, int] = defaultdict(int)
+    reserved: dict[str, int] = defaultdict(int)
     for quota in quotas:
-        held[quota.gpu] += quota.memory_mib
-    return dict(held)
+        reserved[quota.gpu] += quota.memory_mib
+    return dict(reserved)
 
 
 class OwnProcesses(Protocol):
@@ -85,24 +85,24 @@ class SliceController:
         self._order: tuple[str, ...] | None = None
         self._foreign: dict[str, SmoothedUsage] = {}
         self._publisher = SlicePublisher(cluster, node)
-        self._said: tuple[ExcludedGpu, ...] = ()
+        self._logged: tuple[ExcludedGpu, ...] = ()
         self.problem: str | None = None
         """Why the offer on the API server may be out of date; ``None`` where it is not."""
         self.offered = False
         """Whether the API server has had our offer since we started."""
 
-    def publish(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> None:
+    def reconcile(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> None:
         """Make the offer fit what was just seen. What fails is tried again next time."""
         self._made = time.monotonic()
         try:
             if self._order is None:
-                self._order = self._publisher.order()
+                self._order = self._publisher.device_order()
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
-            ways = self._modes.read(node)
+            ways = self._modes.update_from_node(node)
             # Without any the annotation's names mean nothing, and what was offered before has to go.
             gpus = shareable_gpus([view.gpu for view in views], node) if views else ()
             found = build_devices(
-                gpus, self._policy, foreign_mib=self._take(views, quotas, leaving), held_mib=held_mib(quotas),
+                gpus, self._policy, foreign_mib=self._take(views, quotas, leaving), reserved_mib=reserved_mib(quotas),
                 standing=self._availability.check(gpus), ways=ways, before=self._order,
             )  # fmt: skip
             owner = node["metadata"]["uid"]
@@ -115,7 +115,9 @@ class SliceController:
         self.problem, self.offered = None, True
         self._say(found.left_out)
 
-    def outgrown(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> bool:
+    def needs_publish(
+        self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str] = ()
+    ) -> bool:
         """Say whether the slices have to be published again soon. Quick.
 
         It has where others hold more than the last one takes off, and where shares are to be spread and it names
@@ -129,8 +131,8 @@ class SliceController:
         return more or (self._policy.order is Order.SPREAD and not self._spreads(views, quotas))
 
     def _spreads(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota]) -> bool:
-        offered = listed((view.gpu for view in views), self._order or ())
-        return will_do(offered, self._policy, held_mib(quotas))
+        offered = in_listed_order((view.gpu for view in views), self._order or ())
+        return order_is_acceptable(offered, self._policy, reserved_mib(quotas))
 
     def _take(
         self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str]
@@ -152,10 +154,10 @@ class SliceController:
         self.problem = problem
 
     def _say(self, left_out: tuple[ExcludedGpu, ...]) -> None:
-        if left_out != self._said:
+        if left_out != self._logged:
             for each in left_out:
                 log.warning("GPU excluded", reason=str(Reason.GPU_EXCLUDED), gpu=each.uuid, why=each.why)
-        self._said = left_out
+        self._logged = left_out
 
 
 EVERY: Final = 10.0
@@ -169,37 +171,37 @@ class ClaimSource(Protocol):
     def problem(self) -> str | None:
         """Why nobody does; ``None`` where it is well."""
 
-    def leaving(self) -> frozenset[str]:
+    def terminating_pods(self) -> frozenset[str]:
         """UIDs of the pods whose claims were undone while their processes live on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class SlicePublishing:
     """What is offered, seen and promised. Without a preparer, claims are taken as they were allocated."""
 
-    offering: SliceController
+    slices: SliceController
     watch: UsageSampler
     checkpoint: Checkpoint
     changed: threading.Event
     """Set when the offer has to be made at once."""
-    preparer: ClaimSource | None
+    claims: ClaimSource | None
 
-    def offer(self) -> None:
+    def run_once(self) -> None:
         """Look, and make the offer fit."""
-        if self.preparer is not None and self.preparer.problem is not None:
+        if self.claims is not None and self.claims.problem is not None:
             return  # nobody would prepare what is offered
         try:
-            views = self.watch.look()
+            views = self.watch.sample()
         except NvmlError as error:
             # None was ever seen: what an enforcer before us offered cannot be had.
             log.warning("NVML unavailable; publishing no GPU", reason=str(error.reason), error=error.message)
             views = ()
-        self.offering.publish(views, self.checkpoint.read(), self._leaving())
+        self.slices.reconcile(views, self.checkpoint.read(), self._leaving())
 
-    def hasten(self) -> None:
+    def wake_if_needed(self) -> None:
         """Have the offer made at once if it cannot wait, by what was seen last; asks nobody and never waits."""
-        if self.offering.outgrown(self.watch.latest, self.checkpoint.latest, self._leaving()):
+        if self.slices.needs_publish(self.watch.latest, self.checkpoint.latest, self._leaving()):
             self.changed.set()
 
     def _leaving(self) -> frozenset[str]:
-        return frozenset() if self.preparer is None else self.preparer.leaving()
+        return frozenset() if self.claims is None else self.claims.terminating_pods()

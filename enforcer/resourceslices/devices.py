@@ -65,7 +65,7 @@ class Order(StrEnum):
     SPREAD = "spread"
 
 
-LENIENCE: Final = {Order.BINPACK: 0.25, Order.SPREAD: 0.0}
+REORDER_TOLERANCE: Final = {Order.BINPACK: 0.25, Order.SPREAD: 0.0}
 """How much fuller, as a share of a GPU, one may be than another that it should not be listed after (or before).
 
 Each write of a slice has every scheduler look at all its waiting pods again. Packing is as good with this as with an
@@ -133,9 +133,9 @@ def select_gpus(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
     unknown = [entry for entry in entries if entry not in by_name]
     known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
     if unknown or not entries:
-        said = f"{unknown[0]!r} is not a GPU of this node" if unknown else f"{wanted!r} lists no GPU"
+        problem = f"{unknown[0]!r} is not a GPU of this node" if unknown else f"{wanted!r} lists no GPU"
         raise ConfigError(
-            f"node annotation {NODE_GPUS}: {said}; write one or more of {known}, or remove the annotation"
+            f"node annotation {NODE_GPUS}: {problem}; write one or more of {known}, or remove the annotation"
         )
     chosen = {by_name[entry].uuid for entry in entries}
     return tuple(gpu for gpu in gpus if chosen & {gpu.uuid, gpu.parent})
@@ -152,7 +152,7 @@ def build_devices(
     policy: InventoryPolicy,
     *,
     foreign_mib: Mapping[str, int] | None = None,
-    held_mib: Mapping[str, int] | None = None,
+    reserved_mib: Mapping[str, int] | None = None,
     standing: GpuConditions | None = None,
     ways: SharingModes | None = None,
     before: Sequence[str] = (),
@@ -163,12 +163,12 @@ def build_devices(
         gpus: those to offer, already narrowed.
         policy: the operator's.
         foreign_mib: by UUID, memory held by processes of no live claim; it is taken off the capacity.
-        held_mib: by UUID, memory that claims have been allocated; it decides the order alone.
+        reserved_mib: by UUID, memory that claims have been allocated; it decides the order alone.
         standing: which are contended, and left out, and which are ill, and tainted.
         ways: how they are shared; by default as the policy says.
         before: names of the devices as they were offered last; their order stays while it will do.
     """
-    foreign, held, known = foreign_mib or {}, held_mib or {}, standing or GpuConditions()
+    foreign, reserved, known = foreign_mib or {}, reserved_mib or {}, standing or GpuConditions()
     how = ways or SharingModes(policy.mode)
     there = tuple(gpus)
     cut = {gpu.parent for gpu in there} if how.wanted is Mode.MIG else set()
@@ -176,7 +176,7 @@ def build_devices(
         gpu: _objection(gpu, policy, foreign.get(gpu.uuid, 0), known, how) for gpu in there if gpu.uuid not in cut
     }
     shared = [gpu for gpu, why in reasons.items() if why is None]
-    ranked = _in_order(shared, policy, held, before)
+    ranked = _in_order(shared, policy, reserved, before)
     offered = (_offered(gpu, policy, foreign.get(gpu.uuid, 0), known, how.of(gpu.uuid)) for gpu in ranked)
     devices = (*offered, _status_device())
     return DeviceList(devices, tuple(ExcludedGpu(gpu.uuid, why) for gpu, why in reasons.items() if why is not None))
@@ -256,8 +256,8 @@ def _objection(
         )
     if (changing := ways.objection(gpu.uuid)) is not None:
         return changing
-    judge = _objection_to_instance if gpu.parent is not None else _objection_to_gpu
-    return judge(gpu, policy, foreign_mib, ways.of(gpu.uuid))
+    objection = _objection_to_instance if gpu.parent is not None else _objection_to_gpu
+    return objection(gpu, policy, foreign_mib, ways.of(gpu.uuid))
 
 
 def _objection_to_gpu(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> str | None:
@@ -294,40 +294,42 @@ def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: GpuC
 
 def _taints(gpu: Gpu, policy: InventoryPolicy, standing: GpuConditions) -> Object:
     """Write the taint of a GPU that is ill; an empty list says that there is to be none."""
-    ill = of_gpu(standing.unhealthy, gpu)
-    if ill is None or policy.health_taint is Effect.NONE:
+    unhealthy = of_gpu(standing.unhealthy, gpu)
+    if unhealthy is None or policy.health_taint is Effect.NONE:
         return {"taints": []}
-    return {"taints": [{"key": UNHEALTHY, "value": str(ill), "effect": str(policy.health_taint)}]}
+    return {"taints": [{"key": UNHEALTHY, "value": str(unhealthy), "effect": str(policy.health_taint)}]}
 
 
-def will_do(gpus: Sequence[Gpu], policy: InventoryPolicy, held: Mapping[str, int]) -> bool:
+def order_is_acceptable(gpus: Sequence[Gpu], policy: InventoryPolicy, reserved: Mapping[str, int]) -> bool:
     """Say whether GPUs may stay in this order, given MiB held of each, by UUID."""
-    ranks = [_rank(gpu, policy, held) for gpu in gpus]
-    return all(most - rank <= LENIENCE[policy.order] for most, rank in zip(accumulate(ranks, max), ranks, strict=True))
+    ranks = [_rank(gpu, policy, reserved) for gpu in gpus]
+    return all(
+        most - rank <= REORDER_TOLERANCE[policy.order] for most, rank in zip(accumulate(ranks, max), ranks, strict=True)
+    )
 
 
-def listed(gpus: Iterable[Gpu], names: Sequence[str]) -> list[Gpu]:
+def in_listed_order(gpus: Iterable[Gpu], names: Sequence[str]) -> list[Gpu]:
     """Return those GPUs whose devices are named, in the order of the names."""
     by_name = {device_name(gpu): gpu for gpu in gpus}
     return [by_name[name] for name in names if name in by_name]
 
 
 def _in_order(
-    gpus: Sequence[Gpu], policy: InventoryPolicy, held: Mapping[str, int], before: Sequence[str]
+    gpus: Sequence[Gpu], policy: InventoryPolicy, reserved: Mapping[str, int], before: Sequence[str]
 ) -> list[Gpu]:
     """Sort GPUs by preference, unless they are still in the order they had, or nearly."""
-    standing = listed(gpus, before)
-    if len(standing) == len(gpus) and will_do(standing, policy, held):
+    standing = in_listed_order(gpus, before)
+    if len(standing) == len(gpus) and order_is_acceptable(standing, policy, reserved):
         return standing
-    return sorted(gpus, key=lambda gpu: (_rank(gpu, policy, held), gpu.index))
+    return sorted(gpus, key=lambda gpu: (_rank(gpu, policy, reserved), gpu.index))
 
 
-def _rank(gpu: Gpu, policy: InventoryPolicy, held: Mapping[str, int]) -> float:
-    return _fullness(gpu, policy, held) * (-1 if policy.order is Order.BINPACK else 1)
+def _rank(gpu: Gpu, policy: InventoryPolicy, reserved: Mapping[str, int]) -> float:
+    return _fullness(gpu, policy, reserved) * (-1 if policy.order is Order.BINPACK else 1)
 
 
-def _fullness(gpu: Gpu, policy: InventoryPolicy, held: Mapping[str, int]) -> float:
-    return held.get(gpu.uuid, 0) / max(1, capacity_mib(gpu, policy))
+def _fullness(gpu: Gpu, policy: InventoryPolicy, reserved: Mapping[str, int]) -> float:
+    return reserved.get(gpu.uuid, 0) / max(1, capacity_mib(gpu, policy))
 
 
 def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> Object:

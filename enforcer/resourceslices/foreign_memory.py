@@ -57,7 +57,7 @@ def rounded(mib: int) -> int:
 
 def terminating_mib(views: Sequence[GpuSnapshot], leaving: Collection[str]) -> dict[str, int]:
     """Count what pods whose claims were undone still hold, rounded up. It goes within seconds: nothing to steady."""
-    held = {
+    used = {
         view.gpu.uuid: sum(
             each.used_mib
             for each in view.holders
@@ -65,7 +65,7 @@ def terminating_mib(views: Sequence[GpuSnapshot], leaving: Collection[str]) -> d
         )
         for view in views
     }
-    return {gpu: rounded(mib) for gpu, mib in held.items()}
+    return {gpu: rounded(mib) for gpu, mib in used.items()}
 
 
 def smooth(before: Mapping[str, SmoothedUsage], now: Mapping[str, int]) -> dict[str, SmoothedUsage]:

@@ -64,7 +64,7 @@ class Tenants:
         for quota in self.checkpoint.latest:
             if quota.gpu == gpu:
                 warning = reason is not Reason.RECOVERED
-                self.sink.notify(UserMessage(quota=quota, reason=reason, note=note, action="Watch", warning=warning))
+                self.sink.record(UserMessage(quota=quota, reason=reason, note=note, action="Watch", warning=warning))
 
 
 class GpuHealthMonitor:
@@ -93,10 +93,10 @@ class GpuHealthMonitor:
         self._known: dict[str, Health] = {}
 
     @property
-    def ill(self) -> Mapping[str, Reason]:
+    def unhealthy(self) -> Mapping[str, Reason]:
         """By UUID, what is wrong with the GPUs that are not fit for new shares."""
         # Asked from another thread, while a turn may add a GPU.
-        return {gpu: health.ill for gpu, health in dict(self._known).items() if health.ill is not None}
+        return {gpu: health.unhealthy for gpu, health in dict(self._known).items() if health.unhealthy is not None}
 
     def restore(self, publisher: SlicePublisher) -> None:
         """Take over what an enforcer before us found, from the node's slices: a restart heals nothing.
@@ -104,20 +104,20 @@ class GpuHealthMonitor:
         If they cannot be read, what was is found again, or is over.
         """
         with suppress(ClusterError):
-            self._known = {gpu: Health(ill=reason) for gpu, reason in publisher.ill().items()} | self._known
+            self._known = {gpu: Health(unhealthy=reason) for gpu, reason in publisher.unhealthy().items()} | self._known
 
-    def turn(self) -> bool:
+    def check(self) -> bool:
         """Look once; return whether a judgement changed."""
-        before, views, mps = self.ill, self._watch.latest, {} if self._mps is None else self._mps.failures
+        before, views, mps = self.unhealthy, self._watch.latest, {} if self._mps is None else self._mps.failures
         struck = self._struck()
         for view in views:
             gpu = view.gpu.uuid
             seen = self._seen(view, mps.get(gpu))
             self._known[gpu] = update_health(self._known.get(gpu, Health()), seen, xid=gpu in struck)
-        self._tell(before, self.ill)
-        if before != self.ill:
+        self._tell(before, self.unhealthy)
+        if before != self.unhealthy:
             self._changed.set()
-        return before != self.ill
+        return before != self.unhealthy
 
     def _seen(self, view: GpuSnapshot, mps: GpuShareError | None) -> Reason | None:
         # What cannot be believed of a GPU makes us blind, and is no illness: it comes from races and odd drivers too.
@@ -144,10 +144,10 @@ class GpuHealthMonitor:
     def _tell(self, before: Mapping[str, Reason], now: Mapping[str, Reason]) -> None:
         for gpu in now.keys() - before.keys():
             why = WORDS.get(now[gpu], str(now[gpu]))
-            self._reporter.report(NodeEvent(now[gpu], f"GPU {gpu} gets no new shares: {why}"))
+            self._reporter.record(NodeEvent(now[gpu], f"GPU {gpu} gets no new shares: {why}"))
             self._tenants.of_gpu(gpu, now[gpu], f"the GPU of this container, {gpu}, is unhealthy: {why}")
         for gpu in before.keys() - now.keys():
-            self._reporter.report(NodeEvent(Reason.RECOVERED, f"GPU {gpu} is healthy again", warning=False))
+            self._reporter.record(NodeEvent(Reason.RECOVERED, f"GPU {gpu} is healthy again", warning=False))
             self._tenants.of_gpu(gpu, Reason.RECOVERED, f"the GPU of this container, {gpu}, is healthy again")
 
 

@@ -62,7 +62,7 @@ class SlicePublisher:
         for item in self._existing().values():
             self._delete(item)
 
-    def ill(self) -> dict[str, Reason]:
+    def unhealthy(self) -> dict[str, Reason]:
         """Read back, by UUID, which GPUs were tainted and why. Raises ``ClusterError``."""
         devices = [device for item in self._existing().values() for device in item["spec"].get("devices") or []]
         found = {}
@@ -73,18 +73,18 @@ class SlicePublisher:
                 found[uuid] = Reason(values[0])
         return found
 
-    def order(self) -> tuple[str, ...]:
+    def device_order(self) -> tuple[str, ...]:
         """Read back the names of the devices, in the order in which they are offered. Raises ``ClusterError``."""
         slices = (item for _, item in sorted(self._existing().items()))
         return tuple(device["name"] for item in slices for device in item["spec"].get("devices") or [])
 
     def _publish(self, wanted: Sequence[Object]) -> bool:
         existing = self._existing()
-        if not outdated(existing, wanted):
+        if not needs_write(existing, wanted):
             self._last = ()
             return False
         self._vain = 1 + (self._vain if self._last == wanted else 0)
-        gates = dropped(existing, wanted) if self._vain > VAIN else ""
+        gates = fields_dropped_by_server(existing, wanted) if self._vain > VAIN else ""
         # More and more rarely: a gate may be switched on one day, and every write wakes every scheduler.
         if gates and self._vain.bit_count() > 1:
             raise ClusterError(DROPS.format(gates))
@@ -118,7 +118,7 @@ class SlicePublisher:
                 raise
 
 
-def outdated(existing: Mapping[str, Object], wanted: Sequence[Object]) -> bool:
+def needs_write(existing: Mapping[str, Object], wanted: Sequence[Object]) -> bool:
     """Say whether the pool has to be written again: another set of slices, mixed generations, or other content."""
     if set(existing) != {body["metadata"]["name"] for body in wanted}:
         return True
@@ -127,7 +127,7 @@ def outdated(existing: Mapping[str, Object], wanted: Sequence[Object]) -> bool:
     return not all(_same_slice(body, existing[body["metadata"]["name"]]) for body in wanted)
 
 
-def dropped(existing: Mapping[str, Object], wanted: Sequence[Object]) -> str:
+def fields_dropped_by_server(existing: Mapping[str, Object], wanted: Sequence[Object]) -> str:
     """Name the feature gates whose fields we want on some device and find on none; empty where there is no such."""
     mine, theirs = (
         [each for body in bodies for each in body["spec"].get("devices") or []]
@@ -152,7 +152,7 @@ def _same_slice(mine: Object, theirs: Object) -> bool:
     aligned = with_generation(mine, theirs["spec"]["pool"]["generation"])
     if _annotations(mine, theirs) != (theirs["metadata"].get("annotations") or {}):
         return False
-    return matches(aligned["spec"], theirs["spec"]) and owners == theirs["metadata"].get("ownerReferences", owners)
+    return equivalent(aligned["spec"], theirs["spec"]) and owners == theirs["metadata"].get("ownerReferences", owners)
 
 
 def _annotations(mine: Object, theirs: Object) -> Object:
@@ -161,16 +161,16 @@ def _annotations(mine: Object, theirs: Object) -> Object:
     return {**kept, **mine["metadata"].get("annotations", {})}
 
 
-def matches(mine: object, theirs: object, *, closed: bool = False) -> bool:
+def equivalent(mine: object, theirs: object, *, closed: bool = False) -> bool:
     """Say whether the server's value is ours, however it writes quantities and whatever defaults it adds."""
     if isinstance(mine, dict) and isinstance(theirs, dict):
         # The server leaves out empty lists; what we want empty has to be empty there too.
         theirs = {key: [] for key, value in mine.items() if value == []} | theirs
         if not set(mine) <= set(theirs) or (closed and set(mine) != set(theirs)):
             return False
-        return all(matches(value, theirs[key], closed=key in OPEN) for key, value in mine.items())
+        return all(equivalent(value, theirs[key], closed=key in OPEN) for key, value in mine.items())
     if isinstance(mine, list) and isinstance(theirs, list):
-        return len(mine) == len(theirs) and all(map(matches, mine, theirs))
+        return len(mine) == len(theirs) and all(map(equivalent, mine, theirs))
     if isinstance(mine, str) and isinstance(theirs, str) and mine != theirs:
         number = _number(mine)
         return number is not None and number == _number(theirs)

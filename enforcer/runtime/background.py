@@ -25,8 +25,8 @@ T = TypeVar("T")
 class Task:
     """Something to be done, and who wants to know when it is."""
 
-    do: Callable[[], Any]
-    told: list[Future[Any]] = field(default_factory=list)
+    run: Callable[[], Any]
+    waiters: list[Future[Any]] = field(default_factory=list)
 
 
 class BackgroundExecutor:
@@ -43,9 +43,9 @@ class BackgroundExecutor:
         self._tasks: dict[str, Task] = {}
         self._busy = False
         self._begun: float | None = None
-        self._left, self._said = self._wait, False
+        self._left, self._logged = self._wait, False
 
-    def turn(self) -> None:
+    def reset_budget(self) -> None:
         """Begin a turn."""
         self._left = self._wait
 
@@ -61,15 +61,15 @@ class BackgroundExecutor:
         done = Future[T]()
         with self._lock:
             waits = self._tasks.setdefault(key, Task(task))
-            waits.do = task
-            waits.told.append(done)
+            waits.run = task
+            waits.waiters.append(done)
             starts, self._busy = not self._busy, True
             self._lock.notify()
         if starts:
             self._start()
         return done
 
-    def soon(self, key: str, task: Callable[[], T], otherwise: T) -> T:
+    def run_within(self, key: str, task: Callable[[], T], otherwise: T) -> T:
         """Have something done, and wait for it a moment.
 
         Args:
@@ -81,24 +81,24 @@ class BackgroundExecutor:
             Exception: what the task raises.
         """
         done = self.submit(key, task)
-        return done.result() if self.wait(done) else otherwise
+        return done.result() if self.wait_briefly(done) else otherwise
 
-    def wait(self, done: Future[Any]) -> bool:
+    def wait_briefly(self, done: Future[Any]) -> bool:
         """Wait a moment for what ``do`` returned; whether it is done."""
         began = time.monotonic()
         with suppress(TimeoutError):
             done.exception(max(0.0, self._left) if self.problem is None else 0)
         self._left -= time.monotonic() - began
-        self._say()
+        self._log()
         return done.done()
 
-    def _say(self) -> None:
+    def _log(self) -> None:
         """Log that it hangs, once, and that it does no longer."""
-        problem, said = self.problem, self._said
-        self._said = problem is not None
-        if problem is not None and not said:
+        problem, logged = self.problem, self._logged
+        self._logged = problem is not None
+        if problem is not None and not logged:
             log.warning("disk hangs", reason=str(Reason.AUDIT_UNWRITABLE), error=problem)
-        elif said and not self._said:
+        elif logged and not self._logged:
             log.info("disk responsive again", reason=str(Reason.RECOVERED), what=self._what)
 
     def _start(self) -> None:
@@ -113,11 +113,11 @@ class BackgroundExecutor:
             self._begun = time.monotonic()
             found = Future[Any]()
             try:
-                found.set_result(task.do())
+                found.set_result(task.run())
             except Exception as error:  # noqa: BLE001 - it is raised where it was asked for
                 found.set_exception(error)
             self._begun = None
-            for each in task.told:
+            for each in task.waiters:
                 _pass_on(found, each)
 
     def _next(self, linger: float) -> Task | None:

@@ -60,10 +60,10 @@ def limit_to(wanted: Collection[Capability]) -> frozenset[int]:
     Raises:
         ConfigError: the kernel refuses.
     """
-    held = effective()
-    left = held & frozenset(wanted)
+    present = effective()
+    left = present & frozenset(wanted)
     libc = ctypes.CDLL(None, use_errno=True)
-    if Capability.SETPCAP in held:
+    if Capability.SETPCAP in present:
         for number in set(range(int(LAST.read_text()) + 1)) - left:
             _check(libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0))
     else:  # what root starts has all of the bounding set again, but for this

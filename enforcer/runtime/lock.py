@@ -110,10 +110,10 @@ def _lock(file: int, state: Path, *, wait: bool) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        said = f"another enforcer (pid {_holder(state)}) has locked --state {state}"
+        problem = f"another enforcer (pid {_holder(state)}) has locked --state {state}"
         if not wait:
-            raise ConfigError(f"{said}; stop that enforcer first", Reason.CONFLICT) from error
-        log.warning("waiting for the other enforcer to exit", reason=str(Reason.CONFLICT), error=said)
+            raise ConfigError(f"{problem}; stop that enforcer first", Reason.CONFLICT) from error
+        log.warning("waiting for the other enforcer to exit", reason=str(Reason.CONFLICT), error=problem)
         fcntl.flock(file, fcntl.LOCK_EX)
 
 

@@ -32,7 +32,7 @@ class Repetition:
         return f", for the {_ordinal(self.times)} time in {max(1, round(self.seconds / 60))} min"
 
 
-ONCE: Final = Repetition()
+FIRST: Final = Repetition()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class EventDeduplicator:
             self._sent = {key: sent for key, sent in self._sent.items() if key[0] != place}
         if decision.decision is Decision.BACK_UNDER:
             warned = self._sent.get((place, gpu, Decision.WARNED))
-            return None if warned is not None and warned.silent else ONCE
+            return None if warned is not None and warned.silent else FIRST
         if decision.decision not in _COUNTED:
-            return ONCE
+            return FIRST
         return self._counted((place, gpu, decision.decision), now, lenient=decision.kill_in is None)
 
     def _counted(self, key: Key, now: float, *, lenient: bool) -> Repetition | None:
@@ -73,7 +73,7 @@ class EventDeduplicator:
             self._sent[key] = replace(before, times=before.times + 1, silent=True)
             return None
         self._sent[key] = _Sent(now, lenient=lenient)
-        return ONCE if before is None else Repetition(before.times + 1, now - before.at)
+        return FIRST if before is None else Repetition(before.times + 1, now - before.at)
 
 
 def _ordinal(number: int) -> str:

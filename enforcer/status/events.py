@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 
 from enforcer.status.api_writer import ApiWriter
-from enforcer.status.messages import UserMessage, cut
+from enforcer.status.messages import UserMessage, truncate_note
 from gpushare.contract import DRIVER
 from gpushare.kube_client import EVENTS_V1, KubeClient, path
 from gpushare.reasons import Reason
@@ -33,7 +33,7 @@ class PodEventRecorder:
     def __init__(self, cluster: KubeClient, node: str, writer: ApiWriter) -> None:
         self._cluster, self._node, self._writer = cluster, node, writer
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         """Take a message; never waits and never fails."""
         event = event_of(self._node, notice, datetime.now(UTC))
         where = path(EVENTS_V1, "events", namespace=event["metadata"]["namespace"])
@@ -43,7 +43,7 @@ class PodEventRecorder:
 class LogEventRecorder:
     """Records messages to pods' owners in the log alone, where there is no API server."""
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         """Log a message."""
         log.info("notice", reason=str(notice.reason), pod=notice.quota.pod, note=notice.note)
 
@@ -69,7 +69,7 @@ class NodeEventRecorder:
     def __init__(self, cluster: KubeClient | None, node: str, writer: ApiWriter) -> None:
         self._cluster, self._node, self._writer = cluster, node, writer
 
-    def report(self, news: NodeEvent) -> None:
+    def record(self, news: NodeEvent) -> None:
         """Take a message; never waits and never fails."""
         (log.warning if news.warning else log.info)(news.note, reason=str(news.reason))
         if self._cluster is not None:
@@ -86,7 +86,8 @@ def node_event(node: str, news: NodeEvent, when: datetime) -> Object:
     regarding = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
     kind = "Warning" if news.warning else "Normal"
     return _event(node, when, node, NODE_EVENTS) | {
-        "action": "Share", "reason": str(news.reason), "type": kind, "note": cut(news.note), "regarding": regarding,
+        "action": "Share", "reason": str(news.reason), "type": kind, "note": truncate_note(news.note),
+        "regarding": regarding,
     }  # fmt: skip
 
 
@@ -109,7 +110,7 @@ def event_of(node: str, notice: UserMessage, when: datetime) -> Object:
         "action": notice.action,
         "reason": str(notice.reason),
         "type": "Warning" if notice.warning else "Normal",
-        "note": cut(notice.note),
+        "note": truncate_note(notice.note),
         "regarding": {
             "apiVersion": "v1",
             "kind": "Pod",

@@ -8,7 +8,7 @@ from enforcer.audit.kill_records import ProcessOutcome
 from enforcer.audit.record import ChainHead
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.quota.types import Quota
-from enforcer.status.dedup import ONCE, Repetition
+from enforcer.status.dedup import FIRST, Repetition
 from gpushare.patterns import Search
 from gpushare.reasons import Reason
 
@@ -22,7 +22,7 @@ _USED: Final = Search(r"container ([a-z0-9-]{1,63}) holds ([0-9]{1,9}) MiB of it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserMessage:
-    """One thing to tell the owner of a container."""
+    """One message to the owner of a container."""
 
     quota: Quota
     reason: Reason
@@ -32,55 +32,56 @@ class UserMessage:
 
 
 class EventSink(Protocol):
-    """Where notices go."""
+    """Takes messages."""
 
-    def notify(self, notice: UserMessage) -> None:
-        """Take a notice; never waits and never fails."""
+    def record(self, message: UserMessage) -> None:
+        """Take a message; never waits and never fails."""
 
 
-def warned(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
-    """Over quota, and believed."""
+def over_quota(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
+    """The container is over quota, in enough samples."""
     quota = decision.quota
     end = "the enforcer only warns (policy warn, or --no-enforce)"
     if decision.kill_in is not None:
         end = f"the enforcer kills its processes in {decision.kill_in:.1f}s unless it frees {_excess(decision)} MiB"
-    return UserMessage(quota=quota, reason=Reason.OVER_QUOTA, note=f"{_again(decision, spell)}; {end}", action="Warn")
+    return UserMessage(
+        quota=quota, reason=Reason.OVER_QUOTA, note=f"{_again(decision, repetition)}; {end}", action="Warn"
+    )
 
 
-def in_debt(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
-    """Over quota again and again; half of what is forgiven is used up."""
+def in_debt(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
+    """The container was over quota repeatedly; half of its credit is used up."""
     note = (
-        f"{_again(decision, spell)}: it was over its quota repeatedly, for {decision.debt:.1f}s in total; if this "
+        f"{_again(decision, repetition)}: it was over its quota repeatedly, for {decision.debt:.1f}s in total; if this "
         "continues, the enforcer kills its processes without a grace period"
     )
     return UserMessage(quota=decision.quota, reason=Reason.OVER_QUOTA, note=note, action="Warn")
 
 
-def back_under(decision: KillDecision, _: Repetition = ONCE) -> UserMessage:
-    """Freed enough in time."""
+def recovered(decision: KillDecision, _: Repetition = FIRST) -> UserMessage:
+    """The container is within its quota again, in time."""
     note = f"{_holds(decision.quota, decision.used_mib)}: back within its quota, so the enforcer kills nothing"
     return UserMessage(quota=decision.quota, reason=Reason.BACK_UNDER_QUOTA, note=note, action="Warn", warning=False)
 
 
-def rate_limited(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
-    """Not killed yet, because this node saw too many kills."""
-    note = (
-        f"{_again(decision, spell)}; not killed yet: this node made too many kills in the namespace in the last minute"
-    )
+def rate_limited(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
+    """The container is not killed yet: this node made too many kills."""
+    cause = "this node made too many kills in the namespace in the last minute"
+    note = f"{_again(decision, repetition)}; not killed yet: {cause}"
     return UserMessage(quota=decision.quota, reason=Reason.KILL_RATE_LIMITED, note=note, action="Wait")
 
 
-def suspended(decision: KillDecision, spell: Repetition = ONCE) -> UserMessage:
-    """Not killed, because the breaker is open."""
+def breaker_open(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
+    """The container is not killed: the circuit breaker is open."""
     note = (
-        f"{_again(decision, spell)}; not killed: too many containers on this node are over quota, "
+        f"{_again(decision, repetition)}; not killed: too many containers on this node are over quota, "
         "so the circuit breaker is open"
     )
     return UserMessage(quota=decision.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 
-def ended(decision: KillDecision, result: Reason, outcomes: Sequence[ProcessOutcome], head: ChainHead) -> UserMessage:
-    """Acted upon. The chain's head goes along, outside the node: a hint and no anchor, for tenants write Events."""
+def killed(decision: KillDecision, result: Reason, outcomes: Sequence[ProcessOutcome], head: ChainHead) -> UserMessage:
+    """The kill has ended. The note has the audit log's head: a hint and no anchor, because tenants can write Events."""
     hit = [each for each in outcomes if each.acted_on]
     pids = ", ".join(str(each.pid) for each in hit[:NAMED]) + (", ..." if len(hit) > NAMED else "")
     done = (
@@ -91,14 +92,14 @@ def ended(decision: KillDecision, result: Reason, outcomes: Sequence[ProcessOutc
     return UserMessage(quota=decision.quota, reason=result, note=f"{note}; audit log {head}", action="Kill")
 
 
-def unrecorded(decision: KillDecision) -> UserMessage:
-    """Not killed, because the kill could not have been put on record. Why not is about the node, and for operators."""
+def audit_unavailable(decision: KillDecision) -> UserMessage:
+    """The container is not killed: INTENT cannot be written. The cause concerns the node, and goes to operators."""
     note = f"{_holds(decision.quota, decision.used_mib)}; not killed: this node cannot write the kill to its audit log"
     return UserMessage(quota=decision.quota, reason=Reason.AUDIT_UNWRITABLE, note=note, action="Wait")
 
 
-def cut(note: str) -> str:
-    """Make a note fit an Event: valid UTF-8, no control characters, at most ``NOTE_BYTES`` long."""
+def truncate_note(note: str) -> str:
+    """Return the note as an Event takes it: valid UTF-8, no control characters, at most ``NOTE_BYTES``."""
     clean = "".join(letter if letter.isprintable() else " " for letter in note).encode("utf-8", "replace")
     return clean.decode() if len(clean) <= NOTE_BYTES else clean[: NOTE_BYTES - 3].decode("utf-8", "ignore") + "..."
 
@@ -127,8 +128,8 @@ def used_amounts(note: str) -> tuple[str, int, int] | None:
     return None if found is None else (found[1], int(found[2]), int(found[3]))
 
 
-def _again(decision: KillDecision, spell: Repetition = ONCE) -> str:
-    return f"{_holds(decision.quota, decision.used_mib)}{spell.words}"
+def _again(decision: KillDecision, repetition: Repetition = FIRST) -> str:
+    return f"{_holds(decision.quota, decision.used_mib)}{repetition.words}"
 
 
 def _excess(decision: KillDecision) -> int:
@@ -136,10 +137,10 @@ def _excess(decision: KillDecision) -> int:
 
 
 DECIDED: Final = {
-    Decision.WARNED: warned,
+    Decision.WARNED: over_quota,
     Decision.IN_DEBT: in_debt,
-    Decision.BACK_UNDER: back_under,
+    Decision.BACK_UNDER: recovered,
     Decision.RATE_LIMITED: rate_limited,
-    Decision.BREAKER_OPEN: suspended,
+    Decision.BREAKER_OPEN: breaker_open,
 }
-"""What to say about decisions that call for words alone."""
+"""Message of each decision that kills nothing."""

@@ -64,7 +64,7 @@ class Metrics:
             "claim_failures", "Failed prepare and unprepare calls.", "operation", "reason"
         )
         self.failures: Final = self._counter("enforcer_failures", "Kills that raised an exception (a bug).")
-        self.latest: Final = Latest()
+        self.latest: Final = StatusCollector()
         self.registry.register(self.latest)
         self._zero()
 
@@ -83,14 +83,14 @@ class Metrics:
         return Counter(f"gpu_share_{name}", help_, labels, registry=self.registry)
 
 
-class Latest(Collector):
+class StatusCollector(Collector):
     """Gauges of the last status (``enforcer.status.node_status``)."""
 
     def __init__(self) -> None:
         self.status: dict[str, Any] = {}
 
-    def show(self, status: dict[str, Any]) -> None:
-        """Take in a status."""
+    def update(self, status: dict[str, Any]) -> None:
+        """Replace the status."""
         self.status = status
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

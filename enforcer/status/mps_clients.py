@@ -27,7 +27,7 @@ class MpsClients:
         self._sink = sink
         self._warned: frozenset[Key] = frozenset()
 
-    def look(self, snapshot: Snapshot) -> None:
+    def observe(self, snapshot: Snapshot) -> None:
         """Take in one sample. A container whose GPU cannot be read stays as it was."""
         above, unknown = set[Key](), set[Key]()
         for quota, count in counted(snapshot.views, snapshot.quotas):
@@ -37,7 +37,7 @@ class MpsClients:
             elif quota.clients is not None and count > quota.clients:
                 above.add(key)
                 if key not in self._warned:
-                    self._sink.notify(_warning(quota, count))
+                    self._sink.record(_warning(quota, count))
         self._warned = frozenset(above | (self._warned & unknown))
 
 

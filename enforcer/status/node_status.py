@@ -47,7 +47,7 @@ from enforcer.attribution.snapshot import GpuSnapshot, UsageByContainer, unattri
 from enforcer.audit.record import ChainHead
 from enforcer.detection.detector import container_key, phase, recent_kills
 from enforcer.detection.forecast import describe, owed, seconds_until_kill
-from enforcer.detection.nvml_outage import EVERYWHERE, Sight, sentence
+from enforcer.detection.nvml_outage import EVERYWHERE, Outages, container_message
 from enforcer.detection.types import DetectorConfig, DetectorState, ViolationState
 from enforcer.nvml.device_health import GpuConditions
 from enforcer.quota.from_claims import known
@@ -77,7 +77,7 @@ class Snapshot:
     standing: GpuConditions = field(default_factory=GpuConditions)
     failures: Sequence[Mapping[str, Any]] = ()
     proven: Mapping[tuple[str, str], LimitStatus] = field(default_factory=dict)
-    sight: Sight = field(default_factory=dict)
+    sight: Outages = field(default_factory=dict)
     growth: Mapping[str, unattributed.Growth] = field(default_factory=dict)
     """Of memory that no process accounts for, by GPU."""
     peaks: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Snapshot:
     """Two snapshots of one number differ in their times only; 0: unknown. See ``enforcer.status.node_status_file``."""
 
 
-def shown(state: DetectorState, quotas: Sequence[Quota]) -> tuple[Quota, ...]:
+def status_quotas(state: DetectorState, quotas: Sequence[Quota]) -> tuple[Quota, ...]:
     """Pick what is worth showing: of containers that were given nothing, those that hold something or did lately."""
     return tuple(
         quota
@@ -211,7 +211,7 @@ def _sentence(snapshot: Snapshot, quota: Quota, *, blind: bool) -> str:
     if not blind or quota.container_id is None:
         return describe(snapshot.state, _as_evaluated(snapshot, quota), snapshot.now, snapshot.rules)
     unseen = snapshot.sight.get(quota.gpu) or snapshot.sight.get(EVERYWHERE)
-    return sentence(quota.container, unseen, snapshot.now)
+    return container_message(quota.container, unseen, snapshot.now)
 
 
 def _limit(found: LimitStatus | None) -> dict[str, Any] | None:

@@ -77,21 +77,21 @@ class StatusCache:
         self._number = 0
         self._found: dict[str, Any] = {}
 
-    def of(self, snapshot: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
+    def render(self, snapshot: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
         """Give a look its number, from 1, and say what it led to, of the shape of ``enforcer.status.node_status``."""
         content = _CONTENT(snapshot)
-        if content != self._content or not is_timeless(snapshot):
+        if content != self._content or not time_independent(snapshot):
             self._number += 1
             self._content, self._found = content, status(snapshot)
         numbered = replace(snapshot, edition=self._number)
         return numbered, {**self._found, "time": snapshot.time}
 
 
-def is_timeless(snapshot: Snapshot) -> bool:
+def time_independent(snapshot: Snapshot) -> bool:
     """Whether time alone changes nothing of what there is to say: nobody is over a quota or was ended lately."""
-    return not snapshot.sight and has_settled(snapshot.state)
+    return not snapshot.sight and no_timer_running(snapshot.state)
 
 
-def has_settled(state: DetectorState) -> bool:
+def no_timer_running(state: DetectorState) -> bool:
     """Whether no case, no kill and no cool-down has a time that still runs."""
     return not (state.kills or state.cooling or any(case.samples or case.acting for case in state.cases.values()))

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from enforcer.attribution.snapshot import GpuSnapshot, UsageByContainer
 from enforcer.detection.detector import phase
 from enforcer.quota.types import Quota
-from enforcer.status.messages import UserMessage, cut
+from enforcer.status.messages import UserMessage, truncate_note
 from enforcer.status.node_status import BLIND, Snapshot
 
 NAME: Final = "status.json"
@@ -28,7 +28,7 @@ class Message:
 
 def message(notice: UserMessage, time: str) -> Message:
     """Say a notice in one line: the reason's word, then the sentence of the Event."""
-    return Message(time, cut(f"{notice.reason}: {notice.note}"))
+    return Message(time, truncate_note(f"{notice.reason}: {notice.note}"))
 
 
 Peaks = Mapping[tuple[str, str], int]

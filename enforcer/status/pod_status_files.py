@@ -77,12 +77,12 @@ class PodStatusWriter:
         self.peaks: Mapping[tuple[str, str, str], int] = {}
         """MiB that each container used at most, by pod UID, container and GPU. Replaced whole, never changed."""
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         """Keep a notice for its pod's file and pass it on; never waits and never fails."""
         with self._lock:
             kept = self._messages.setdefault(notice.quota.pod_uid, deque(maxlen=KEPT))
             kept.append(message(notice, utc_now()))
-        self._sink.notify(notice)
+        self._sink.record(notice)
 
     @property
     def problem(self) -> str | None:
@@ -91,8 +91,8 @@ class PodStatusWriter:
 
     def write(self, snapshot: Snapshot) -> None:
         """Bring the files up to date; of pods without quotas nothing is kept. Does not wait for long."""
-        self._disk.turn()
-        self._disk.soon("files", partial(self._write, snapshot), None)
+        self._disk.reset_budget()
+        self._disk.run_within("files", partial(self._write, snapshot), None)
 
     def _write(self, snapshot: Snapshot) -> None:
         pods = self._sorted(snapshot)

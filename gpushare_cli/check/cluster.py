@@ -13,18 +13,20 @@ from typing import Any, Final
 from cryptography import x509
 
 from enforcer.quota.sharing_mode import CHANGES
-from enforcer.resourceslices.contention import UNSURE, device_names
+from enforcer.resourceslices.contention import UNKNOWN, device_names
 from gpushare import contract
 from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, path
 from gpushare.patterns import Pattern
+from gpushare.raw_objects import mapping, objects, text
 from gpushare.reasons import Reason
 from gpushare_cli.check import feature_gates, installation, workloads
 from gpushare_cli.check.connection import Ask, Connection
-from gpushare_cli.check.installation import INSTALL, NAMED, as_shipped
-from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
+from gpushare_cli.check.installation import NAMED, RESTORE, as_shipped
+from gpushare_cli.check.result import Checker, CheckResult, Level, failed, ok, warning
 from gpushare_cli.check.taint_rules import taint_rules
 from gpushare_cli.check.trial import trial
-from gpushare_cli.terminal import counted, some
+from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
+from gpushare_cli.terminal import clean, counted, some
 
 CATEGORY: Final = "cluster"
 OLDEST: Final = (1, 36)
@@ -32,18 +34,20 @@ FIRST_WITH_CLAIMS: Final = (1, 34)
 """Serves ``resource.k8s.io/v1``, though not by default what makes shares of it: of that the other questions tell."""
 _VERSION: Final = Pattern(r"v(\d+)\.(\d+)", 128)
 SOON: Final = timedelta(days=3)
-WEBHOOK: Final = f"pods.{contract.GROUP}"
+OURS: Final = CONFIGURATION.rpartition("/")[2]
+"""The release's webhook configuration."""
+DELETE: Final = "kubectl delete mutatingwebhookconfiguration"
 OTHERS: Final = f"the node annotation {contract.NODE_GPUS}"
 ADVICE: Final[Mapping[str, str]] = {
-    UNSURE: "nothing is to be done unless it stays so: the enforcer waits until it knows who else offers that GPU",
-    Reason.CONTENDED: f"a contended GPU needs one owner: take it from the other, or name others in {OTHERS}",
-    CHANGES: "nothing is to be done: a GPU that changes its mode is offered again once its last tenant has gone",
-    contract.NODE_MODE: f"put the node's label {contract.NODE_MODE} right",
+    UNKNOWN: "wait: the enforcer does not know yet whether another driver publishes that GPU",
+    Reason.CONTENDED: f"a contended GPU needs one owner: remove it from the other driver, or name others in {OTHERS}",
+    CHANGES: "wait: a GPU that changes its sharing mode is published again once its last claim is unprepared",
+    contract.NODE_MODE: f"correct the node's label {contract.NODE_MODE}",
 }
 """Words of an enforcer's reasons, and what to do; the first that are there count."""
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
-UNFIT: Final = f"what cannot be shared need not be offered: name the other GPUs in {OTHERS}"
+UNFIT: Final = f"exclude GPUs that cannot be shared: name the others in {OTHERS}"
 
 
 def questions(namespace: str | None) -> list[tuple[str, Ask]]:
@@ -76,6 +80,7 @@ _INSTALLED: Final[tuple[tuple[str, Ask], ...]] = (
 
 def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
     return (
+        ("other webhook configurations", other_configurations),
         ("webhook certificate", lambda api: webhook(api, datetime.now(UTC))),
         ("certificate renewal", workloads.certificates),
         ("webhook replicas", workloads.webhooks),
@@ -96,32 +101,50 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
 def version(api: KubeClient) -> CheckResult:
     """Compare the API server's version."""
     found = api.get("/version")
-    text = str(found.get("gitVersion", ""))
+    said = str(found.get("gitVersion", ""))
     if (emulated := found.get("emulationMinor")) and emulated != found.get("minor"):
-        text = f"v{found['emulationMajor']}.{emulated} (emulated by {text})"
-    match = _VERSION.match(text)
+        said = f"v{found['emulationMajor']}.{emulated} (emulated by {said})"
+    match = _VERSION.match(said)
     oldest = ".".join(map(str, OLDEST))
     if match is None:
-        return warning(f"the version {text!r} cannot be read")
+        return warning(f"the version {said!r} cannot be read")
     number = int(match.group(1)), int(match.group(2))
     if number < OLDEST:
-        missing = failed(f"{text}; {oldest} is needed", f"upgrade the cluster to {oldest} or newer")
+        missing = failed(f"{said}; {oldest} is needed", f"upgrade the cluster to {oldest} or newer")
         return replace(missing, last=number < FIRST_WITH_CLAIMS)
-    return ok(text)
+    return ok(said)
 
 
 def webhook(api: KubeClient, now: datetime) -> CheckResult:
-    """Look for our webhook, and at the certificates in its bundle."""
-    items, _ = api.list(path(ADMISSION_V1, "mutatingwebhookconfigurations"))
-    for item in items:
-        for hook in item.get("webhooks") or []:
-            if hook.get("name") == WEBHOOK:
-                return bundle(item["metadata"]["name"], hook.get("clientConfig") or {}, now)
-    return failed("not there: pods are not rewritten", INSTALL)
+    """Look at the certificates in the bundle of each webhook of our configuration; the worst of them counts."""
+    hooks = objects(find(api, CONFIGURATION) or {}, "webhooks")
+    found = [bundle(f"{text(each, 'name')} of {OURS}", mapping(each, "clientConfig"), now) for each in hooks]
+    if not found:
+        return failed(f"{OURS} is missing: pods are not rewritten", RESTORE)
+    return max(found, key=lambda each: tuple(Level).index(each.level))
+
+
+def other_configurations(api: KubeClient) -> CheckResult:
+    """Name the other webhook configurations that call our webhook, or have webhooks of our names."""
+    namespace, items = release_namespace(api), api.list(path(ADMISSION_V1, "mutatingwebhookconfigurations"))[0]
+    calling = {
+        text(mapping(item, "metadata"), "name")
+        for item in items for hook in objects(item, "webhooks") if _calls_us(hook, namespace)
+    }  # fmt: skip
+    if not (found := sorted(calling - {OURS})):
+        return ok("none")
+    detail = f"{some(found, NAMED)}: the API server calls the webhook by {counted(len(found), 'configuration')} more"
+    return failed(detail, f"delete what is left of another installation: {DELETE} {found[0]}")
+
+
+def _calls_us(hook: Mapping[str, Any], namespace: str) -> bool:
+    service = mapping(mapping(hook, "clientConfig"), "service")
+    ours = (text(service, "namespace"), text(service, "name")) == (namespace, installation.DEPLOYMENT)
+    return ours or text(hook, "name").endswith(f".{contract.GROUP}")
 
 
 def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
-    """Judge a webhook's ``caBundle``."""
+    """Judge the ``caBundle`` of the webhook ``name``."""
     hint = "the Deployment gpu-share-certs writes it within ten seconds: look at its pod's log"
     try:
         pem = base64.b64decode(config.get("caBundle") or "", validate=True)
@@ -129,10 +152,12 @@ def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
     except (binascii.Error, ValueError):
         return failed(f"{name}: its caBundle cannot be read", hint)
     if not certificates:
-        return failed(f"{name} has no caBundle: every sharing pod is refused", hint)
+        return failed(f"{name} has no caBundle: every pod that it is asked about is refused", hint)
     last = max(certificate.not_valid_after_utc for certificate in certificates)
     if last <= now:
-        return failed(f"{name}: its caBundle expired on {last:%Y-%m-%d}: every sharing pod is refused", hint)
+        return failed(
+            f"{name}: its caBundle expired on {last:%Y-%m-%d}: every pod that it is asked about is refused", hint
+        )
     if last <= now + SOON:
         return warning(f"{name}: its caBundle expires on {last:%Y-%m-%d %H:%M}", hint)
     return ok(f"{name}, valid until {last:%Y-%m-%d}")
@@ -171,7 +196,7 @@ def left_out(api: KubeClient) -> CheckResult:
     why = [each for gpus in notes.values() for each in gpus.values()]
     if not named:
         return ok("none")
-    contest = any(Reason.CONTENDED in each and UNSURE not in each for each in why)
+    contest = any(Reason.CONTENDED in each and UNKNOWN not in each for each in why)
     return (failed if contest else warning)("; ".join(named), "; ".join(dict.fromkeys(map(_advice, why))))
 
 
@@ -198,11 +223,12 @@ def _advice(why: str) -> str:
 
 
 def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
+    note = text(mapping(mapping(item, "metadata"), "annotations"), contract.EXCLUDED_GPUS)
     try:
-        found = json.loads((item["metadata"].get("annotations") or {}).get(contract.EXCLUDED_GPUS, "{}"))
-    except ValueError:
+        found = json.loads(note) if len(note) <= workloads.MAX_REPORT else None
+    except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return {clean(gpu): clean(str(why)) for gpu, why in found.items()} if isinstance(found, dict) else {}
 
 
 def opted_in(api: KubeClient) -> CheckResult:

@@ -15,7 +15,7 @@ from gpushare.quantity import parse_duration
 from gpushare_cli.check import cluster, node, preinstall
 from gpushare_cli.check.node import Folders
 from gpushare_cli.check.result import Checker, CheckResult, Level
-from gpushare_cli.options import add_cluster
+from gpushare_cli.options import add_cluster, namespace_name
 from gpushare_cli.terminal import SYMBOLS, Colour, Terminal
 
 
@@ -53,15 +53,27 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "check",
         help="check whether this node and the cluster are ready for gpu-share",
-        description="Ask the cluster and this machine what gpu-share needs of them, and try a sharing pod by dry run. "
-        "Exit code 1 if anything is wrong.",
+        description="Check whether the cluster and this machine meet the requirements of gpu-share, and create a "
+        "sharing pod by dry run. Exit code 1 if anything is wrong.",
     )
     add_cluster(parser)
-    parser.add_argument("-n", "--namespace", metavar="NS", help="try the sharing pod there; asks the cluster only")
-    parser.add_argument("--cluster", action="store_true", help="ask the cluster only")
-    parser.add_argument("--node", action="store_true", help="ask this machine only; what is missing is then wrong")
-    parser.add_argument("--pre", action="store_true", help="ask what is needed before an installation")
-    parser.add_argument("--wait", type=_duration, default=0.0, metavar="TIME", help="ask again until all is well: 2m")
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        type=namespace_name,
+        metavar="NS",
+        help="create the sharing pod of the dry run there; checks the cluster only",
+    )
+    parser.add_argument("--cluster", action="store_true", help="check the cluster only")
+    parser.add_argument("--node", action="store_true", help="check this machine only; what is missing is then an error")
+    parser.add_argument("--pre", action="store_true", help="check the requirements of an installation")
+    parser.add_argument(
+        "--wait",
+        type=_duration,
+        default=0.0,
+        metavar="TIME",
+        help="repeat the check until nothing is wrong, at most this long: 2m",
+    )
     for name, folder in asdict(Folders()).items():
         option = name if name == "state" else f"{name}-root"
         what = f"the {_WHOSE[name]} directory on this machine ({folder}, or what the enforcer here uses)"

@@ -23,29 +23,34 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 """Fields that are compared, by kind. No workloads: their content depends on most of the chart's values."""
 SERVICES: Final = ("gpu-share-webhook",)
 """Services that are compared. Other ports depend on the chart's values."""
-SERVICE_PARTS: Final = ("selector", "ports", "type")
+ASSIGNED: Final = frozenset({"clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"})
+"""Fields of a Service that the API server chooses."""
 AGGREGATION: Final = "rbac.authorization.k8s.io/aggregate-to-"
 """Prefix of the labels by which Kubernetes adds a role to its own."""
 SERVER_DEFAULTS: Final[Mapping[str, object]] = {
     "failurePolicy": "Fail",
+    "internalTrafficPolicy": "Cluster",
     "matchPolicy": "Equivalent",
     "port": 443,
     "protocol": "TCP",
     "reinvocationPolicy": "Never",
     "scope": "*",
+    "sessionAffinity": "None",
     "timeoutSeconds": 10,
     "type": "ClusterIP",
 }
 """Values that the API server writes into fields that were left out, by field."""
 SHOWN: Final = 60
 """Characters of a value that are shown."""
+BEFORE: Final = 20
+"""Characters that are shown before the first one that differs, where both values are long and begin alike."""
 
 
 def compared(item: Json) -> dict[str, Any] | None:
     """Return the content of an object that is compared; ``None`` for an object that is not."""
     kind, metadata = str(item.get("kind")), item.get("metadata") or {}
     if kind == "Service" and metadata.get("name") in SERVICES:
-        return {key: item["spec"][key] for key in SERVICE_PARTS if key in item["spec"]}
+        return {key: value for key, value in item["spec"].items() if key not in ASSIGNED}
     if kind not in PARTS:
         return None
     found = {key: item[key] for key in PARTS[kind] if key in item}
@@ -80,10 +85,13 @@ def _differences(mine: object, theirs: object, where: str) -> Iterator[str]:
     elif isinstance(mine, list) and isinstance(theirs, list):
         for number, (one, other) in enumerate(zip(mine, theirs, strict=False)):
             yield from _differences(one, other, f"{where}[{number}]")
-        if len(mine) != len(theirs):
-            yield f"{where} has {len(theirs)} entries, and {len(mine)} as shipped"
+        for number, one in list(enumerate(mine))[len(theirs) :]:
+            yield f"{where}[{number}] is missing, and {_shown(one)} as shipped"
+        for number, other in list(enumerate(theirs))[len(mine) :]:
+            yield f"{where}[{number}] is {_shown(other)}, and is not set as shipped"
     elif mine != theirs:
-        yield f"{where} is {_shown(theirs)}, and {_shown(mine)} as shipped"
+        begin = _beginning(str(mine), str(theirs))
+        yield f"{where} is {_shown(theirs, begin)}, and {_shown(mine, begin)} as shipped"
 
 
 def _of_key(mine: object, theirs: Json, where: str, key: str) -> Iterator[str]:
@@ -93,9 +101,17 @@ def _of_key(mine: object, theirs: Json, where: str, key: str) -> Iterator[str]:
         yield f"{where} is missing, and {_shown(mine)} as shipped"
 
 
-def _shown(value: object) -> str:
+def _beginning(one: str, other: str) -> int:
+    """Return from where two values are shown, so that what differs is among it."""
+    pairs = enumerate(zip(one, other, strict=False))
+    alike = next((number for number, (mine, theirs) in pairs if mine != theirs), min(len(one), len(other)))
+    return max(0, alike - BEFORE) if max(len(one), len(other)) > SHOWN else 0
+
+
+def _shown(value: object, begin: int = 0) -> str:
     text = str(value)
-    return repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}..."
+    part = text[begin : begin + SHOWN]
+    return f"{'...' if begin else ''}{part!r}{'...' if begin + SHOWN < len(text) else ''}"
 
 
 def _without_bundle(hook: Json) -> dict[str, Any]:

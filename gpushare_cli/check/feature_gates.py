@@ -34,14 +34,14 @@ def consumable_capacity(api: KubeClient) -> CheckResult:
 
 def device_taints(api: KubeClient) -> CheckResult:
     """Whether a GPU that is ill can be kept from new pods."""
-    return _judged(TAINTS, {"taints": _device(api).get("taints")}, "new pods are given GPUs that are ill")
+    return _judged(TAINTS, {"taints": _device(api).get("taints")}, "the scheduler allocates unhealthy GPUs to new pods")
 
 
 def _judged(gate: str, kept: Json, so: str) -> CheckResult:
     dropped = [name for name, value in kept.items() if not value]
     if not dropped:
         return ok()
-    return failed(f"the API server drops {', '.join(dropped)}: {so}", f"switch the feature gate {gate} on in {PARTS}")
+    return failed(f"the API server drops {', '.join(dropped)}: {so}", f"enable the feature gate {gate} in {PARTS}")
 
 
 def _unless_forbidden(error: ClusterError, instead: Callable[[], Json | None]) -> Json:

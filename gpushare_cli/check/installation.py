@@ -18,8 +18,10 @@ from gpushare_cli.check.result import CheckResult, failed, ok, warning
 from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
 from gpushare_cli.terminal import clean, some
 
-INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
-RESTORE: Final = "restore it: helm upgrade gpu-share deploy/helm/gpu-share, with the options of the installation"
+RESTORE: Final = (
+    "install or restore it: helm upgrade --install gpu-share deploy/helm/gpu-share -n gpu-share-system, with the "
+    "options of the installation (and its namespace, where that is another)"
+)
 DEPLOYMENT: Final = "gpu-share-webhook"
 NAMED: Final = 5
 """So many objects, nodes or namespaces are named."""
@@ -120,6 +122,8 @@ def _wrong(api: KubeClient, wanted: Mapping[str, list[Json]], *, content: bool) 
         live = find(api, where)
         if live is None:
             yield f"{name} is missing"
+        elif "deletionTimestamp" in mapping(live, "metadata"):
+            yield f"{name} is being deleted"
         elif (content or BINDINGS in where) and (found := difference(variants, compared(live) or {})) is not None:
             yield f"{name}: {found}"
 

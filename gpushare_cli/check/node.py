@@ -3,6 +3,7 @@
 import shutil
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -11,12 +12,12 @@ from enforcer.attribution.procfs import in_initial_pid_namespace
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import HERE, PROGRAM, DriverRoot
 from enforcer.nvml.types import GpuReader
-from enforcer.nvml.worker_process import command
+from enforcer.nvml.worker_handle import command
 from enforcer.status.node_status import NAME
 from gpushare import contract, defaults
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from gpushare.raw_objects import mapping, text
-from gpushare_cli import node_status
+from gpushare_cli import extras, node_status
 from gpushare_cli.check import toolkit
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
 from gpushare_cli.options import STATE_DIRECTORY
@@ -78,8 +79,8 @@ def _of_machine(root: Path, bad: MakeResult) -> list[Checker]:
         Checker(
             category=CATEGORY,
             description="GPUs through NVML",
-            ask=lambda: gpus(NvmlClient(command(driver.root), NvmlTimeouts(deadline=NVML_SECONDS)), bad),
-            hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; elsewhere this is as it should be",
+            ask=lambda: gpus(lambda: _reader(driver.root), bad),
+            hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; other nodes do not need it",
         ),
         Checker(
             category=CATEGORY,
@@ -136,7 +137,7 @@ def enforcer(state: Path, bad: MakeResult) -> CheckResult:
     except GpuShareError as error:
         return bad(error.message)
     if node_status.stale(found):
-        return bad(f"it does not run: {state / NAME} is old")
+        return bad(f"the enforcer does not run: {state / NAME} is out of date")
     if found.problems:
         return bad("; ".join(found.problems))
     return ok(f"{counted(len(found.gpus), 'GPU')} seen")
@@ -167,16 +168,21 @@ def cdi(folder: Path, bad: MakeResult) -> CheckResult:
     return ok(f"{folder}, {counted(claims, 'claim')} prepared")
 
 
-def gpus(reader: GpuReader, bad: MakeResult) -> CheckResult:
+def _reader(root: Path) -> NvmlClient:
+    if lack := extras.missing(extras.ENFORCER):
+        raise NvmlError(lack)
+    return NvmlClient(command(root), NvmlTimeouts(deadline=NVML_SECONDS))
+
+
+def gpus(make: Callable[[], GpuReader], bad: MakeResult) -> CheckResult:
     """Ask NVML for its GPUs."""
     try:
-        found = reader.gpus()
+        with closing(make()) as reader:
+            found = reader.gpus()
     except NvmlError as error:
         return bad(error.message)
-    finally:
-        reader.close()
     if not found:
-        return bad("the driver is there, and no GPU")
+        return bad("the driver is installed, but no GPU is present")
     return ok(", ".join(f"{gpu.model} {gpu.memory_mib} MiB" for gpu in found))
 
 
@@ -195,4 +201,4 @@ def pid_namespace(proc: Path, bad: MakeResult) -> CheckResult:
         initial = in_initial_pid_namespace(proc)
     except OSError as error:
         return bad(f"cannot be read: {error.strerror}")
-    return ok() if initial else bad("this is a container's own")
+    return ok() if initial else bad("this directory is the container's own")

@@ -43,7 +43,7 @@ def gpu_nodes(api: KubeClient) -> CheckResult:
     """Count the nodes that are known to have GPUs."""
     found = len(list(_nodes(api)))
     hint = f"gpu-share works on nodes that you label: kubectl label node NAME {contract.NODE_LABEL}=true"
-    return ok(str(found)) if found else warning("none is known to have one", hint)
+    return ok(str(found)) if found else warning("no node is known to have a GPU", hint)
 
 
 def kubelets(api: KubeClient) -> CheckResult:

@@ -28,6 +28,7 @@ TRIES: Final = 5
 USED_UP: Final = ("exceeded quota:", "failed quota:")
 """How the API server names a ResourceQuota; a namespace may have the word in its name."""
 OPT_IN: Final = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
+LIST: Final = f"kubectl get namespaces --selector {contract.NAMESPACE_LABEL}=true"
 ASKED: Final = f"check.{contract.GROUP}"
 """The webhook that the API server calls for a dry run in the release's own namespace."""
 REFUSES: Final = "does not share GPUs"
@@ -85,7 +86,7 @@ def trial(api: KubeClient, named: str | None) -> CheckResult:
         return _named(api, named)
     found = installation(api)
     results = list[CheckResult]()
-    for each in islice(_opted_in(api, {found.namespace, "kube-system"}), TRIES):
+    for each in islice(_opted_in(api, _closed(found)), TRIES):
         results.append(_tried(api, each, found))
         if results[-1].fine:
             return results[-1]
@@ -103,15 +104,19 @@ def _reached(api: KubeClient, found: Installation) -> CheckResult:
         if REFUSES not in error.message or ASKED not in error.message:
             return _refused(error, found.namespace, found)
         return warning("no sharing pod tried, because no namespace has opted in; the webhook answers", OPT_IN)
-    return failed(f"the webhook was not asked about a dry run in namespace {found.namespace}", RESTORE)
+    return failed(f"the API server did not call the webhook for a dry run in namespace {found.namespace}", RESTORE)
 
 
 def _named(api: KubeClient, name: str) -> CheckResult:
     """Try one namespace, also with no more rights than a tenant has."""
     found = _release(api)
+    if name in _closed(found):
+        return failed(f"namespace {name} cannot opt in", "try another: -n NAMESPACE")
     try:
         metadata = mapping(api.get(path(CORE_V1, "namespaces", name)), "metadata")
     except ClusterError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return failed(f"there is no namespace {name}", LIST)
         if error.status != HTTPStatus.FORBIDDEN:
             raise
         return _tried(api, Tried(namespace=name, annotations={}, known=False), found)
@@ -119,6 +124,11 @@ def _named(api: KubeClient, name: str) -> CheckResult:
         label = f"kubectl label namespace {name} {contract.NAMESPACE_LABEL}=true"
         return failed(f"namespace {name} has not opted in: annotations of {contract.GROUP} do nothing there", label)
     return _tried(api, Tried(namespace=name, annotations=mapping(metadata, "annotations")), found)
+
+
+def _closed(found: Installation) -> set[str]:
+    """Return the namespaces whose pods get no share, whatever their labels."""
+    return {found.namespace, "kube-system"}
 
 
 def _release(api: KubeClient) -> Installation:
@@ -151,7 +161,7 @@ def _tried(api: KubeClient, where: Tried, found: Installation) -> CheckResult:
         return _refused(error, where.namespace, found)
     if flaws:
         return failed(
-            f"the pod is not as the webhook writes it, in namespace {where.namespace}: {'; '.join(flaws)}", LOOK
+            f"the pod differs from what the webhook writes, in namespace {where.namespace}: {'; '.join(flaws)}", LOOK
         )
     return ok(detail)
 
@@ -170,7 +180,9 @@ def _refused(error: GpuShareError, namespace: str, found: Installation) -> Check
         and error.status == HTTPStatus.FORBIDDEN
         and any(each in error.message for each in USED_UP)
     ):
-        return warning(detail, "the quota of that namespace is used up, or wants resources of each container")
+        return warning(
+            detail, "the ResourceQuota of that namespace is used up, or requires resources of each container"
+        )
     return failed(
         detail, "see what refuses it; the webhook: kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook"
     )
@@ -206,7 +218,7 @@ def flaws_of(made: Mapping[str, Any], policy: NamespacePolicy, *, exact: bool) -
     """
     managed = mapping(mapping(made, "metadata"), "labels").get(contract.MANAGED_LABEL) == "true"
     if not managed:
-        yield "it was not rewritten"
+        yield "the webhook did not rewrite it"
     if not (managed and exact):
         return
     try:

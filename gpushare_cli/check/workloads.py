@@ -12,8 +12,8 @@ from gpushare.patterns import Pattern
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.version import installed
 from gpushare_cli.check.installation import (
-    INSTALL,
     NAMED,
+    RESTORE,
     VERSION_LABEL,
     Installation,
     by_cert_manager,
@@ -54,9 +54,10 @@ def webhooks(api: KubeClient) -> CheckResult:
     """Compare the ready replicas of the webhook with those that are wanted."""
     found = installation(api)
     if found.replicas is None:
-        return failed("no Deployment of the webhook: no sharing pod can be created", INSTALL)
-    ready = sum(map(_ready, pods(api, found, "webhook")))
-    detail, hint = f"{ready} of {found.replicas} ready", _describe(found, "webhook")
+        return failed("no Deployment of the webhook: no sharing pod can be created", RESTORE)
+    here = pods(api, found, "webhook")
+    ready = sum(map(_ready, here))
+    detail, hint = f"{ready} of {found.replicas} ready", _describe(found, "webhook", there=bool(here))
     if not ready:
         return failed(f"{detail}: no sharing pod can be created", hint)
     return warning(detail, hint) if ready < found.replicas else ok(detail)
@@ -67,11 +68,12 @@ def certificates(api: KubeClient) -> CheckResult:
     if by_cert_manager(api):
         return ok("by cert-manager")
     found = installation(api)
-    if any(map(_ready, pods(api, found, "certs"))):
+    here = pods(api, found, "certs")
+    if any(map(_ready, here)):
         return ok("ready")
-    return failed(
-        "no pod is ready: nothing renews the webhook's certificate, within 30 days", _describe(found, "certs")
-    )
+    detail = f"no pod of {counted(len(here), 'pod')} of gpu-share-certs is ready"
+    hint = _describe(found, "certs", there=bool(here))
+    return failed(f"{detail}: nothing renews the webhook's certificate, within 30 days", hint)
 
 
 def enforcers(api: KubeClient) -> CheckResult:
@@ -90,13 +92,16 @@ def mps_hosts(api: KubeClient) -> CheckResult:
 def _on_nodes(api: KubeClient, name: str, sharing: Mapping[str, int]) -> CheckResult:
     """Compare the ready pods of a DaemonSet with nodes; ``sharing`` counts the pods that go unwatched without one."""
     if not api.list(path(APPS_V1, "daemonsets"), labelSelector=workload(name))[0]:
-        return failed(f"no DaemonSet gpu-share-{name}: no GPU is shared and nothing is watched", INSTALL)
+        return failed(f"no DaemonSet gpu-share-{name}: no GPU is shared and nothing is watched", RESTORE)
     found, nodes = installation(api), labelled(api)
-    ready = {mapping(pod, "spec").get("nodeName") for pod in pods(api, found, name) if _ready(pod)}
+    here = {mapping(pod, "spec").get("nodeName"): _ready(pod) for pod in sorted(pods(api, found, name), key=_ready)}
+    ready = {node for node, is_ready in here.items() if is_ready}
     lost = [node for node in {**nodes, **sharing} if node not in ready and nodes.get(node, True)]
     if lost:
         named = some([f"{node}{_unwatched(sharing.get(node, 0))}" for node in lost], NAMED)
-        hint = f"{_describe(found, name)} --field-selector spec.nodeName={lost[0]}"
+        hint = _describe(found, name, there=lost[0] in here)
+        if lost[0] in here:
+            hint += f" --field-selector spec.nodeName={lost[0]}"
         return failed(f"not ready on {counted(len(lost), 'node')}: {named}", hint)
     if down := [node for node in nodes if node not in ready]:
         return warning(f"on no {some(down, NAMED)}, which is not Ready", f"kubectl describe node {down[0]}")
@@ -129,8 +134,10 @@ def _ready(item: Object) -> bool:
     return ready and "deletionTimestamp" not in mapping(item, "metadata")
 
 
-def _describe(found: Installation, name: str) -> str:
-    return f"kubectl describe pods -n {found.namespace} -l app.kubernetes.io/name=gpu-share-{name}"
+def _describe(found: Installation, name: str, *, there: bool) -> str:
+    """Return the command that shows why pods are not ready, or, where none is ``there``, why none is made."""
+    kinds = "pods" if there else "deployments,replicasets,daemonsets"
+    return f"kubectl describe {kinds} -n {found.namespace} -l app.kubernetes.io/name=gpu-share-{name}"
 
 
 def slices(api: KubeClient, **selector: str) -> list[Any]:
@@ -154,16 +161,18 @@ def _report(item: Object) -> EnforcerReport | None:
         read = json.loads(raw) if len(raw) <= MAX_REPORT else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(read, dict):
+    if not isinstance(read, dict) or not text(read, "version"):
         return None
-    problems = read.get("problems")
+    problems = read.get("problems", [])
+    if not isinstance(problems, list):
+        return None
     return EnforcerReport(
         version=clean(text(read, "version")),
         enforcing=read.get("enforcing") is not False,
         breaker=None if read.get("breaker") is None else clean(str(read["breaker"])),
         breaker_reason=clean(text(read, "breakerReason")),
         audit_log=clean(text(read, "auditLog")),
-        problems=tuple(clean(str(each)) for each in problems) if isinstance(problems, list) else (),
+        problems=tuple(clean(str(each)) for each in problems),
     )
 
 
@@ -187,7 +196,7 @@ def _unreported(silent: Sequence[str], wanted: Mapping[str, bool]) -> CheckResul
     here = [node for node in silent if wanted.get(node)]
     hint = "an enforcer writes it within seconds of its start: see its log; gpu-share check --node in its pod"
     answer = failed if here else warning
-    return answer(f"no report, or a damaged one, of {some(here or silent, NAMED)}", hint)
+    return answer(f"no valid report from {some(here or silent, NAMED)}", hint)
 
 
 def _grave(report: EnforcerReport) -> Iterator[str]:
@@ -213,7 +222,7 @@ def versions(api: KubeClient) -> CheckResult:
     if strange:
         return failed(f"{detail}; not supported beside this webhook: {some(strange, NAMED)}", SKEW)
     mixed = {found.version or installed(), *replicas, *nodes.values()} != {installed()}
-    return warning(detail, "a release is whole once all are of one version") if mixed else ok(detail)
+    return warning(detail, "upgrade the rest: all parts have to be of one version") if mixed else ok(detail)
 
 
 def release(version: str) -> tuple[int, int] | None:

@@ -45,14 +45,14 @@ def explain(record: PodRecord, judge: Judge | None = None) -> PodExplanation:
     if has_share(record):
         return _with_share(record, asks=bool(asked))
     if asked and no_share.is_unknown(record):
-        summary = f"{record.name}: {_where(record)}; whether it has the share that it asks for is not known"
+        summary = f"{record.name}: {_where(record)}; whether it has the requested share is unknown"
         return _explanation(record, summary, tuple(_unknown(record)), fine=False, share=False, asks=True)
     place = next(iter(pods({"apiVersion": "v1", "kind": "Pod", **record.pod})), None)
     findings = tuple(no_share.why(record, place, judge)) if asked else tuple(_misplaced(place, record, judge))
     summary = f"{record.name} has no share of a GPU: {no_share.nothing_asked(record)}"
     if asked:
         named = some(asked, no_share.NAMED)
-        summary = f"{record.name}: {_where(record)}, WITHOUT a share, although it asks for one ({named})"
+        summary = f"{record.name}: {_where(record)}, WITHOUT a share, although it requests one ({named})"
     return _explanation(
         record, summary, findings, fine=not asked and not findings, share=False, asks=bool(asked),
         containers=tuple(_facts(record)) if asked else (),
@@ -142,11 +142,11 @@ def _uses(record: PodRecord) -> Iterator[Finding]:
     status, age = record.usage.status, record.usage.age
     when = "at an unknown time" if age is None else f"{max(0, age):.0f} s ago"
     for each in () if status is None else status.uses:
-        now = "an amount that is not known now" if each.used_mib is None else f"{each.used_mib} MiB"
+        now = "an unknown amount" if each.used_mib is None else f"{each.used_mib} MiB"
         peak = "" if each.peak_mib is None else f", {each.peak_mib} MiB at most so far"
         message = f"container {each.container} holds {now} of its {each.quota_mib} MiB{peak} (seen {when})"
         stale = age is None or age > STALE_SECONDS
-        hint = "the enforcer of this node does not write any more, so that may have changed" if stale else ""
+        hint = "the enforcer of this node has stopped writing, so this may be out of date" if stale else ""
         yield Finding(type=FindingType.USE, message=message, hint=hint, container=each.container)
     if record.usage.problem:
         yield Finding(type=FindingType.UNKNOWN, message=record.usage.problem)
@@ -166,8 +166,10 @@ def _limits(record: PodRecord) -> Iterator[Finding]:
 def _unknown(record: PodRecord) -> Iterator[Finding]:
     """What the reader may not read, and who can change that."""
     if record.claims is None:
-        message = "you may not read its claims, so what was given is not known; ask for the ClusterRole gpu-share-view"
+        message = (
+            "you may not read the pod's ResourceClaims, so its share is unknown; ask for the ClusterRole gpu-share-view"
+        )
         yield Finding(type=FindingType.UNKNOWN, message=message)
     if record.events is None:
-        message = "you may not read its Events, so whether it was ended is not known; ask for the ClusterRole view"
+        message = "you may not read the pod's Events, so kills are unknown; ask for the ClusterRole view"
         yield Finding(type=FindingType.UNKNOWN, message=message)

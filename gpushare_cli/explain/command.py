@@ -35,9 +35,9 @@ from webhook.mutation.resourceclaims import template_for
 SENTENCES: Final = {
     Reason.APPLIED: "will be rewritten into a share of a GPU when it is created",
     Reason.UNCHANGED: "is rewritten already; nothing would change",
-    Reason.NO_SHARE: "has no annotation that asks for a share; it would not be touched",
-    Reason.OWN_CLAIM: "brings a claim of its own; it would not be touched",
-    Reason.MIRROR_POD: "mirrors a static pod; it would not be touched",
+    Reason.NO_SHARE: "has no annotation that requests a share; the webhook would not change it",
+    Reason.OWN_CLAIM: "brings its own ResourceClaim; the webhook would not change it",
+    Reason.MIRROR_POD: "mirrors a static pod; the webhook would not change it",
 }
 FINE: Final = frozenset({node_status.OK, "near", "starting"})
 NAMED: Final = 20
@@ -50,9 +50,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "explain",
         help="explain what gpu-share did or would do with a pod, and why",
-        description="Say what a pod of the cluster asked for, what it was given and what was done to it; which pods a "
-        "workload has, and why not more; what would be done to the pods of a manifest (-f); or, on a node, what its "
-        "enforcer thinks of a pod (--state).",
+        description="Show what a pod of the cluster requested, what it was allocated and what gpu-share did to it; "
+        "which pods a workload has, and why not more; what gpu-share would do to the pods of a manifest (-f); or, on "
+        "a node, what its enforcer knows of a pod (--state).",
     )
     what = "a pod of the cluster, or of this node; or a workload: deploy, sts, ds, rs, rc, job or cj, and its name"
     parser.add_argument("pod", nargs="?", metavar="[NAMESPACE/]POD|KIND/NAME", help=what)

@@ -44,6 +44,11 @@ def target(words: str, namespace: str | None) -> tuple[Kind, str, str]:
     before, _, name = words.partition("/")
     # As for kubectl, the API group may follow: deployment.apps.
     kind = _WORDS.get(before.lower().partition(".")[0])
+    if kind is None and name and namespace not in {None, "", before}:
+        known = ", ".join(each.short or each.name.lower() for each in KINDS)
+        raise ConfigError(
+            f"{before!r:.80} is neither a kind that explain reads ({known}) nor the namespace of -n, {namespace}"
+        )
     if kind is None or not name:
         return (POD, *pod_name(words, namespace))
     if "/" in name:

@@ -110,9 +110,7 @@ def warnings(decision: Change | PolicyDenied, kind: FindingType) -> Iterator[Fin
 
 def not_readable(namespace: str) -> Finding:
     """Say that a namespace's opt-in and maximums are not known."""
-    message = (
-        f"you may not read namespace {namespace}, so whether it has opted in is not known; ask for the ClusterRole"
-    )
+    message = f"you may not read namespace {namespace}, so whether it has opted in is unknown; ask for the ClusterRole"
     return Finding(type=FindingType.UNKNOWN, message=f"{message} view there")
 
 
@@ -124,10 +122,12 @@ def is_unknown(record: PodRecord) -> bool:
 def nothing_asked(record: PodRecord) -> str:
     """Say of a pod that asks for nothing what was looked for."""
     if missing := missing_claims(record):
-        return f"no annotation asks for one, and its ResourceClaims do not exist (any more): {some(missing, NAMED)}"
+        return (
+            f"no annotation requests one, and the pod's ResourceClaims do not exist (any more): {some(missing, NAMED)}"
+        )
     if is_unknown(record):
-        return "no annotation asks for one; you may not read its claims, so whether one of them does is not known"
-    return "no annotation and no claim of it asks for one"
+        return "no annotation requests one; you may not read the pod's ResourceClaims, so whether they do is unknown"
+    return "no annotation and no ResourceClaim of the pod requests one"
 
 
 def _created_again(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ NO_ROOM: Final = "cannot allocate all claims"
 HINTS: Final[Mapping[str, str]] = {
     "image will run as root": "sharing pods may not run as root here: set securityContext.runAsUser to another user",
     "ResourceClaim not created yet": "its claim is made from a template that the webhook writes; see gpu-share check",
-    "Preemption is not helpful": "there is no preemption for shares: whatever its priority, it waits for room",
+    "Preemption is not helpful": "there is no preemption for shares: at any priority the pod waits for free capacity",
 }
 """Words of Kubernetes, and what they mean for a share; the first that are there count."""
 ROOM: Final = "has that much memory, compute or clients left; it is placed once one has"
@@ -40,7 +40,7 @@ def claims_in_use(record: PodRecord) -> Iterator[Finding]:
         if first := first_pod_of(record, claim):
             users = objects(mapping(claim, "status"), "reservedFor")
             gone = all(user.get("uid") != first.get("podUid") for user in users)
-            who = "this pod may hold 0 MiB of it and is ended when it holds any"
+            who = "this pod's quota on it is 0 MiB, so any use is killed"
             name = text(mapping(claim, "metadata"), "name")
             message = claim_in_use_message(name, text(first, "pod"), who, gone=gone)
             yield Finding(type=FindingType.OBSTACLE, message=message, reason=Reason.CLAIM_IN_USE)
@@ -88,8 +88,10 @@ def _room(record: PodRecord) -> str:
     chosen = any(exactly.get("selectors") for claim in claims_of(record) for exactly in exact_requests(claim))
     room = f"no GPU that its claim selects {ROOM}" if chosen else f"no GPU {ROOM}"
     if record.gpus is None:
-        return f"{room}, if any GPU is that large: you may not list ResourceSlices, so that is not known"
-    return "" if list(sizes.too_large(record)) else room
+        return f"{room}, if any GPU is that large: you may not list ResourceSlices, so that is unknown"
+    if list(sizes.too_large(record)):
+        return ""
+    return f"{room}, if it selects any: compare with kubectl get resourceslices" if chosen else room
 
 
 def _of_mps_file(record: PodRecord) -> Iterator[Finding]:
@@ -121,7 +123,7 @@ def wide(record: PodRecord) -> Iterator[Finding]:
     several = [key for key, value in record.annotations.items() if value != "1"]
     found = [shortened(key) for key in several if key == contract.GPUS or key.startswith(contract.GPUS_OF)]
     if found and not record.node:
-        where = f"shares them by turns (node label {contract.NODE_MODE}: {contract.TIME_SLICING})"
+        where = f"time-slices them (node label {contract.NODE_MODE}: {contract.TIME_SLICING})"
         message = f"{found[0]}: only a node that {where} and has room on so many of them can take it"
         yield Finding(type=FindingType.OBSTACLE, message=message)
 

@@ -160,14 +160,14 @@ def usage_of(api: KubeClient, pod: Mapping[str, Any]) -> Usage:
     except ClusterError as error:  # also where the share is not ready, after what is wanted
         hidden = error.status in HIDDEN
         right = (
-            "you may not run commands in its sidecar (pods/exec), so its use is not known; ask for the ClusterRole edit"
+            "you may not run commands in its sidecar (pods/exec), so its use is unknown; ask for the ClusterRole edit"
         )
-        problem = right if hidden else f"its use is not known: {error.message[:MAX_PROBLEM]}"
+        problem = right if hidden else f"its use is unknown: {error.message[:MAX_PROBLEM]}"
     status = pod_status.parse(found)
     if status is None:
         return Usage(
             problem=problem
-            or "its use is not known: the answer of its sidecar cannot be read, which may be of an older release"
+            or "its use is unknown: its sidecar's answer cannot be parsed; the sidecar may be of an older release"
         )
     age = None if status.written is None else node_status.now().timestamp() - status.written
     return Usage(status=status, age=age)

@@ -92,7 +92,7 @@ def _pods(api: KubeClient, namespace: str, selector: str, owners: set[str]) -> t
 
 def _selector(kind: Kind, workload: Object, owned: Sequence[Object]) -> str:
     if kind is CRON_JOB:
-        newest = sorted(owned, key=_created)[-MAX_JOBS:]
+        newest = sorted(owned, key=created)[-MAX_JOBS:]
         uids = ",".join(text(mapping(each, "metadata"), "uid") for each in newest)
         return f"{JOB_UID} in ({uids})" if uids else ""
     return labels_of(mapping(workload, "spec").get("selector"))
@@ -135,5 +135,6 @@ def _about(event: Object) -> str:
     return text(mapping(event, "involvedObject"), "uid")
 
 
-def _created(item: Object) -> str:
+def created(item: Object) -> str:
+    """Return when an object was created."""
     return text(mapping(item, "metadata"), "creationTimestamp")

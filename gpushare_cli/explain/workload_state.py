@@ -12,13 +12,15 @@ from gpushare_cli.explain.explanation import PodExplanation, WorkloadExplanation
 from gpushare_cli.explain.findings import Finding, FindingType
 from gpushare_cli.explain.kinds import CRON_JOB, DAEMON_SET, JOB
 from gpushare_cli.explain.no_share import Judge
-from gpushare_cli.explain.workload import WorkloadRecord
+from gpushare_cli.explain.workload import WorkloadRecord, created
 from gpushare_cli.inject.rewrite import Change
 from gpushare_cli.inject.workloads import PodPlace
 from gpushare_cli.terminal import counted
 
 REPLICA_FAILURE: Final = "ReplicaFailure"
 """The condition of a workload whose pods are refused; it stays where the Events about them have expired."""
+FAILED: Final = "Failed"
+"""The condition of a Job that makes no pod any more; its pods may be gone."""
 
 
 def explain_workload(record: WorkloadRecord, judge: Judge) -> WorkloadExplanation:
@@ -36,13 +38,15 @@ def explain_workload(record: WorkloadRecord, judge: Judge) -> WorkloadExplanatio
     template = [] if record.place is None or decision is None else _of_template(
         record.place, decision, shut=bool(shut), short=short, by_events=by_events
     )  # fmt: skip
-    findings = [*_closed(record, shut, asks=asks), *template, *refused]
+    failed = list(_failed(record))
+    findings = [*_closed(record, shut, asks=asks), *template, *refused, *failed, *_stopped(record, short=short)]
     pods = tuple(explain(each, judge) for each in record.pods)
     outcome = _outcome(decision if short else None, refused, asks=asks, shut=bool(shut))
     count = counted(record.found, "pod") if wanted is None else f"{record.found} of {counted(wanted, 'pod')}"
     return WorkloadExplanation(
         kind=record.kind.name, namespace=namespace, name=name, wanted=wanted, found=record.found, asks=asks,
-        fine=_is_fine(findings, pods) and record.found >= (wanted or 0), findings=tuple(findings), pods=pods,
+        fine=_is_fine(findings, pods) and not failed and record.found >= (wanted or 0), findings=tuple(findings),
+        pods=pods,
         summary=f"{namespace}/{name} ({record.kind.name}): {count}{outcome}",
     )  # fmt: skip
 
@@ -68,9 +72,9 @@ def _is_short(record: WorkloadRecord) -> bool:
 
 def _outcome(decision: Change | PolicyDenied | None, refused: Sequence[Finding], *, asks: bool, shut: bool) -> str:
     if not asks:
-        return "; its pod template asks for no share"
+        return "; its pod template requests no share"
     if shut:
-        return ", WITHOUT shares, although its pod template asks for them"
+        return ", WITHOUT shares, although its pod template requests them"
     evidence = [each.reason for each in refused if each.type is FindingType.REFUSED]
     if isinstance(decision, PolicyDenied):
         return f": {'refused' if evidence else 'would be refused'}, {decision.reason}"
@@ -108,15 +112,44 @@ def _refused(record: WorkloadRecord) -> Iterator[Finding]:
     if (failure := next(_failures(record), None)) is not None:
         yield _of_condition(failure)
     elif record.refused is None:
-        message = "you may not read Events, so whether pods were refused is not known; ask for the ClusterRole view"
+        message = "you may not read Events, so refusals of pods are unknown; ask for the ClusterRole view"
         yield Finding(type=FindingType.UNKNOWN, message=message)
+
+
+def _failed(record: WorkloadRecord) -> Iterator[Finding]:
+    """Yield how a Job, or the newest Job of a CronJob, failed; without it a Job whose pods are gone looks as new."""
+    jobs = {JOB: [record.workload], CRON_JOB: sorted(record.owned, key=created)[-1:]}.get(record.kind, [])
+    for job in jobs:
+        for each in _conditions(job, FAILED):
+            name = text(mapping(job, "metadata"), "name")
+            yield Finding(
+                type=FindingType.OBSTACLE, reason=text(each, "reason"), time=text(each, "lastTransitionTime"),
+                message=f"Job {name} failed: {text(each, 'message')}",
+            )  # fmt: skip
+
+
+def _stopped(record: WorkloadRecord, *, short: bool) -> Iterator[Finding]:
+    """Yield the field by which somebody stopped a workload that has too few pods."""
+    spec = mapping(record.workload, "spec")
+    if short and spec.get("suspend") is True:
+        hint = "set it to false, unless a queue such as Kueue will"
+        yield Finding(type=FindingType.OBSTACLE, message="spec.suspend is true: no pod is created", hint=hint)
+    if short and spec.get("paused") is True:
+        metadata = mapping(record.workload, "metadata")
+        hint = f"kubectl rollout resume deployment/{text(metadata, 'name')} -n {text(metadata, 'namespace')}"
+        message = "spec.paused is true: no pod of the present pod template is created"
+        yield Finding(type=FindingType.OBSTACLE, message=message, hint=hint)
 
 
 def _failures(record: WorkloadRecord) -> Iterator[Object]:
     for each in (record.workload, *record.owned):
-        for condition in objects(mapping(each, "status"), "conditions"):
-            if condition.get("type") == REPLICA_FAILURE and condition.get("status") == "True":
-                yield condition
+        yield from _conditions(each, REPLICA_FAILURE)
+
+
+def _conditions(item: Object, kind: str) -> Iterator[Object]:
+    for each in objects(mapping(item, "status"), "conditions"):
+        if each.get("type") == kind and each.get("status") == "True":
+            yield each
 
 
 def _of_condition(condition: Object) -> Finding:

@@ -15,7 +15,7 @@ from gpushare.quantity import quoted
 from gpushare_cli import node_status
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.options import add_cluster, add_enforcers, add_state
+from gpushare_cli.options import add_cluster, add_enforcers, add_state, namespace_name
 from gpushare_cli.terminal import Terminal
 from gpushare_cli.top import all_nodes, namespace, node
 from gpushare_cli.top.screen import other_screen, show
@@ -31,21 +31,21 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "top",
         help="show GPUs, the containers on them, and their use against quota",
-        description="Show this node's GPUs and the containers on them, in MiB, from what the enforcer last saw; those "
+        description="Show this node's GPUs and the containers on them, in MiB, from the enforcer's last sample; those "
         "of all nodes (-A), for operators; or what the containers of a namespace use (-n), for its tenants.",
     )
     whose = parser.add_mutually_exclusive_group()
     add_state(whose)
     whose.add_argument("-A", "--all-nodes", action="store_true", help="all nodes; asks their enforcers by pods/exec")
     what = "the sharing pods of a namespace; asks their sidecars, for which the ClusterRole edit is enough"
-    whose.add_argument("-n", "--namespace", metavar="NS", help=what)
+    whose.add_argument("-n", "--namespace", type=namespace_name, metavar="NS", help=what)
     add_enforcers(parser, "; with -A")
     add_cluster(parser)
     what = "the column to sort by, the largest number first"
     parser.add_argument("--sort", choices=SORT, metavar="COLUMN", default="", help=what)
     what = "json: all of it; with --watch, one line each time"
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help=what)
-    parser.add_argument("-w", "--watch", action="store_true", help="show it again and again, until interrupted")
+    parser.add_argument("-w", "--watch", action="store_true", help="repeat until interrupted")
     what = "of --watch, at least 0.1 (default 1)"
     parser.add_argument("--interval", type=_interval, default=1.0, metavar="SECONDS", help=what)
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")

@@ -63,7 +63,7 @@ class ContainerUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodUse:
-    """The sharing containers of one pod; ``problem`` is why its use is not known, or not current."""
+    """The sharing containers of one pod; ``problem`` is why its use is unknown or out of date."""
 
     pod: str
     phase: str
@@ -99,7 +99,7 @@ def view(api: KubeClient, namespace: str) -> View:
     data = {"time": node_status.now().isoformat(), "namespace": namespace, "pods": [each.json() for each in found]}
     lines = tuple(_notices(namespace, found, kills))
     missing = [each.pod for each in found if each.problem]
-    problem = f"the use of {counted(len(missing), 'pod')} is not known, or not current" if missing else ""
+    problem = f"the use of {counted(len(missing), 'pod')} is unknown or out of date" if missing else ""
     return View(grids=(grid(found),), notices=lines, data=data, problem=problem)
 
 
@@ -135,7 +135,7 @@ def pod_use(pod: Object, usage: Usage, claims: Iterable[Object], kills: Mapping[
             ContainerUse(container=name, quota_mib=quota, state=phase, **more(name)) for name, quota in limits.items()
         ]
     old = usage.status is not None and (usage.age is None or usage.age > STALE_SECONDS)
-    problem = usage.problem or ("its enforcer does not write any more" if old else "")
+    problem = usage.problem or ("its node's enforcer has stopped writing" if old else "")
     return PodUse(
         pod=clean(text(metadata, "name")), phase=phase, node=clean(text(mapping(pod, "spec"), "nodeName")),
         containers=tuple(containers), problem=clean(problem),
@@ -188,4 +188,4 @@ def _notices(namespace: str, pods: Sequence[PodUse], kills: Mapping[PodKey, int]
             problems.setdefault(pod.problem, []).append(pod.pod)
     yield from (f"{some(names, NAMED)}: {problem}" for problem, names in problems.items())
     if kills is None:
-        yield f"you may not read Events in namespace {namespace}, so kills are not known; ask for the ClusterRole view"
+        yield f"you may not read Events in namespace {namespace}, so kills are unknown; ask for the ClusterRole view"

@@ -16,7 +16,7 @@ def view(status: NodeStatus) -> View:
     """Return the view of a node's status."""
     old = stale(status)
     if not status.gpus:
-        lines = ("no GPU is seen on this node", *(f"problem: {problem}" for problem in status.problems))
+        lines = ("the enforcer found no GPU on this node", *(f"problem: {problem}" for problem in status.problems))
         return View(grids=(), notices=lines, data=status.raw, problem=old)
     gpus = sorted(status.gpus, key=by_index)
     uses = [_row(gpu, use) for gpu in gpus for use in sorted(gpu.uses, key=by_name)]
@@ -29,10 +29,10 @@ def view(status: NodeStatus) -> View:
 
 def notices(status: NodeStatus, lead: str = "") -> Iterator[str]:
     """Yield the sentences about a node; ``lead`` begins each."""
-    yield from (f"{lead}GPU {cell(gpu.index)} is not seen: {gpu.blind}" for gpu in status.gpus if gpu.blind)
+    yield from (f"{lead}GPU {cell(gpu.index)} cannot be read: {gpu.blind}" for gpu in status.gpus if gpu.blind)
     yield from (f"{lead}problem: {problem}" for problem in status.problems)
     if not status.enforcing:
-        yield f"{lead}enforcement is switched off: containers over their quota are warned only"
+        yield f"{lead}enforcement is off: the enforcer only warns containers over their quota"
 
 
 def by_index(gpu: GpuUse) -> tuple[float, str]:

@@ -195,7 +195,7 @@ def test_no_key_of_a_namespaces_annotations_costs_more_than_its_length() -> None
 def test_no_resize_request_costs_more_than_its_length() -> None:
     user = pod("p", {contract.MEMORY: "4Gi"})
     before = compute_limits(NODE, PrepareRequest(claim(user), user, namespace()), DEVICES)
-    now = CurrentUsage(held_mib=None, at_once=True)
+    now = CurrentUsage(used_mib=None, applies_immediately=True)
 
     def read(asked: Json) -> object:
         return apply_resize(before, asked["pod"], before.limits[0].container, asked["wish"], ResizeBounds(), now)

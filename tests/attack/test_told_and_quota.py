@@ -97,7 +97,7 @@ def given_by_the_kubelet(made: Any, claim: PreparedClaim) -> dict[str, dict[str,
 
 
 @given(worlds())
-def test_no_container_is_told_more_than_its_quota_and_one_that_is_told_nothing_sees_no_gpu(
+def test_no_container_is_notified_more_than_its_quota_and_one_that_is_notified_nothing_sees_no_gpu(
     world: tuple[Any, Object],
 ) -> None:
     made, held = world

@@ -10,7 +10,8 @@ from types import FrameType
 
 from gpushare.errors import GpuShareError
 from gpushare_cli.terminal import Colour, Terminal
-from tests.demo.children import INTERRUPTIONS, Children, DemoError, uninterrupted
+from tests.demo.children import INTERRUPTIONS, ROOT, Children, DemoError, uninterrupted
+from tests.demo.recording import PICTURE, TRANSCRIPT, Recording
 from tests.demo.stage import Stage
 from tests.demo.story import tell
 
@@ -22,14 +23,19 @@ def main(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
     for number in INTERRUPTIONS:
         signal.signal(number, _interrupt)
-    terminal = Terminal.of(sys.stdout, options.color)
+    recording = Recording(sys.stdout)
+    shown = Terminal.of(sys.stdout, options.color)
+    terminal = Terminal(recording, colour=True, unicode=True) if options.write else shown
     try:
         with tempfile.TemporaryDirectory(prefix="gpu-share-demo-") as name:
             folder = Path(name)
-            return perform(Stage(terminal, folder, Children(folder), with_enforcer=not options.without_enforcer))
+            code = perform(Stage(terminal, folder, Children(folder), with_enforcer=not options.without_enforcer))
     except KeyboardInterrupt:
         terminal.say("\ninterrupted; everything it started is ended and removed")
         return INTERRUPTED
+    if options.write and code == 0:
+        recording.save()
+    return code
 
 
 def perform(stage: Stage) -> int:
@@ -50,6 +56,8 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     options = argparse.ArgumentParser(prog="make demo", description=__doc__)
     options.add_argument("--without-enforcer", action="store_true", help="leave the enforcer out: the demo has to fail")
+    what = f"put transcript and picture into {TRANSCRIPT.relative_to(ROOT)} and {PICTURE.relative_to(ROOT)}"
+    options.add_argument("--write", action="store_true", help=what)
     options.add_argument("--color", choices=("auto", "always", "never"), default="auto")
     return options
 

@@ -37,7 +37,7 @@ def on_the_node(site: Site, namespace: str, name: str) -> str:
     return site.in_enforcer(f"sh -c 'gpu-share explain --state {STATE} {namespace}/{name} || true'")
 
 
-def test_a_container_that_filled_its_own_quota_is_told_so(site: Site, namespace: str) -> None:
+def test_a_container_that_filled_its_own_quota_is_notified(site: Site, namespace: str) -> None:
     greedy = pods.pod("greedy", "hold", "1980Mi", "--then", "3Gi", "--after", "5s", memory="2Gi")
     name = failed(site, namespace, greedy)
     site.until("an Event says so", lambda: "QuotaReached" in site.events(namespace, name))
@@ -63,7 +63,7 @@ def test_a_pod_that_is_not_restarted_has_its_event_and_most_often_its_sidecars_l
     site.delete(namespace, "once")
 
 
-def test_a_container_that_found_the_card_full_is_told_how_much_others_hold_and_not_who(
+def test_a_container_that_found_the_card_full_is_notified_how_much_others_hold_and_not_who(
     site: Site, namespace: str
 ) -> None:
     """The other GPU has no room for their shares, so both are on the same one."""
@@ -87,7 +87,7 @@ def test_a_container_that_found_the_card_full_is_told_how_much_others_hold_and_n
         site.delete(namespace, each)
 
 
-def test_a_container_that_fails_with_room_left_is_told_nothing(site: Site, namespace: str) -> None:
+def test_a_container_that_fails_with_room_left_is_notified_nothing(site: Site, namespace: str) -> None:
     body = pods.pod("clumsy", memory="2Gi")
     body["spec"]["containers"][0]["command"] = ["sh", "-c", "gpu-share-tenant hold 256Mi --for 4s; exit 3"]
     name = failed(site, namespace, body)

@@ -123,7 +123,7 @@ def test_a_limit_is_in_force(site: Site, namespace: str, backend: str) -> None:
     assert (row["limit"]["state"], row["limit"]["backend"]) == ("InForce", backend)
 
 
-def test_programs_are_told_their_part_and_frameworks_what_their_container_leaves_free(
+def test_programs_are_notified_their_part_and_frameworks_what_their_container_leaves_free(
     site: Site, namespace: str, backend: str
 ) -> None:
     """CUDA's total is the limit under the driver's limits, else the card."""

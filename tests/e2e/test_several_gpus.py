@@ -44,7 +44,7 @@ def uses(site: Site, name: str) -> set[tuple[str, str, int, int]]:
     return {(row["container"], row["gpu"], row["usedMib"], row["quotaMib"]) for row in rows if row["quotaMib"]}
 
 
-def test_two_containers_on_different_gpus_see_one_each_and_are_judged_there(site: Site, namespace: str) -> None:
+def test_two_containers_on_different_gpus_see_one_each_and_are_evaluated_there(site: Site, namespace: str) -> None:
     asked = {contract.MEMORY_OF + SIDE: "9Gi", contract.SAME_GPU: "false"}
     body = pods.pod("apart", "hold", "1Gi", memory="9Gi", **asked)
     body["spec"]["containers"].append(pods.container("hold", "2Gi", *TOO_MUCH, name=SIDE))
@@ -75,10 +75,10 @@ def test_where_gpus_are_shared_through_mps_two_for_one_container_are_refused_wit
     site.until("no replica of before refuses it", lambda: site.create(namespace, body))
     site.bed.wait_unschedulable(namespace, "wide")
     # It ends with 1 where a pod is not fine, which is what is asked about here.
-    assert "shares them by turns" in site.shell(f"gpu-share explain {namespace}/wide || true")
+    assert "time-slices them" in site.shell(f"gpu-share explain {namespace}/wide || true")
 
 
-def test_by_turns_one_container_has_a_share_of_each_of_two_gpus_and_is_judged_on_each(
+def test_by_turns_one_container_has_a_share_of_each_of_two_gpus_and_is_evaluated_on_each(
     site: Site, namespace: str
 ) -> None:
     label(site, "time-slicing")

@@ -232,7 +232,7 @@ def test_a_fault_sticks_and_the_process_lives(here: Desk) -> None:
         *("export 9", "import", "sleep soon", "setenv A", "__init__", "answer x", "quit now"),
     ],
 )
-def test_what_makes_no_sense_is_said_and_nothing_ends(here: Desk, command: str) -> None:
+def test_what_makes_no_sense_is_reported_and_nothing_ends(here: Desk, command: str) -> None:
     client = here.start()
     assert client.ask(command)["error"] == -1
     assert client.ask("sync") == {"synchronised": True}

@@ -73,10 +73,10 @@ def test_who_takes_managed_memory_alone_is_named_and_beside_another_nobody(here:
             program.ask("sleep 0.06")
             if program in busy:
                 program.ask("gemm 8 1")
-        watch.look()
+        watch.sample()
         monitor.turn()
 
-    watch.look()
+    watch.sample()
     monitor.turn()
     for _ in range(5):
         round_(taker)

@@ -83,7 +83,7 @@ def test_a_daemon_behind_the_pipe_directory_makes_it_a_client(here: Desk, pipe: 
     assert here.control(pipe, f"get_client_list {server(here, pipe)}") == ""
 
 
-def test_a_desk_outlives_its_daemon(here: Desk, pipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_outlives_its_daemon(here: Desk, pipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     late = threading.Timer(0.3, here.control, (pipe, "quit"))
     with monkeypatch.context() as patched:
         patched.setattr(here, "control", lambda *_: late.start())

@@ -85,7 +85,7 @@ def kill(way: str, **changes: object) -> h4.Trial:
         ([kill(h4.LADDER)], False, FAILS, "could not be brought to compute again"),
     ],
 )
-def test_h4_judges_the_ladder_and_shows_sigkill_beside_it(
+def test_h4_evaluates_the_ladder_and_shows_sigkill_beside_it(
     trials: list[h4.Trial], *, able: bool, verdict: Verdict, said: str
 ) -> None:
     found = h4.judge_trials(trials, {}, able=able)
@@ -111,7 +111,9 @@ def excess(exposed: float | None, **changes: object) -> h5.Trial:
         ([excess(1.7)], False, FAILS),
     ],
 )
-def test_h5_judges_the_poll_its_target_is_set_for(trials: list[h5.Trial], *, verifies: bool, verdict: Verdict) -> None:
+def test_h5_evaluates_the_poll_its_target_is_set_for(
+    trials: list[h5.Trial], *, verifies: bool, verdict: Verdict
+) -> None:
     assert h5.judge_trials(trials, {"audit_log_verifies": verifies}).verdict is verdict
 
 
@@ -141,7 +143,7 @@ def episode(**changes: object) -> dict[str, object]:
         ({"neighbours": ["unhurt", "hurt"]}, FAILS),
     ],
 )
-def test_h6_judges_the_vendors_promise(changes: dict[str, object], verdict: Verdict) -> None:
+def test_h6_evaluates_the_vendors_promise(changes: dict[str, object], verdict: Verdict) -> None:
     found = h6.judge_episodes(h6.Plan(), episode(**changes), episode())
     assert found.verdict is verdict
     if verdict is HOLDS:
@@ -153,7 +155,7 @@ def test_h6_without_a_fault_says_nothing() -> None:
         h6.judge_episodes(h6.Plan(), episode(culprit="no error"), episode())
 
 
-def test_h7_judges_the_eager_server() -> None:
+def test_h7_evaluates_the_eager_server() -> None:
     late = [{"plain": "the card", "served_again_s": 1.0}]
     assert h7.judge_trials(late, ["busy (46)"], "served", {}).verdict is HOLDS
     assert h7.judge_trials(late, ["busy (46)", "the card"], "served", {}).verdict is FAILS
@@ -171,7 +173,7 @@ def test_h9_says_nothing_where_noise_is_larger_than_the_loss() -> None:
     assert looking([100.0, 120.0], 104.0).verdict is NOT_MEASURED
 
 
-def test_h11_judges_both_processes_together() -> None:
+def test_h11_evaluates_both_processes_together() -> None:
     plan, said = h11.Plan(), {"soft_mib": 0, "hard_mib": 4096, "used_mib": 4000}
     both = [{"meminfo": {"total_mib": 1}, "fill": {"mib": mib}} for mib in (3000, 900)]
     assert h11.judge_limit(plan, both, said, (6144, None)).verdict is HOLDS
@@ -221,7 +223,7 @@ def many(way: str, count: int, *milliseconds: float, **changes: int) -> bench_mo
     return bench_models.Run(way=way, models=count, requests=milliseconds, **({"served": count, "hurt": 0} | changes))
 
 
-def test_models_are_judged_at_the_largest_number_under_mps() -> None:
+def test_models_are_evaluated_at_the_largest_number_under_mps() -> None:
     slow = many(bench_models.SLICED, 50, 900.0)
     assert (
         bench_models.judge_runs(

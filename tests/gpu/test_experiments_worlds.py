@@ -121,7 +121,7 @@ AGAIN = 2
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_verdict_says_what_the_world_is_like(measure: Measure, case: str) -> None:
+def test_the_result_says_what_the_world_is_like(measure: Measure, case: str) -> None:
     name, world, verdict, said = CASES[case]
     found = measure(name, **world)
     for _ in range(AGAIN if name in TIMED and verdict is HOLDS else 0):

@@ -102,7 +102,7 @@ def test_a_server_that_names_another_version_is_refused_although_it_was_named(tm
     assert "535.309.01" in find.programs(DRIVER, [], str(control), str(server)).problem
 
 
-def test_what_is_not_there_is_said_with_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported_with_where_it_was_looked_for(tmp_path: Path) -> None:
     assert str(tmp_path) in find.programs(DRIVER, [tmp_path]).problem
     _program(tmp_path, find.CONTROL, f"\0{DRIVER}\0".encode())
     assert find.SERVER in find.programs(DRIVER, [tmp_path]).problem
@@ -126,7 +126,7 @@ def test_gvisor_is_recognised(tmp_path: Path) -> None:
     assert facts.sandbox(tmp_path, tmp_path) == "gVisor"
 
 
-def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_not_root_is_notified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert facts._checks(Setup(backend="real"), {})["root"]() == "not root but uid 1000"
 

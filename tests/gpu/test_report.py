@@ -56,7 +56,7 @@ def test_a_fakes_own_table_says_what_it_is() -> None:
     assert "says nothing about hardware" in report.table(run(backend="fake"))
 
 
-def test_without_results_every_experiment_is_said_to_be_not_yet_measured() -> None:
+def test_without_results_every_experiment_is_reported_to_be_not_yet_measured() -> None:
     text = report.document([], experiments())
     for each in experiments():
         assert f"| {each.name} | {each.title} |" in text

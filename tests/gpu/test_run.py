@@ -100,7 +100,7 @@ WORLDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", WORLDS)
-def test_the_verdict_says_what_the_world_is_like(kit: Kit, case: str) -> None:
+def test_the_result_says_what_the_world_is_like(kit: Kit, case: str) -> None:
     name, world, verdict, said = WORLDS[case]
     ran = kit(name, "--allow-mode-change", world=world)
     found = ran.results()[name]
@@ -226,7 +226,7 @@ def test_a_simulator_called_real_is_recognised(kit: Kit, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "words", [["h99"], ["core", "--only", "h99"], ["h1", "--world", "gravity=0"], ["h1", "--world", "x"]]
 )
-def test_what_makes_no_sense_is_said_in_a_sentence(kit: Kit, words: list[str]) -> None:
+def test_what_makes_no_sense_is_reported_in_a_sentence(kit: Kit, words: list[str]) -> None:
     ran = kit(*words)
     assert ran.status == 2
     assert ran.err
@@ -320,7 +320,7 @@ def test_a_compute_mode_is_given_back_even_by_an_experiment_that_was_killed(
     assert sim.compute_mode(setup.gpu) == 0
 
 
-def test_a_run_told_to_stop_leaves_nothing_and_keeps_what_it_had(tmp_path: Path) -> None:
+def test_a_run_asked_to_stop_leaves_nothing_and_keeps_what_it_had(tmp_path: Path) -> None:
     need_library()
     command = [
         sys.executable,

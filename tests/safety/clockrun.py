@@ -113,7 +113,7 @@ class Run:
             pid=pid, start=self.lives[n], owner=ContainerRef(f"pod-{n}", self.container_id(n)), cgroup_inode=7
         )
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         self.trace.append(f"{notice.reason} {notice.note}")
 
     def execute(self, verdict: KillDecision) -> KillResult:

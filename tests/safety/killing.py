@@ -64,7 +64,7 @@ class Bench:
         self._folder, self._held = folder / "audit", held
         self.writer = AuditWriter(AuditLog(self._folder), "gpu-7")
         self.watch = UsageSampler(self, CgroupAttributor())
-        self.watch.look()
+        self.watch.sample()
         self.notices: list[UserMessage] = []
         self.sent: list[Sent] = []
         parts = KillDependencies(
@@ -82,12 +82,12 @@ class Bench:
             uuid=uuid, total_mib=CARD.memory_mib, used_mib=sum(each.used_mib for each in found), processes=tuple(found)
         )
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
     def decision(self, quota: Quota) -> KillDecision:
         """What the detector would decide after this sample."""
-        holders = self.watch.holders(quota) or ()
+        holders = self.watch.usages_of(quota) or ()
         used = sum(each.used_mib for each in holders)
         return KillDecision(decision=Decision.KILL, quota=quota, used_mib=used, targets=select_targets(quota, holders))
 
@@ -104,7 +104,7 @@ class Bench:
     def whole(self) -> bool:
         """The chain holds, and each INTENT has its one answer."""
         answered = sorted(record["intent"] for record in self.records() if record["kind"] in {"ABORTED", "OUTCOME"})
-        return verify(self._lines()).holds and answered == [record["seq"] for record in self.records("INTENT")]
+        return verify(self._lines()).ok and answered == [record["seq"] for record in self.records("INTENT")]
 
     def _lines(self) -> list[bytes]:
         found = segments(self._folder) if self._folder.exists() else []

@@ -80,7 +80,7 @@ class Life:
     def identify(self, pid: int) -> Identity:
         return Identity(pid=pid, start=pid, owner=ContainerRef(POD, CONTAINER), cgroup_inode=7)
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         """Nobody is told here."""
 
     def execute(self, verdict: KillDecision) -> KillResult:

@@ -34,7 +34,7 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
@@ -166,7 +166,7 @@ class World:
         self._mps = MpsManager({GPU: daemon})
         self._mps._absent.clear()
         self._watch = UsageSampler(self, self)
-        self._watch.look()
+        self._watch.sample()
 
     def step(self, door: str) -> None:
         if self.trial is not None:
@@ -206,35 +206,35 @@ class World:
         self.step("/proc answered")
         return found
 
-    def intent(self, fields: Mapping[str, Any]) -> ChainHead:
+    def write_intent(self, fields: Mapping[str, Any]) -> ChainHead:
         self.step("INTENT begun")
-        head = self._scribe.intent(fields)
+        head = self._scribe.write_intent(fields)
         self.step("INTENT durable")
         return head
 
-    def answer(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:
+    def complete(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:
         self.step(f"{kind} begun")
-        head = self._scribe.answer(kind, fields)
+        head = self._scribe.complete(kind, fields)
         self.step(f"{kind} durable")
         return head
 
-    def owe(self, kind: Kind, fields: Mapping[str, Any]) -> None:
-        self._scribe.owe(kind, fields)
+    def complete_later(self, kind: Kind, fields: Mapping[str, Any]) -> None:
+        self._scribe.complete_later(kind, fields)
 
-    def post(self, kind: Kind, fields: Mapping[str, Any], failed: Callable[[RecordError], object]) -> None:
-        self._scribe.post(kind, fields, failed)
+    def append_async(self, kind: Kind, fields: Mapping[str, Any], failed: Callable[[RecordError], object]) -> None:
+        self._scribe.append_async(kind, fields, failed)
 
     @property
     def head(self) -> ChainHead:
         return self._scribe.head
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         """Nobody listens."""
 
     def run(self, trial: Trial, handles: type[PidHandle]) -> Reason:
         """One kill, as the loop would have it carried out."""
         self.trial = trial
-        holders = self._watch.holders(self.quota)
+        holders = self._watch.usages_of(self.quota)
         parts = KillDependencies(
             usage=self._watch, quotas=UnchangedQuotas(), processes=HostProcesses(self, handles), audit_log=self,  # type: ignore[arg-type] # stand-ins
             mps=self._mps, sink=self,

@@ -14,12 +14,12 @@ from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.detector import evaluate
-from enforcer.detection.nvml_outage import OutageChange, Sight, update
+from enforcer.detection.nvml_outage import OutageChange, Outages, update
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import HERE
 from enforcer.nvml.types import GpuProcess
-from enforcer.nvml.worker_process import command
+from enforcer.nvml.worker_handle import command
 from gpushare.errors import NvmlError
 from tests.fakes.gpu.state import Sim
 from tests.unit.enforcer.made import CONTAINER, POD, quota
@@ -64,7 +64,7 @@ class Bed:
         self.truth = (GpuProcess(victim, HELD),)
         self.watch = UsageSampler(reader, self)
         self.now, self._due = 1000.0, 0.0
-        self.sight: Sight = {}
+        self.sight: Outages = {}
         self._quotas = (quota(gpu=self.gpu, grace_seconds=0.0),)
         self._primed = self.state = DetectorState()
 
@@ -92,7 +92,7 @@ class Bed:
         """One poll: read, attribute, judge."""
         self.now += STEP
         try:
-            views = self.watch.look()
+            views = self.watch.sample()
             problems = {view.gpu.uuid: view.problem for view in views if view.problem is not None}
         except NvmlError as error:
             views, problems = (), {"all": error}

@@ -84,7 +84,7 @@ def test_a_container_that_forks_200_times_a_second_is_empty_two_seconds_after_th
     extent.figure("16", "the slowest of them", f"{max(took):.2f} s")
 
 
-def test_a_container_without_a_namespace_of_its_own_loses_those_that_hold_memory_and_it_is_said(
+def test_a_container_without_a_namespace_of_its_own_loses_those_that_hold_memory_and_it_is_reported(
     stack: ExitStack, tmp_path: Path
 ) -> None:
     victim = stack.enter_context(Kubelet().container())
@@ -96,7 +96,9 @@ def test_a_container_without_a_namespace_of_its_own_loses_those_that_hold_memory
     assert bench.records("INTENT")[0]["note"] == NO_FIRST
 
 
-def test_a_container_that_starts_deaf_processes_anew_is_empty_after_one_round(stack: ExitStack, tmp_path: Path) -> None:
+def test_a_container_that_starts_deaf_processes_again_is_empty_after_one_round(
+    stack: ExitStack, tmp_path: Path
+) -> None:
     kubelet = Kubelet()
     victim = stack.enter_context(kubelet.container())
     neighbours = Neighbours(stack, kubelet, victim)

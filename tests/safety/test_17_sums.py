@@ -140,7 +140,7 @@ def _view(uuid: str, rows: list[Row]) -> GpuSnapshot:
     return GpuSnapshot(gpu=gpu, sample=sample, holders=tuple(holders))
 
 
-def test_random_vectors_are_judged_as_counted_by_hand() -> None:
+def test_random_vectors_are_evaluated_as_counted_by_hand() -> None:
     chance, wrong, killed, exact, hit = random.Random(17), 0, 0, 0, 0
     every = extent.trials(1000, 10_000)
     for number in range(every):

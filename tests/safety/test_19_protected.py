@@ -139,7 +139,7 @@ class Table:
     def close(self) -> None:
         """Nothing is open."""
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         """Nobody listens."""
 
 
@@ -148,23 +148,23 @@ class Notes:
 
     head = GENESIS
 
-    def intent(self, fields: Mapping[str, Any]) -> ChainHead:
+    def write_intent(self, fields: Mapping[str, Any]) -> ChainHead:
         self.head = replace(self.head, seq=self.head.seq + 1)
         return self.head
 
-    def answer(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:
-        return self.intent(fields)
+    def complete(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:
+        return self.write_intent(fields)
 
-    def post(self, kind: Kind, fields: Mapping[str, Any], failed: object) -> None:
-        self.intent(fields)
+    def append_async(self, kind: Kind, fields: Mapping[str, Any], failed: object) -> None:
+        self.write_intent(fields)
 
 
 def kill(table: Table) -> tuple[KillResult, Quota, bool]:
     """Have a table's container ended; by the judge's targets, or by a verdict that names everybody."""
     about = quota(on_exceed=table.chance.choice((OnExceed.KILL, OnExceed.KILL_CONTAINER)))
     watch = UsageSampler(table, table)
-    watch.look()
-    holders = watch.holders(about) or ()
+    watch.sample()
+    holders = watch.usages_of(about) or ()
     chosen, mad = select_targets(about, holders), table.chance.random() < 0.3
     if mad:
         chosen = tuple(ProcessUsage(each.identity, each.mib) for each in table.now.values())
@@ -218,7 +218,7 @@ def test_a_tenant_named_like_the_mps_server_is_caught_like_any_other(tmp_path: P
 
 
 @pytest.mark.node
-def test_a_verdict_over_the_machines_own_processes_ends_none_of_them(tmp_path: Path) -> None:
+def test_a_result_over_the_machines_own_processes_ends_none_of_them(tmp_path: Path) -> None:
     attributor = CgroupAttributor()
     with Kubelet().container() as container, subprocess.Popen(["sleep", "60"]) as ours:
         found = [attributor.identify(pid) for pid in (1, 2, os.getpid(), os.getppid(), ours.pid)]

@@ -86,8 +86,8 @@ def cell(made: Bed, call: str, code: int, times: int) -> int:
     assert {error.reason for error in own} <= {ERRORS[code][0], ERRORS[999][0], Reason.IMPLAUSIBLE_SAMPLE}
     blind = sum(look.seen is None for look in looks)
     if blind == LASTS:
-        [told] = [change for look in looks for change in look.changes if change.turn is Transition.STAYS_LOST]
-        assert told.blind.reason is ERRORS[code][0]
+        [told] = [change for look in looks for change in look.changes if change.transition is Transition.STAYS_LOST]
+        assert told.outage.reason is ERRORS[code][0]
     sees_again(made, looks)
     return blind
 
@@ -142,7 +142,7 @@ def test_the_process_that_hangs_ends_with_the_enforcer_all_the_same(made: Bed) -
     kept = made.reader._kept
     assert made.look().seen is None
     assert kept is not None
-    kept._door.shutdown(socket.SHUT_RDWR)  # as when the enforcer is killed
+    kept._socket.shutdown(socket.SHUT_RDWR)  # as when the enforcer is killed
     assert kept._process.wait(60) == 0
 
 

@@ -147,10 +147,10 @@ def kills(words: list[str], quotas: tuple[Quota, ...]) -> list[tuple[int, str]]:
     driver, found, state = Said(), list[tuple[int, str]](), DetectorState()
     says(driver, UNDER)
     watch = UsageSampler(NvmlReader(driver), Owners())
-    watch.look()
+    watch.sample()
     for number, word in enumerate(words):
         told(driver, word)
-        readings = {view.gpu.uuid: view.reading for view in watch.look()}
+        readings = {view.gpu.uuid: view.reading for view in watch.sample()}
         state, said = evaluate(state, quotas, readings, number * 0.5, DetectorConfig())
         found += [(number, each.quota.container) for each in said if each.decision is Decision.KILL]
     return found

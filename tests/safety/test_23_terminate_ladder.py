@@ -12,7 +12,7 @@ import pytest
 
 from enforcer.kill.process_kill import REFUSALS, KillTimeouts
 from enforcer.mps import protocol
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.daemon import BLOCKED_TRIES, MpsDaemon
 from enforcer.mps.manager import MpsManager
 from gpushare.errors import MpsError

@@ -84,7 +84,7 @@ def test_what_is_hard_to_end_is_ended_by_one_signal_of_each_kind_and_nobody_else
     extent.figure("24", f"{mode} ({state}): ended, by {' and '.join(signals)} once each", f"{count:,} in {count:,}")
 
 
-def test_a_corpse_that_is_said_to_hold_memory_is_let_be_and_so_is_everybody_else(
+def test_a_corpse_that_is_reported_to_hold_memory_is_let_be_and_so_is_everybody_else(
     stack: ExitStack, tmp_path: Path
 ) -> None:
     case = Case(stack, tmp_path, Kubelet(), "corpse", "Z")

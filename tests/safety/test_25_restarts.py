@@ -45,7 +45,7 @@ def test_a_restart_loop_gains_no_more_than_two_looks(found: dict[str, Any]) -> N
     extent.figure("25", "looks by which a restart loop delayed the end of grace", said)
 
 
-def test_a_state_file_that_is_none_gives_a_full_grace_and_is_told(found: dict[str, Any]) -> None:
+def test_a_state_file_that_is_none_gives_a_full_grace_and_is_notified(found: dict[str, Any]) -> None:
     assert found["ruins"].keys() == RUINS.keys()
     wrong = {name: told for name, told in found["ruins"].items() if told[0] not in {0, 1} or not told[1]}
     assert wrong == {}

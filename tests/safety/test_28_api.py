@@ -105,7 +105,7 @@ class World:
         owner = ContainerRef(POD, CONTAINER) if pid == OVER else ContainerRef(LATE_POD, NEIGHBOUR)
         return Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid)
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         """Nobody is told here."""
 
     def execute(self, verdict: KillDecision) -> KillResult:

@@ -111,7 +111,7 @@ class Storm:
         owner = ContainerRef(f"pod-{tenant.number}", tenant.container_id)
         return Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid)
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
     def execute(self, verdict: KillDecision) -> KillResult:
@@ -173,7 +173,7 @@ def _silent() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def test_a_storm_ends_after_three_kills_is_told_at_once_and_only_an_operator_goes_on() -> None:
+def test_a_storm_ends_after_three_kills_is_notified_at_once_and_only_an_operator_goes_on() -> None:
     every, most, again, late = extent.trials(3, 200), 0, 0, 0
     for seed in range(every):
         with storm(seed) as found:

@@ -108,7 +108,7 @@ def check(run: Run, state: State, place: Path) -> None:
     """Nothing acknowledged is lost, at most one line is torn, the chain holds."""
     lines, torn = the_log_after(state, place)
     verdict = verify(lines)
-    assert verdict.holds, (verdict, state)
+    assert verdict.ok, (verdict, state)
     records = [read(line) for line in lines]
     there = {(record["seq"], record["hash"]) for record in records}
     pruned = max((record[REMOVED]["last"] for record in records if record["kind"] == "PRUNED"), default=0)

@@ -114,7 +114,7 @@ def located(lines: Lines, changed: Lines, change: Callable[..., Lines]) -> bool:
     expected = first_bad(lines, changed) + (change is rehash)
     beside = verdict.line == 1 and verdict.beside is not None and verdict.beside[0] == expected
     unsaid = verdict.line == 1 and not any(b"PRUNED" in line for line in changed)
-    return not verdict.holds and (verdict.line == expected or beside or (lines is LOGS[5] and unsaid))
+    return not verdict.ok and (verdict.line == expected or beside or (lines is LOGS[5] and unsaid))
 
 
 @pytest.mark.parametrize("change", IN_PLACE, ids=lambda change: change.__name__)
@@ -154,7 +154,7 @@ def cut(lines: Lines, chance: random.Random) -> Lines:
 
 
 @pytest.mark.parametrize("change", [rechain, replace, cut], ids=lambda change: change.__name__)
-def test_a_log_written_anew_or_cut_is_found_with_an_anchor_and_only_with_one(
+def test_a_log_written_again_or_cut_is_found_with_an_anchor_and_only_with_one(
     change: Callable[[Lines, random.Random], Lines],
 ) -> None:
     chance, trials = random.Random(change.__name__), extent.trials(150, 5000)
@@ -162,17 +162,17 @@ def test_a_log_written_anew_or_cut_is_found_with_an_anchor_and_only_with_one(
         lines = LOGS[0]
         changed = change(lines, chance)
         assert changed != lines
-        assert verify(changed).holds, "without an anchor nobody can tell"
+        assert verify(changed).ok, "without an anchor nobody can tell"
         later = verify(changed, anchor=ChainHead(RECORDS, read(lines[-1])[HASH]))
-        assert not later.holds
+        assert not later.ok
         assert later.line == min(RECORDS, len(changed) + 1)
     extent.figure("37", f"logs with {change.__name__} found: with an anchor, without", f"{trials:,}, 0 of {trials:,}")
 
 
 def test_a_log_that_nobody_touched_holds_with_and_without_an_anchor() -> None:
     for lines in (*LOGS.values(), OTHER):
-        assert verify(lines).holds
-        assert verify(lines, anchor=ChainHead(read(lines[-1])["seq"], read(lines[-1])[HASH])).holds
+        assert verify(lines).ok
+        assert verify(lines, anchor=ChainHead(read(lines[-1])["seq"], read(lines[-1])[HASH])).ok
 
 
 @pytest.mark.parametrize("last", [13, 14, 10**9])
@@ -182,11 +182,11 @@ def test_no_record_accounts_for_itself_or_for_what_comes_after_it(last: int) -> 
     for removed, holds in (({"last": 5, "hash": cut.hash}, True), ({"last": last, "hash": cut.hash}, False)):
         excuse, _ = append_hash(end, Kind.PRUNED, TIME, {REMOVED: {"first": 1, **removed}})
         verdict = verify([*LOGS[0][5:], excuse])
-        assert (verdict.holds, verdict.line) == (holds, None if holds else 1)
+        assert (verdict.ok, verdict.line) == (holds, None if holds else 1)
 
 
 def test_an_anchor_from_before_the_change_says_nothing() -> None:
     """It has to be taken often: what came after it is not held by it."""
     lines = LOGS[0]
     changed = [*lines[:6], *rechain(lines[6:], random.Random(1))]
-    assert verify(changed, anchor=ChainHead(6, read(lines[5])[HASH])).holds
+    assert verify(changed, anchor=ChainHead(6, read(lines[5])[HASH])).ok

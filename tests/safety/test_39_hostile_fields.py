@@ -59,7 +59,7 @@ def test_each_line_is_one_object_of_at_most_4_kib(name: str, tmp_path: Path) -> 
     assert len(lines) == len(Kind)
     for line in lines:
         check(line, text)
-    assert verify(lines).holds
+    assert verify(lines).ok
 
 
 def test_random_texts_come_back_as_they_were(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_random_texts_come_back_as_they_were(tmp_path: Path) -> None:
             record = read(_last(tmp_path / "audit"))
             assert (record["seq"], record["pid"]) == (head.seq, fields["pid"])
             assert record["note"] == text.encode("utf-8", "backslashreplace").decode()
-    assert verify(line for file in segments(tmp_path / "audit") for line in lines_of(file)).holds
+    assert verify(line for file in segments(tmp_path / "audit") for line in lines_of(file)).ok
     extent.figure("39", "random hostile texts that come back, one object a line", f"{trials:,} of {trials:,}")
 
 

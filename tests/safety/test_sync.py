@@ -109,7 +109,7 @@ class Trial:
 
     # The rest of the world.
 
-    def notify(self, _: UserMessage) -> None:
+    def record(self, _: UserMessage) -> None:
         """Nobody is told."""
 
     def handles(self) -> type[PidHandle]:
@@ -124,7 +124,7 @@ class Trial:
         lines = [
             line for file in segments(self.folder / FOLDER) for line in file.read_bytes().splitlines(keepends=True)
         ]
-        assert verify(lines).holds
+        assert verify(lines).ok
         return [read(line) for line in lines]
 
     def deeds(self) -> list[str]:

@@ -131,8 +131,8 @@ class _Batch:
                 chain.from_iterable(path.read_bytes().splitlines(keepends=True) for path in segments(self._folder))
             )
         verdict = verify(lines)
-        self._told["broken"] += [] if verdict.holds else [verdict.problem]
-        there = {(record["seq"], record["hash"]) for record in map(read, lines)} if verdict.holds else set()
+        self._told["broken"] += [] if verdict.ok else [verdict.problem]
+        there = {(record["seq"], record["hash"]) for record in map(read, lines)} if verdict.ok else set()
         self._told["lost"] += sum((head.seq, head.hash) not in there for head in self._heads)
 
     def _room(self) -> int:

@@ -50,10 +50,10 @@ def _look(folder: Path, acknowledged: list[str], told: dict[str, Any]) -> None:
     with AuditLog(folder, segment_bytes=SEGMENT["random"]):
         lines = list(chain.from_iterable(path.read_bytes().splitlines(keepends=True) for path in segments(folder)))
     verdict = verify(lines)
-    there = {f"{record['seq']}:{record['hash']}" for record in map(read, lines)} if verdict.holds else set()
+    there = {f"{record['seq']}:{record['hash']}" for record in map(read, lines)} if verdict.ok else set()
     told["acknowledged"] += len(acknowledged)
     told["lost"] += sum(head not in there for head in acknowledged)
-    told["broken"] += [] if verdict.holds else [verdict.problem]
+    told["broken"] += [] if verdict.ok else [verdict.problem]
     told["torn"] += sum(b'"kind":"RECOVERED"' in line for line in lines)
     told["segments"] += len(segments(folder))
 

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,13 @@ class Prometheus:
     def series(self, query: str) -> list[dict[str, str]]:
         """Return the labels of what a query returns now."""
         return [each["metric"] for each in self.get("query", query=query)["result"]]
+
+    def answers(self, query: str) -> bool:
+        """Whether a query returns anything; not while the server starts."""
+        try:
+            return bool(self.series(query))
+        except (urllib.error.URLError, OSError):
+            return False
 
     def selectors(self, query: str) -> Iterator[Object]:
         """Yield the selectors of series in a query, as Prometheus parses it."""

@@ -61,12 +61,12 @@ class _Views:
     def __init__(self, get: Callable[[], Sequence[GpuSnapshot]]) -> None:
         self._get = get
 
-    def look(self) -> tuple[GpuSnapshot, ...]:
+    def sample(self) -> tuple[GpuSnapshot, ...]:
         return tuple(self._get())
 
     @property
     def latest(self) -> tuple[GpuSnapshot, ...]:
-        return self.look()
+        return self.sample()
 
 
 def sampler(get: Callable[[], Sequence[GpuSnapshot]]) -> UsageSampler:
@@ -115,7 +115,7 @@ class Messages:
     def __init__(self, told: list[UserMessage] | None = None) -> None:
         self.told = [] if told is None else told
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         self.told.append(notice)
 
 
@@ -126,13 +126,13 @@ class NodeEvents(NodeEventRecorder):
         super().__init__(None, NODE, ApiWriter())
         self.told = [] if told is None else told
 
-    def report(self, news: NodeEvent) -> None:
+    def record(self, news: NodeEvent) -> None:
         self.told.append(news)
 
 
-class _Keeper:
-    def __init__(self, hindrance: Callable[[str], str | None]) -> None:
-        self.hindrance = hindrance
+class _Supervisor:
+    def __init__(self, not_ready_reason: Callable[[str], str | None]) -> None:
+        self.not_ready_reason = not_ready_reason
 
 
 class _Health:
@@ -144,13 +144,13 @@ class _Health:
 
 
 def availability(health: Callable[[], Mapping[str, Reason | None]] = dict) -> GpuAvailability:
-    """One that knows the health that a test says."""
+    """Return availability with the health that a test gives."""
     return cast("GpuAvailability", _Health(health))
 
 
-def keeper(hindrance: Callable[[str], str | None] = lambda _: None) -> MpsSupervisor:
-    """A keeper of daemons that a test hinders."""
-    return cast("MpsSupervisor", _Keeper(hindrance))
+def supervisor(not_ready_reason: Callable[[str], str | None] = lambda _: None) -> MpsSupervisor:
+    """Return a supervisor whose daemons are as ready as a test says."""
+    return cast("MpsSupervisor", _Supervisor(not_ready_reason))
 
 
 def daemons_on(gpus: Iterable[str]) -> MpsManager:
@@ -189,7 +189,7 @@ class Pods(QuotaInformer):
 
 class _PodStatus:
     def __init__(self, sink: EventSink) -> None:
-        self.notify, self.peaks = sink.notify, dict[tuple[str, str, str], int]()
+        self.record, self.peaks = sink.record, dict[tuple[str, str, str], int]()
 
     def write(self, _: object) -> None:
         """Pods have no files here."""

@@ -10,7 +10,7 @@ from enforcer.audit.record import GENESIS
 from enforcer.audit.verification import LogVerifier
 from enforcer.mps.event_reporter import IncidentCollector
 from enforcer.mps.incidents import IncidentLog
-from enforcer.status.metrics import Latest, Metrics, VerificationCollector
+from enforcer.status.metrics import Metrics, StatusCollector, VerificationCollector
 from gpushare.reason_table import BY_REASON
 from gpushare.reasons import Reason
 from gpushare_cli.main import build_parser
@@ -46,7 +46,11 @@ def test_the_page_of_reasons_is_that_of_the_code_and_each_has_its_anchor() -> No
 
 def test_every_metric_is_listed() -> None:
     metrics = (PAGES / "metrics.md").read_text()
-    families = [*Metrics().registry.collect(), *Latest().collect(), *IncidentCollector(IncidentLog()).collect()]
+    families = [
+        *Metrics().registry.collect(),
+        *StatusCollector().collect(),
+        *IncidentCollector(IncidentLog()).collect(),
+    ]
     families += VerificationCollector(LogVerifier(ROOT, lambda: GENESIS)).collect()
     own = {each.name + ("_total" if each.type == "counter" else "") for each in families if "gpu_share" in each.name}
     assert len(own) > 20

@@ -83,14 +83,14 @@ class WriteQueue:
 
     def done(self, key: Key, now: float, outcome: Outcome) -> None:
         """Say what became of a write. It is wanted until it is dropped, and tried again until then."""
-        anew = self._busy.pop(key)
+        again = self._busy.pop(key)
         if outcome is Outcome.UNAVAILABLE:
             self._probe = now + PROBE_SECONDS if self._probe is None else self._probe
         elif outcome is Outcome.ANSWERED:
             self._probe = None
         if key not in self._wanted:
             return
-        if anew or outcome is Outcome.NOT_TRIED:
+        if again or outcome is Outcome.NOT_TRIED:
             self._first[key] = None
         elif outcome is Outcome.UNAVAILABLE:
             self._again[key] = None

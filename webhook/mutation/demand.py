@@ -9,9 +9,9 @@ from typing import Self
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import profile_mib
 from gpushare.reasons import Reason
-from webhook.mutation.annotations import Share
 from webhook.mutation.resourceclaims import Stored
 from webhook.mutation.settings import Settings
+from webhook.mutation.share_request import Share
 from webhook.mutation.validation import as_root
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from gpushare import contract
 from gpushare.checks import Check
-from webhook.mutation.annotations import Share, ShareRequest
 from webhook.mutation.podview import Container, PodView
+from webhook.mutation.share_request import Share, ShareRequest
 
 MAX_TEXT: Final = 8 * 1024
 """Characters of a command line that are read."""
@@ -152,10 +152,11 @@ def _option(words: Sequence[str], names: Collection[str]) -> str | None:
 
 def _ranks(line: _Line, variables: Sequence[str]) -> int:
     """Count the ranks that are started in a container, as far as that can be seen."""
-    by_operator = any(part in name.upper() for name in variables for part in HOSTS_VARIABLES)
-    if by_operator or _has(line.words, (GLOO,)):
-        return 0
     calls = [(each, rest) for each in LAUNCHERS if (rest := line.after(each.words)) is not None]
+    if not calls or _has(line.words, (GLOO,)):
+        return 0
+    if any(part in name.upper() for name in variables for part in HOSTS_VARIABLES):  # an operator of MPI jobs
+        return 0
     mine = [(each, _own(rest)) for each, rest in calls if _has(line.words, each.signs)]
     numbers = [_option(rest, each.options) for each, rest in mine if _option(rest, each.elsewhere) is None]
     return max((_number(each) for each in numbers if each), default=0)

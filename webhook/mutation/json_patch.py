@@ -25,12 +25,14 @@ def escape(key: str) -> str:
 
 
 def _value(path: str, before: Any, after: Any, operations: list[Operation]) -> None:
-    if before is after or (type(before) is type(after) and before == after):
+    if before is after:
         return
-    if before is None:
-        operations.append({"op": "add", "path": path, "value": after})
-    elif isinstance(before, dict) and isinstance(after, dict) and before.keys() <= after.keys():
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() <= after.keys():
         _object(path, before, after, operations)
+    elif type(before) is type(after) and before == after:
+        return
+    elif before is None:
+        operations.append({"op": "add", "path": path, "value": after})
     elif isinstance(before, list) and isinstance(after, list) and before and len(before) <= len(after):
         _list(path, before, after, operations)
     else:

@@ -12,12 +12,12 @@ from gpushare.fields import objects
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from webhook.mutation import framework_warnings, other_gpu_systems, sidecar_validation, validation
-from webhook.mutation.annotations import ShareRequest, asking, main_name, planning, requests_share
 from webhook.mutation.json_patch import diff
 from webhook.mutation.podview import Kind, PodView, claims_used, names_claim, read_annotations, read_pod, reading
 from webhook.mutation.resourceclaims import ClaimPlan, check_compute, check_memory, check_number, claim_plan
 from webhook.mutation.rewrite import hide_gpus, is_our_claim, rewrite
 from webhook.mutation.settings import Settings
+from webhook.mutation.share_request import ShareRequest, asking, planning, requests_share
 from webhook.mutation.template_content import content_of
 
 WARNING_LENGTH: Final = 119
@@ -95,7 +95,7 @@ def mutate_pod(  # noqa: PLR0913 - one argument per fact the answer depends on
 
 def _collected(check: Check[Mutation]) -> Mutation:
     decision, warnings = collect(check)
-    return replace(decision, warnings=_bounded(warnings))
+    return replace(decision, warnings=_bounded(warnings)) if warnings else decision
 
 
 def _created(pod: Json, user: str, around: _Around) -> Check[Mutation]:
@@ -105,7 +105,7 @@ def _created(pod: Json, user: str, around: _Around) -> Check[Mutation]:
         return Mutation(reason=Reason.UNCHANGED, pod=pod)
     if _is_mirror(view, user):
         return Mutation(reason=Reason.MIRROR_POD, pod=pod)
-    main = main_name(view)
+    main = view.main.name
     sharing = asking(view, main)
     if (yield from attempt(partial(_brings_claims, view, sharing, around.own_claims))):
         yield f"the pod's own claims give its containers GPUs; annotations of {contract.GROUP} only divide them"
@@ -189,7 +189,7 @@ def _check_template(claim: ClaimPlan, plan: ShareRequest, standing: Callable[[st
     """Find a template of the claim's name to which somebody gave other content before the namespace opted in."""
     found = standing(claim.template) if plan.complete else None
     if found is not None and found != content_of(claim.requests, plan.models, same_gpu=plan.same_gpu):
-        message = f"{claim.template} is another's ResourceClaimTemplate under a name of {contract.GROUP}; delete it"
+        message = f"gpu-share did not write the ResourceClaimTemplate {claim.template} as it is; delete it"
         yield Problem("spec.resourceClaims", message, Reason.TEMPLATE_CONFLICT)
 
 

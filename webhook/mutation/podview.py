@@ -7,12 +7,14 @@ from collections.abc import Container as Collection
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Final
 
 from gpushare import contract
 from gpushare.checks import Check, collect, guarded
 from gpushare.errors import PolicyDenied
 from gpushare.fields import invalid, mapping, objects, problem, type_name
+from gpushare.main_container import Choice, choose
 from gpushare.quantity import quoted
 from gpushare.reasons import Reason
 
@@ -63,7 +65,7 @@ class Container:
     reserved: tuple[Json, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is worked out once
 class PodView:
     """A pod whose shape was checked. ``containers`` come in order of their start: init list, apps, ephemeral."""
 
@@ -72,6 +74,17 @@ class PodView:
     annotations: Mapping[str, Any]
     spec: Json
     containers: tuple[Container, ...]
+
+    @cached_property
+    def apps(self) -> list[Container]:
+        """The app containers."""
+        return [each for each in self.containers if each.kind is Kind.APP]
+
+    @cached_property
+    def main(self) -> Choice:
+        """The container that pod-wide annotations mean."""
+        # A container whose name cannot be read has an empty one in the view.
+        return choose(self.annotations, [{**each.raw, "name": each.name} for each in self.apps])
 
     def named(self, name: str) -> Container | None:
         """Find a container by its name."""

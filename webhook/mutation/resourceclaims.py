@@ -19,8 +19,8 @@ from gpushare.patterns import Pattern
 from gpushare.quantity import MAX_GPUS, WHOLE_GPU_PERCENT, format_mib, parse_profile
 from gpushare.reasons import Reason
 from webhook.mutation.annotation_keys import field_of
-from webhook.mutation.annotations import Share, ShareRequest, read_models
 from webhook.mutation.podview import Container, Json, Kind, PodView, read_pod
+from webhook.mutation.share_request import Share, ShareRequest, read_models
 
 HASH_DIGITS: Final = 16
 _INTEGER: Final = Pattern(r"[0-9]{1,15}", 15)

@@ -18,11 +18,11 @@ from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import pinned_limit, quoted, same_quantity
 from gpushare.reasons import Reason
 from webhook.mutation import sidecar_merge, sidecar_spec, sidecar_validation
-from webhook.mutation.annotations import Share, ShareRequest
 from webhook.mutation.node_affinity import with_node_affinity
 from webhook.mutation.podview import Container, Json, Kind, PodView
 from webhook.mutation.resourceclaims import ClaimPlan
 from webhook.mutation.settings import Settings
+from webhook.mutation.share_request import Share, ShareRequest
 
 Object = dict[str, Any]
 NO_GPU_ENV: Final = {
@@ -140,8 +140,10 @@ def _check_own_daemon(container: Container) -> Iterator[Problem]:
         wanted = _OWN_DAEMON.get(entry["name"])
         value = _literal(entry)
         if wanted is not None and not (isinstance(value, str) and within(normal(value), _OUR_FOLDER)):
-            source = "a value from elsewhere" if value is None else quoted(str(value))
-            message = f"{source} names an MPS daemon of the pod; remove the variable: a share uses the node's daemon"
+            source = "a value from a ConfigMap, Secret or field" if value is None else quoted(str(value))
+            message = (
+                f"{source} names an MPS daemon of the pod, but a share uses the node's daemon; remove the variable"
+            )
             yield Problem(f"{container.field}.env[{entry['name']}]", message)
 
 
@@ -152,13 +154,13 @@ def _check_other_kind(container: Container, share: Share) -> Iterator[Problem]:
     for name in dict.fromkeys(entry["name"] for entry in container.reserved if entry["name"] in others):
         what = "a share of one GPU" if name == contract.GPUS_VARIABLE else "a share"
         what = "a MIG instance" if share.profile else what
-        yield _reserved(f"{container.field}.env[{name}]", f"this container asks for {what}; remove the variable")
+        yield _reserved(f"{container.field}.env[{name}]", f"this container requests {what}; remove the variable")
 
 
 def _left_alone(container: Container, wanted: Mapping[str, str]) -> Iterator[str]:
     for name in _LEFT_ALONE:
         if name not in wanted and any(entry["name"] == name for entry in container.reserved):
-            yield f"{name} of container {container.name:.40} stays: it can only lower what it gets"
+            yield f"{name} of container {container.name:.40} is kept: it can only lower the container's limit"
 
 
 def _with_claim(container: Container, request: str, plan: ShareRequest) -> Check[Json]:
@@ -171,7 +173,7 @@ def _with_claim(container: Container, request: str, plan: ShareRequest) -> Check
         return {**mapping(resources, field), "claims": [*claims, wanted]}
     known = plan.complete or container.kind is not Kind.INIT  # which request an init container uses depends on amounts
     if ours != [wanted] if known else any(one.keys() != wanted.keys() for one in ours):
-        message = f"an entry {contract.CLAIM!r} of another form stands here; remove it"
+        message = f"the entry {contract.CLAIM!r} differs from the one that gpu-share writes; remove it"
         yield _reserved(f"{field}.claims[{contract.CLAIM}]", message)
     return mapping(resources, field)
 
@@ -202,7 +204,7 @@ def _check_unclaimed(container: Container) -> Check[None]:
     resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
     if any(one.get("name") == contract.CLAIM for one in objects(resources.get("claims"), field)):
         hint = f"remove the entry, or write {contract.MEMORY_OF}{container.name:.63} for a share of its own"
-        message = f"uses the claim {contract.CLAIM!r} without having asked for a share; {hint}"
+        message = f"uses the claim {contract.CLAIM!r} but requests no share; {hint}"
         yield _reserved(f"{field}[{contract.CLAIM}]", message)
 
 
@@ -302,7 +304,7 @@ def _add_claim(spec: Object, claim: ClaimPlan, plan: ShareRequest, *, rewritten:
     elif standing != [wanted] if plan.complete else not all(map(is_our_claim, standing)):
         named = quoted(str(standing[0].get("resourceClaimTemplateName")))
         message = (
-            f"{contract.CLAIM!r} names the template {named}, which these annotations do not give; remove the entry"
+            f"{contract.CLAIM!r} names the template {named}, but the annotations lead to another one; remove the entry"
         )
         yield Problem(f"spec.resourceClaims[{contract.CLAIM}]", message)
 

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import gpushare_cli  # noqa: F401 - lets the image's Python find the package gpushare
 from gpushare.signals import stopped_by_signal
 from tests.fakes.gpu.build import library_folder
 from tests.fakes.gpu.mps_control import WHERE_SUPPORTED

@@ -138,7 +138,7 @@ class KnownHolders:
     def __init__(self, holder: ProcessUsage, attributor: Membership) -> None:
         self._holder, self._attributor = holder, attributor
 
-    def holders(self, quota: Quota) -> tuple[ProcessUsage, ...]:
+    def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...]:
         identity = self._attributor.identify(self._holder.identity.pid)
         return (self._holder,) if identity == self._holder.identity else ()
 
@@ -149,7 +149,7 @@ class Silent:
     def __init__(self) -> None:
         self.notices: list[UserMessage] = []
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
 
@@ -231,7 +231,7 @@ class Guard:
     def verified(self) -> bool:
         """Whether the chain holds and each INTENT has its one answer."""
         answered = [record["intent"] for kind in ("ABORTED", "OUTCOME") for record in self.records(kind)]
-        return verify(self.lines()).holds and sorted(map(str, answered)) == sorted(
+        return verify(self.lines()).ok and sorted(map(str, answered)) == sorted(
             str(record["seq"]) for record in self.records("INTENT")
         )
 

@@ -17,7 +17,7 @@ from tests.gpu.kit.registry import experiment
 from tests.gpu.kit.result import NotMeasurable, Result, judged
 
 ATTEMPTS = 3
-EAGER = DetectorConfig(kills=MANY, cool_down=0.5, spacing=0.5)
+EAGER = DetectorConfig(kills=MANY, cool_down=0.5, kill_interval=0.5)
 """A look that fails while acting puts the next attempt off by the cool-down: longer than the smallest plan."""
 
 

@@ -81,5 +81,5 @@ def kill(bed: Bed, pod: Object) -> None:
     )  # fmt: skip
     verdict = KillDecision(decision=Decision.KILL, quota=quota, used_mib=9000, over_for=5.2, kill_in=4.5)
     ending = ProcessOutcome(pid=4242, start=1, used_mib=9000, result=Reason.KILLED, steps=("SIGTERM",))
-    tell(bed, messages.warned(verdict), 1)
-    tell(bed, messages.ended(verdict, Reason.KILLED, [ending], ChainHead(3, "sha256:ab")), 7)
+    tell(bed, messages.over_quota(verdict), 1)
+    tell(bed, messages.killed(verdict, Reason.KILLED, [ending], ChainHead(3, "sha256:ab")), 7)

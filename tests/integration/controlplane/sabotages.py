@@ -41,6 +41,10 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         "webhook configuration and Service", "services/gpu-share-webhook: selector",
         lambda r: r.edit(SERVICE, lambda item: item["spec"]["selector"].update(app="other")),
     ),
+    "the Service answers on the node of the caller alone": (
+        "webhook configuration and Service", "services/gpu-share-webhook: internalTrafficPolicy is 'Local'",
+        lambda r: r.edit(SERVICE, lambda item: item["spec"].update(internalTrafficPolicy="Local")),
+    ),
     "a binding is deleted": (
         "policies and their bindings", "validatingadmissionpolicybindings/gpu-share-last-word is missing",
         lambda r: r.delete(f"{BINDINGS}/gpu-share-last-word"),
@@ -85,7 +89,7 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         lambda r: r.edit(ROLE, lambda item: item["rules"].pop()),
     ),
     "a role has one more right": (
-        "accounts, roles and their bindings", "gpu-share-enforcer: rules[0].verbs has 2 entries, and 1 as shipped",
+        "accounts, roles and their bindings", "gpu-share-enforcer: rules[0].verbs[1] is 'patch'",
         lambda r: r.edit(ROLE, lambda item: item["rules"][0]["verbs"].append("patch")),
     ),
     "a role's binding is deleted": (
@@ -108,8 +112,12 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         "webhook certificate", "gpu-share has no caBundle",
         lambda r: r.edit(WEBHOOK, lambda item: first_rule(item)["clientConfig"].pop("caBundle")),
     ),
+    "the caBundle of the check's webhook is gone": (
+        "webhook certificate", "check.gpu-share.io of gpu-share has no caBundle",
+        lambda r: r.edit(WEBHOOK, lambda item: item["webhooks"][1]["clientConfig"].pop("caBundle")),
+    ),
     "the webhook configuration is gone": (
-        "webhook certificate", "not there", lambda r: r.delete(WEBHOOK),
+        "webhook certificate", "missing: pods", lambda r: r.delete(WEBHOOK),
     ),
     "the webhook is scaled to nothing": (
         "webhook replicas", "0 of 0 ready",
@@ -135,11 +143,11 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         "enforcer reports", "check-a: NVML is away", lambda r: r.report("check-a", problems=["NVML is away"]),
     ),
     "a report is damaged": (
-        "enforcer reports", "no report, or a damaged one, of check-b",
+        "enforcer reports", "no valid report from check-b",
         lambda r: annotate_report(r, "check-b", "junk"),
     ),
     "a report is missing": (
-        "enforcer reports", "no report, or a damaged one, of check-a",
+        "enforcer reports", "no valid report from check-a",
         lambda r: annotate_report(r, "check-a", None),
     ),
     "an enforcer is newer than the webhook": (

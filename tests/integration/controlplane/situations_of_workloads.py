@@ -65,6 +65,8 @@ def job_that_was_killed(bed: Bed) -> Answer:
     (pod,) = placed(bed, namespace)
     kill(bed, pod)
     ended(bed, pod, "Failed", "Error", 137)
+    job = path(BATCH_V1, "jobs", "worker", namespace)
+    bed.until("the Job has failed", lambda: has_failed(bed.cluster.get(job)))
     return ask(bed, "job/worker", "-n", namespace)
 
 
@@ -93,6 +95,11 @@ def workload_that_is_not_there(bed: Bed) -> Answer:
 def make(bed: Bed, namespace: str, body: Object, base: str = APPS_V1) -> None:
     """Create a workload as the tenant does."""
     bed.plane.cluster(TENANT).create(path(base, f"{body['kind'].lower()}s", namespace=namespace), body)
+
+
+def has_failed(job: Object) -> bool:
+    """Whether the controller has given a Job up."""
+    return any(each["type"] == "Failed" for each in job["status"].get("conditions", []))
 
 
 def placed(bed: Bed, namespace: str) -> list[Object]:

@@ -18,7 +18,7 @@ from gpushare.kube_client import CORE_V1, JSON_PATCH, RESOURCE_V1, path
 from tests.integration.controlplane import objects
 from tests.integration.controlplane.bed import PODS, TEMPLATES, Bed, template_name
 from tests.integration.controlplane.objects import Object
-from tests.load.bench import __main__ as bench
+from tests.load.bench.pods import pods
 
 pytestmark = pytest.mark.controlplane
 
@@ -88,7 +88,7 @@ def test_a_dry_run_is_rewritten_and_leaves_nothing_behind(bed: Bed) -> None:
 def test_the_benchmarks_pods_are_accepted(bed: Bed) -> None:
     namespace = bed.namespace("bench")
     bed.cluster.create(path(CORE_V1, "serviceaccounts", namespace=namespace), {"metadata": {"name": "model"}})
-    for body in bench.pods().values():
+    for body in pods().values():
         body["metadata"]["namespace"] = namespace
         made = bed.create(namespace, body, dryRun="All")
         assert made["metadata"]["labels"][MANAGED_LABEL] == "true"

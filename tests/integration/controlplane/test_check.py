@@ -256,7 +256,7 @@ def real_objects(namespace: str) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def test_a_tenant_learns_which_shares_can_be_had(release: Release) -> None:
+def test_a_tenant_finds_which_shares_can_be_had(release: Release) -> None:
     bed = release.bed
     policy = {contract.DEFAULT_MEMORY: "2Gi", contract.MAX_MEMORY: "20Gi", contract.ON_EXCEED: "warn"}
     namespace = bed.namespace("tenants", annotations=policy)

@@ -198,7 +198,7 @@ def reasons(machine: Machine, namespace: str) -> list[str]:
     return [each["reason"] for each in events if each["regarding"]["name"] == "failing"]
 
 
-def test_a_prepared_pod_is_told_how_it_stands_through_its_sidecar(machine: Machine) -> None:
+def test_a_prepared_pod_is_notified_how_it_stands_through_its_sidecar(machine: Machine) -> None:
     namespace = machine.bed.namespace("dra")
     pod = machine.bound(namespace, "told", "4Gi")
     key = machine.key(pod)

@@ -48,7 +48,7 @@ def bare(item: Any) -> Object:
     return {**item, "metadata": {k: v for k, v in item["metadata"].items() if k != "managedFields"}}
 
 
-def test_who_may_view_learns_what_was_asked_given_and_done(bed: Bed) -> None:
+def test_who_may_view_finds_what_was_asked_given_and_done(bed: Bed) -> None:
     namespace = bed.namespace("explained")
     kubeconfig = viewer(bed, namespace)
     bed.node("explained", 16384)
@@ -72,7 +72,7 @@ def test_who_may_view_learns_what_was_asked_given_and_done(bed: Bed) -> None:
     assert "running" not in text.replace("main", "").splitlines()[0], "no other pod is named"
 
 
-def test_a_pod_that_finds_no_room_is_told_why(bed: Bed) -> None:
+def test_a_pod_that_finds_no_room_is_notified_why(bed: Bed) -> None:
     namespace = bed.namespace("explained")
     kubeconfig = viewer(bed, namespace)
     bed.node("small", 8192)
@@ -85,7 +85,7 @@ def test_a_pod_that_finds_no_room_is_told_why(bed: Bed) -> None:
     assert "it is placed once one has" in text
 
 
-def test_who_may_not_look_is_told_so(bed: Bed) -> None:
+def test_who_may_not_look_is_notified(bed: Bed) -> None:
     namespace = bed.namespace("explained")
     nobody = account(bed, namespace, "nobody")
     assert explain(nobody, namespace, "x") == (

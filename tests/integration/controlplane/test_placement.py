@@ -77,7 +77,7 @@ def two_containers(name: str, node: str, **annotations: str) -> Object:
     return body
 
 
-def test_the_containers_of_a_pod_share_one_gpu_unless_told_otherwise(bed: Bed) -> None:
+def test_the_containers_of_a_pod_share_one_gpu_unless_set_otherwise(bed: Bed) -> None:
     namespace = bed.namespace("team")
     bed.node("pair", 8192, 8192)
     each = {"memory.gpu-share.io/large": "6Gi", "memory.gpu-share.io/small": "4Gi"}

@@ -27,7 +27,7 @@ def test_all_that_must_fit_on_fifty_nodes_is_placed(bed: Bed) -> None:
 
 
 @pytest.mark.timeout(200)
-def test_when_there_is_less_room_than_pods_the_rest_waits_and_is_told_so(bed: Bed) -> None:
+def test_when_there_is_less_room_than_pods_the_rest_waits_and_is_notified(bed: Bed) -> None:
     with fleet(bed, "scarce", 2, placing.MACHINE):
         found = placing.overfill(bed, SEED, 60, "scarce", 2 * placing.PER_NODE)
     assert (found.left_although_room, found.not_said, found.problems) == ([], [], ())

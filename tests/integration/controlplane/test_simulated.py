@@ -66,7 +66,7 @@ class Node:
         marker = self.gpus[0]._replace(uuid=f"GPU-marker-{self.orders}", index=99, memory_mib=memory, model=model)
         held = {gpu.uuid: self.fleet.card.memory - left for gpu, left in zip(self.gpus, self.fleet.memory, strict=True)}
         self.publisher.publish(
-            resource_slices(NODE, build_devices([*self.gpus, marker], POLICY, held_mib=held).devices)
+            resource_slices(NODE, build_devices([*self.gpus, marker], POLICY, reserved_mib=held).devices)
         )
         self.bed.create(self.namespace, objects.pod(probe, "512Mi", node=NODE, **{GPU_MODEL: model}))
         self.bed.wait_bound(self.namespace, probe)

@@ -54,7 +54,7 @@ class Churn:
 
     def offer(self) -> int:
         """Make the offer; returns the generation it is of."""
-        self.offering.publish(self.views, self.quotas)
+        self.offering.reconcile(self.views, self.quotas)
         assert self.offering.problem is None
         return int(self.slice()["spec"]["pool"]["generation"])
 

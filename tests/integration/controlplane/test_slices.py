@@ -78,7 +78,7 @@ def test_a_taint_comes_goes_and_is_read_back_and_each_is_written_once(plane: Con
         wanted = resource_slices(where, build_devices(cards, policy, standing=GpuConditions(unhealthy=ill)).devices)
         assert publisher.publish(wanted)
         assert not publisher.publish(wanted)
-        assert publisher.ill() == ill
+        assert publisher.unhealthy() == ill
     publisher.withdraw()
 
 
@@ -123,7 +123,7 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     }  # fmt: skip
 
     def offered() -> list[str]:
-        offering.publish([GpuSnapshot(gpu=card) for card in cards], [])
+        offering.reconcile([GpuSnapshot(gpu=card) for card in cards], [])
         writer.run_once()
         assert offering.problem is None
         return sorted(_devices(cluster, where))

@@ -77,7 +77,7 @@ def test_what_the_api_server_made_of_a_template_is_known_for_the_same(bed: Bed, 
     assert metrics(bed, "gpu_share_templates_conflicting") == [0, 0, 0]
 
 
-def test_a_template_of_that_name_that_says_something_else_is_said_and_made_anew_once_it_is_deleted(
+def test_a_template_of_that_name_that_says_something_else_is_reported_and_made_again_once_it_is_deleted(
     bed: Bed, namespace: str
 ) -> None:
     """Only the webhook and administrators may write one; before the pod comes, the pod is refused."""

@@ -108,7 +108,7 @@ class Node:
     def verified(self) -> bool:
         """The chain holds, and each INTENT has its one answer, which is written a moment after the process is gone."""
         wait_for(lambda: len(self._answered()) >= len(self.records("INTENT")), 10)
-        return verify(self.lines()).holds and self._answered() == [record["seq"] for record in self.records("INTENT")]
+        return verify(self.lines()).ok and self._answered() == [record["seq"] for record in self.records("INTENT")]
 
     def _answered(self) -> list[int]:
         return sorted(record["intent"] for record in self.records() if record["kind"] in {"ABORTED", "OUTCOME"})

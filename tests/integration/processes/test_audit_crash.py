@@ -49,7 +49,7 @@ def test_what_does_not_fit_is_an_error_and_never_half_a_record(tmp_path: Path, l
     written, failed = map(int, done.stdout.split())
     assert failed
     assert written
-    assert verify(lines(folder)).holds
+    assert verify(lines(folder)).ok
     assert len(lines(folder)) == written
 
 

@@ -143,7 +143,7 @@ def test_nvidias_own_control_program_runs_from_a_root_like_the_operators(machine
         daemon.stop()
 
 
-def test_a_driver_that_is_elsewhere_is_said(machine: Machine, tmp_path: Path) -> None:
+def test_a_driver_that_is_elsewhere_is_reported(machine: Machine, tmp_path: Path) -> None:
     machine.start(tmp_path)
     assert machine.enforcer is not None
     wait_for(lambda: any(f"no libnvidia-ml.so.1 below {tmp_path}" in each for each in machine.problems()), 20)

@@ -26,7 +26,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield made
 
 
-def test_a_log_that_was_edited_spares_everybody_until_it_is_moved_aside(node: Node) -> None:
+def test_a_log_that_was_edited_spares_everybody_until_it_is_moved_away(node: Node) -> None:
     audit = node.state / "audit"
     with AuditLog(audit) as log:
         log.append(Kind.WARNED, {"usedMiB": 1})

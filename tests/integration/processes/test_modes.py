@@ -79,7 +79,7 @@ def _keeping(machine: Machine) -> Iterator[tuple[MpsSupervisor, SharingModeContr
     held: dict[str, Mode] = {}
     claims = Claims(held)
     modes = SharingModeController(claims, Mode.MPS, threading.Event())
-    modes.read(labelled())
+    modes.update_from_node(labelled())
     driver, gpus = DriverRoot(machine.root / "driver"), gpus_of(machine.sim.machine)[:1]
     tools = DriverTools(SimReader(machine.sim), driver, machine.run, None, IncidentLog())
     sources = PlannerInputs(
@@ -96,30 +96,30 @@ def test_a_gpu_changes_there_and_back_and_only_when_its_last_tenant_has_gone(mac
     keeper, modes, held = keeping
     plain = {"CUDA_MPS_PIPE_DIRECTORY": "/nowhere", **device(machine)}
     with machine.kubelet.container() as first, machine.kubelet.container() as second:
-        assert keeper.hindrance(machine.gpu) is None
+        assert keeper.not_ready_reason(machine.gpu) is None
         held[machine.gpu] = Mode.MPS
-        modes.read(labelled("time-slicing"))
-        keeper.turn()
+        modes.update_from_node(labelled("time-slicing"))
+        keeper.run_once()
         assert machine.sim.compute_mode(machine.gpu) == EXCLUSIVE
         assert machine.hold(first, "1Gi")["state"] == "holding", "MPS goes on serving its own"
         assert machine.hold(second, "1Gi", **plain)["error"] == 46, "and nobody else"
         held.clear()
-        assert keeper.hindrance(machine.gpu) is None
+        assert keeper.not_ready_reason(machine.gpu) is None
         assert machine.sim.compute_mode(machine.gpu) == DEFAULT
         assert machine.hold(second, "1Gi", **plain)["state"] == "holding"
-    modes.read(labelled())
-    assert keeper.hindrance(machine.gpu) is None
+    modes.update_from_node(labelled())
+    assert keeper.not_ready_reason(machine.gpu) is None
     assert machine.sim.compute_mode(machine.gpu) == EXCLUSIVE
 
 
 def test_a_compute_mode_that_could_not_be_put_back_is_put_back_later(machine: Machine, keeping: Any) -> None:
     keeper, modes, _ = keeping
-    assert keeper.hindrance(machine.gpu) is None
+    assert keeper.not_ready_reason(machine.gpu) is None
     machine.sim.fail(Fault(call="nvmlDeviceSetComputeMode", error=4))
-    modes.read(labelled("time-slicing"))
-    assert keeper.hindrance(machine.gpu) == f"the MPS daemon of {machine.gpu} has not ended yet"
+    modes.update_from_node(labelled("time-slicing"))
+    assert keeper.not_ready_reason(machine.gpu) == f"the MPS daemon of {machine.gpu} has not ended yet"
     assert machine.sim.compute_mode(machine.gpu) == EXCLUSIVE
     machine.sim.fail()
-    keeper.turn()
+    keeper.run_once()
     assert machine.sim.compute_mode(machine.gpu) == DEFAULT
-    assert keeper.hindrance(machine.gpu) is None
+    assert keeper.not_ready_reason(machine.gpu) is None

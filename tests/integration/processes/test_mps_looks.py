@@ -83,7 +83,7 @@ def test_a_killed_daemon_is_started_again(place: Place) -> None:
     wait_for(lambda: place.say("get_default_active_thread_percentage") == "100.0", 20)
 
 
-def test_a_stopped_daemon_is_set_going_and_told(place: Place) -> None:
+def test_a_stopped_daemon_is_set_going_and_reported(place: Place) -> None:
     pid = place.pid()
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: "was stopped by another process (SIGSTOP); the enforcer sent SIGCONT" in place.node.log(), 20)
@@ -100,7 +100,7 @@ def test_a_stopped_daemon_is_set_going_and_told(place: Place) -> None:
         ("set_default_client_priority 1", "get_default_client_priority"),
     ],
 )
-def test_what_another_user_changes_is_put_right_and_told(place: Place, word: str, ask: str) -> None:
+def test_what_another_user_changes_is_put_right_and_reported(place: Place, word: str, ask: str) -> None:
     before = place.say(ask)
 
     def told() -> bool:

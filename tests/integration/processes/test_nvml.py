@@ -169,7 +169,7 @@ def test_a_driver_without_mps_and_graphics_lists_is_read_all_the_same(
     assert [row["used_mib"] for row in probe.ask("sample", uuid)["processes"]] == [100]
 
 
-def test_without_the_compute_list_nobody_is_judged(sim: Sim, probe: Probe, uuid: str) -> None:
+def test_without_the_compute_list_nobody_is_evaluated(sim: Sim, probe: Probe, uuid: str) -> None:
     sim.fail(*(Fault(call=f"{LISTS[0]}_{v}", error=13) for v in ("v2", "v3")))
     assert _reason(probe, "sample", uuid)[0] == Reason.DRIVER_MISMATCH
     sim.fail(Fault(call=f"{LISTS[0]}_v3", error=3))

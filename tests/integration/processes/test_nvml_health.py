@@ -55,7 +55,7 @@ def test_a_driver_that_knows_neither_question_finds_nothing(sim: Sim, probe: Pro
 
 
 @pytest.mark.parametrize("error", [15, 16], ids=["lost", "needs a reset"])
-def test_a_lost_gpu_is_said_to_be_and_still_described(sim: Sim, probe: Probe, uuids: list[str], error: int) -> None:
+def test_a_lost_gpu_is_reported_to_be_and_still_described(sim: Sim, probe: Probe, uuids: list[str], error: int) -> None:
     before = probe.ask("gpus")
     sim.fail(Fault(call="*", error=error, gpu=uuids[0]))
     for question in (("sample", uuids[0]), ("ailment", uuids[0])):

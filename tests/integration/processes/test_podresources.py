@@ -27,7 +27,7 @@ def test_what_plugins_offer_is_read(kubelet: Offered, tmp_path: Path) -> None:
     ]
 
 
-def test_a_kubelet_that_refuses_or_is_not_there_is_said(kubelet: Offered, tmp_path: Path) -> None:
+def test_a_kubelet_that_refuses_or_is_not_there_is_reported(kubelet: Offered, tmp_path: Path) -> None:
     kubelet += [("nvidia.com/gpu", [""])]
     with pytest.raises(KubeletError, match=r"does not answer on .*: still starting"):
         allocatable(tmp_path)
@@ -36,7 +36,7 @@ def test_a_kubelet_that_refuses_or_is_not_there_is_said(kubelet: Offered, tmp_pa
     assert allocatable(tmp_path / "elsewhere", optional=True) == ()
 
 
-def test_a_socket_that_nobody_serves_is_said(tmp_path: Path) -> None:
+def test_a_socket_that_nobody_serves_is_reported(tmp_path: Path) -> None:
     (tmp_path / SOCKET).parent.mkdir()
     (tmp_path / SOCKET).touch()
     with pytest.raises(KubeletError, match="does not answer"):

@@ -150,7 +150,7 @@ def test_kernel_threads_are_known_by_their_flag() -> None:
     assert found.kernel_thread
 
 
-def test_the_hosts_pid_namespace_is_told_from_others(tmp_path: Path) -> None:
+def test_the_hosts_pid_namespace_is_notified_from_others(tmp_path: Path) -> None:
     assert isinstance(in_initial_pid_namespace(), bool)
     (tmp_path / "self" / "ns").mkdir(parents=True)
     (tmp_path / "self" / "ns" / "pid").touch()

@@ -1,10 +1,7 @@
 """A real Prometheus scrapes webhook, enforcer and sidecar as the chart has it: alerts and dashboard find series."""
 
 import json
-import subprocess
-import sys
 import threading
-import urllib.error
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,22 +11,18 @@ from typing import Any, Final
 
 import pytest
 
-from tests.integration.processes.containers import PROJECT, wait_for
+from tests.integration.processes.containers import wait_for
 from tests.integration.processes.enforcing import Node
+from tests.integration.processes.monitored import SYSTEM, chart, concrete, panels, pod, scraped, service, sidecar
 from tests.support import helm, reviews
-from tests.support.prometheus import Prometheus, Target, job, running
+from tests.support.prometheus import Prometheus
 from tests.support.webhook import serving
 from tests.testbed.cluster.ports import free_ports
 
 pytestmark = [pytest.mark.node, pytest.mark.controlplane]  # helm and prometheus, which make integration brings
 
-SYSTEM: Final = "gpu-share-system"
-OPTIONS: Final = "--set=" + ",".join(
-    f"monitoring.{each}.enabled=true" for each in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboard")
-)
 SIDECAR, TENANT = "127.9.4.3", "127.9.4.4"
 """Addresses of pods: the chart names the port."""
-NODE: Final = {"__meta_kubernetes_pod_node_name": "gpu-7"}
 FOREIGN: Final = "kube_"
 """Metrics of kube-state-metrics, of which the alerts make use where it is there."""
 STATES: Final = frozenset({"state", "backend"})
@@ -62,10 +55,6 @@ def tenant() -> Iterator[None]:
         server.shutdown()
 
 
-def chart(kind: str) -> dict[str, Any]:
-    return next(each for each in helm.objects(OPTIONS) if each["kind"] == kind and "certs" not in str(each["metadata"]))
-
-
 @dataclass(frozen=True)
 class World:
     """Prometheus, and the pod that has a share."""
@@ -75,10 +64,7 @@ class World:
     namespace: str = "asr"
 
     def answers(self, query: str) -> bool:
-        try:
-            return bool(self.prometheus.series(query))
-        except (urllib.error.URLError, OSError):
-            return False
+        return self.prometheus.answers(query)
 
 
 def enforce(folder: Path, stack: ExitStack, port: int) -> str:
@@ -88,29 +74,11 @@ def enforce(folder: Path, stack: ExitStack, port: int) -> str:
     container = node.container()
     process = container.tenant(node.sim, "--mib", "1000")
     quota = container.quota(node.gpu, 4096, reserved_mib=4096, clients=1)
-    status = run / "status" / container.pod_uid
-    status.mkdir(parents=True)
+    sidecar(stack, run / "status" / container.pod_uid, SIDECAR)
     node.allow(quota)
     node.start("--run", str(run), f"--metrics=127.0.0.1:{port}", "--limit-verification-seconds=1")
     node.sim.run_kernel(process.pid, node.gpu)
-    command = [sys.executable, "-m", "gpushare_cli", "sidecar", f"--status={status}", f"--listen={SIDECAR}:9403"]
-    sidecar = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL)
-    stack.callback(sidecar.wait, 10)
-    stack.callback(sidecar.terminate)
     return quota.pod
-
-
-def service(name: str, port: int) -> Target:
-    own = {"namespace": SYSTEM, "service": name, "job": name, "pod": f"{name}-x", "container": name, **NODE}
-    return Target(f"127.0.0.1:{port}", own)
-
-
-def pod(address: str, name: str) -> Target:
-    labels = {
-        "namespace": "asr", "pod": name, "container": "gpu-share", "job": f"{SYSTEM}/gpu-share-sidecar", **NODE,
-        "__meta_kubernetes_pod_container_name": "gpu-share", "__meta_kubernetes_pod_ip": address,
-    }  # fmt: skip
-    return Target(address, labels)
 
 
 @pytest.fixture(name="world", scope="module")
@@ -126,12 +94,7 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         webhook.post(reviews.encoded())
         services = [service("gpu-share-enforcer", port), service("gpu-share-webhook", webhook.admin_port)]
         sidecars = [pod(SIDECAR, sharing), pod(TENANT, "hostile-0")]
-        jobs = [
-            job("services", chart("ServiceMonitor")["spec"]["endpoints"][0], services),
-            job("pods", chart("PodMonitor")["spec"]["podMetricsEndpoints"][0], sidecars),
-        ]
-        rules = {"groups": chart("PrometheusRule")["spec"]["groups"]}
-        found = World(stack.enter_context(running(folder, jobs, rules)), sharing)
+        found = World(stack.enter_context(scraped(folder, services, sidecars)), sharing)
         wait_for(lambda: found.answers("count(up == 1) == 4"), 60)
         wait_for(lambda: found.answers("gpu_share_container_utilization_ratio and on () gpu_share_audit_intact"), 60)
         yield found
@@ -142,12 +105,7 @@ def alerts() -> list[str]:
 
 
 def dashboard() -> list[str]:
-    text = next(iter(chart("ConfigMap")["data"].values()))
-    found = [target["expr"] for panel in json.loads(text)["panels"] for target in panel.get("targets", ())]
-    every = {"$node": ".*", "$namespace": ".*", "$__rate_interval": "1m"}
-    for name, value in every.items():
-        found = [each.replace(name, value) for each in found]
-    return found
+    return [concrete(target["expr"], "1m") for panel in panels() for target in panel.get("targets", ())]
 
 
 def selector(found: dict[str, Any]) -> str:

@@ -63,7 +63,7 @@ def test_what_a_tenant_did_is_seen_and_nobody_is_ended_for_it(
     assert not node.records("INTENT")
 
 
-def test_an_escape_is_told_in_the_log_once(node: Node) -> None:
+def test_an_escape_is_notified_in_the_log_once(node: Node) -> None:
     container = tenant(node, None)
     wait_for(lambda: limit_of(node, container)["state"] == "NotApplied", LATE)
     notices = [line for line in node.log().splitlines() if "notice" in line and "NotApplied" in line]

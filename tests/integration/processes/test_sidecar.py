@@ -48,7 +48,7 @@ def _stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def test_a_kill_is_told_to_the_pod_it_happened_to_and_to_no_other(tmp_path: Path, stack: ExitStack) -> None:
+def test_a_kill_is_notified_to_the_pod_it_happened_to_and_to_no_other(tmp_path: Path, stack: ExitStack) -> None:
     node, run = Node(tmp_path, stack), tmp_path / "run"
     stack.callback(node.end)
     greedy, modest = Pod(node, run, stack), Pod(node, run, stack)

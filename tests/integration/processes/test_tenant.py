@@ -143,6 +143,6 @@ def test_faults_read_back_as_they_are_written(sim: Sim) -> None:
     assert sim.faults() == ()
 
 
-def test_who_lives_is_told_by_the_kernel() -> None:
+def test_who_lives_is_notified_by_the_kernel() -> None:
     assert started(os.getpid()) is not None
     assert started(2**22 + 1) is None

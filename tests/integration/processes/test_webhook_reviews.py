@@ -124,7 +124,7 @@ def misshapen() -> Iterator[tuple[tuple[Any, ...], Any, bytes]]:
             yield place, value, reviews.encoded(pod)
 
 
-def test_misshapen_pods_get_a_verdict(connection: http.client.HTTPSConnection) -> None:
+def test_misshapen_pods_get_a_result(connection: http.client.HTTPSConnection) -> None:
     for place, value, body in misshapen():
         status, answer = send(connection, body)
         assert status == 200, (place, value, answer)

@@ -32,7 +32,7 @@ from tests.integration.controlplane import manifests, objects
 from tests.integration.controlplane.bed import CLAIMS, NOW, PODS, TEMPLATES
 from tests.integration.controlplane.checker import quantity
 from tests.integration.controlplane.objects import HOSTNAME, Object
-from tests.load.bench.__main__ import cpu_seconds
+from tests.load.bench.usage import cpu_seconds
 from tests.support.patience import holds_within
 from tests.testbed.cluster.controlplane import SCHEDULER, ControlPlane
 from webhook.mutation.mutate import mutate_pod

@@ -29,7 +29,7 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.loop import EnforcementLoop
 from enforcer.nvml.client import NvmlClient
 from enforcer.nvml.driver_root import HERE
-from enforcer.nvml.worker_process import command
+from enforcer.nvml.worker_handle import command
 from enforcer.quota.types import Quota
 from enforcer.runtime.logs import configure_logging
 from enforcer.status.events import LogEventRecorder
@@ -38,6 +38,7 @@ from enforcer.status.pod_status_files import PodStatusWriter
 from tests.integration.processes.containers import wait_for
 from tests.integration.processes.enforcing import Node
 from tests.load.bench.library import remembering
+from tests.load.bench.usage import children, cpu_seconds
 from tests.safety.__main__ import write
 from tests.support.wiring import loop_parts
 
@@ -50,7 +51,6 @@ MEMORY: Final = "/dev/shm"
 """As /run is: files of pods are no files of a disk."""
 WINDOWS: Final = 6
 """The least disturbed of them is what the enforcer takes; the machine's other work adds cold caches and page faults."""
-CPUCLOCK_SCHED: Final = 2
 FILE: Final = 5
 """Words of a line of smaps before the file's path."""
 DEVELOPMENT: Final = ("rich", "grpc_tools")
@@ -108,15 +108,6 @@ def together(pids: list[int]) -> float:
 
 def at(values: list[float], share: float) -> float:
     return values[min(len(values) - 1, int(len(values) * share))]
-
-
-def children(pid: int) -> list[int]:
-    return [int(one) for task in Path(f"/proc/{pid}/task").iterdir() for one in (task / "children").read_text().split()]
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of all its threads, those that have ended too, to the nanosecond: see clock_getcpuclockid(3)."""
-    return time.clock_gettime(~pid << 3 | CPUCLOCK_SCHED)
 
 
 def window(pids: list[int], seconds: float) -> list[float]:

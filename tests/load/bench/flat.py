@@ -24,11 +24,11 @@ from typing import Any, Final
 
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.quota.informer import QuotaInformer
-from tests.load.bench.__main__ import cpu_seconds
-from tests.load.bench.__main__ import pods as asking
 from tests.load.bench.client import Load, drive
 from tests.load.bench.fleet import Fleet
 from tests.load.bench.lists import CHANGES
+from tests.load.bench.pods import pods as asking
+from tests.load.bench.usage import cpu_seconds
 from tests.support import reviews
 from tests.support.webhook import Webhook, serving
 from tests.support.wiring import Rule
@@ -83,7 +83,8 @@ class World:
         body = reviews.encoded(pod, namespace=self.fleet.namespace_of(0))
         counted = "gpu_share_admission_duration_seconds_count"
         before, answered = cpu_seconds(self.pid), self.webhook.metric(counted)
-        drive(Load(self.webhook.port, self.webhook.authority.bundle.decode(), body, 1, seconds))
+        ca = self.webhook.authority.bundle.decode()
+        drive(Load(port=self.webhook.port, ca=ca, body=body, connections=1, seconds=seconds)).without_failures()
         return (cpu_seconds(self.pid) - before) / (self.webhook.metric(counted) - answered)
 
 
@@ -94,17 +95,17 @@ class Node:
         self.fleet = fleet
         rule = Rule(lambda seen: quotas_of_prepared((), seen["pods"], seen["namespaces"], ()))
         self.books = QuotaInformer(rule, threading.Event())
-        self.books.reset("namespaces", (json.loads(fleet.namespace(each)) for each in range(fleet.namespaces)))
+        self.books.replace("namespaces", (json.loads(fleet.namespace(each)) for each in range(fleet.namespaces)))
         spaces = fleet.namespaces  # a node has pods of as many namespaces however many there are
         self.pods = [json.loads(fleet.pod(each % SPACES + each // SPACES * spaces)) for each in range(NODE_PODS)]
-        self.books.reset("pods", self.pods)
+        self.books.replace("pods", self.pods)
         self.costs: list[float] = []
 
     def turn(self) -> float:
         """CPU of one event of a pod of the node, and of working out the quotas."""
         before = time.process_time()
         for number in range(TURNS):
-            self.books.event("pods", "MODIFIED", self.pods[number % NODE_PODS])
+            self.books.on_event("pods", "MODIFIED", self.pods[number % NODE_PODS])
             self.books.quotas()
         return (time.process_time() - before) / TURNS
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gpushare.contract import CLAIM, NAMESPACE_LABEL
 from gpushare.namespace_policy import NamespacePolicy
-from tests.load.bench.__main__ import pods
+from tests.load.bench.pods import pods
 from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings

@@ -94,14 +94,14 @@ class Node:
     def measure(self, wanted: RequestedBackend, looks: int) -> float:
         """Percent of a core that proving and limiting take together."""
         limiter = LimitApplier(self._reader, CgroupFolders(self._cgroups), wanted, fixed_modes())
-        limiter.turn(self._gpus, self._quotas)
+        limiter.apply(self._gpus, self._quotas)
         evidence = NodeEvidence(limiter, MpsManager(self._daemons), fixed_modes())
         watch, checkpoint = sampler(self._views), Quotas(lambda: self._quotas)
         prover = LimitVerifier(evidence, watch, checkpoint, Messages(), None, INTERVAL)
-        prover.turn()
+        prover.verify_all()
         assert len(prover.proven) == CONTAINERS, prover.proven
         assert {each.state for each in prover.proven.values()} == {"InForce"}, prover.proven
-        look, turn = cpu(prover.turn, looks), cpu(lambda: limiter.turn(self._gpus, self._quotas), looks)
+        look, turn = cpu(prover.verify_all, looks), cpu(lambda: limiter.apply(self._gpus, self._quotas), looks)
         shares = look / INTERVAL * 100, turn / LIMIT_EVERY * 100
         print(COLUMNS.format(f"{wanted}: a look every {INTERVAL:.0f} s", f"{look * 1000:.1f}", f"{shares[0]:.3f}"))
         print(

@@ -4,7 +4,6 @@ It uses the cluster of ``make cluster``, or starts one and ends it.
 """
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, KubeClient, path
 from tests.e2e.pods import Object, idle, pod
 from tests.e2e.site import ready
+from tests.load.bench import report
 from tests.testbed.cluster.__main__ import ROOT
 from tests.testbed.cluster.__main__ import main as testbed
 from tests.testbed.cluster.controlplane import ControlPlane
@@ -22,28 +22,35 @@ from tests.testbed.cluster.play import NAMESPACE
 
 PODS: Final = path(CORE_V1, "pods", namespace=NAMESPACE)
 KINDS: Final = {"plain": None, "share": "1Gi"}
-ROW: Final = "{:<16} {:>9} {:>9} {:>9}"
+COLUMNS: Final[report.Columns] = {
+    "pod": lambda row: row["pod"],
+    "creation to Ready, median s": lambda row: f"{row['median_s']:.2f}",
+    "min s": lambda row: f"{row['min_s']:.2f}",
+    "max s": lambda row: f"{row['max_s']:.2f}",
+}
 
 
 def main(argv: list[str]) -> int:
+    """Run it; returns the exit code."""
     parser = argparse.ArgumentParser("python -m tests.load.bench ready", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="pods of each kind, one after the other (default 7)")
-    options = parser.parse_args(argv)
+    report.with_page(parser)
+    asked = parser.parse_args(argv)
     with cluster() as api:
         for kind in KINDS:
             seconds(api, kind)  # not counted: the first of its kind fills caches
-        print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before; seconds from creation to Ready")
-        rounds = [{kind: seconds(api, kind) for kind in KINDS} for _ in range(options.rounds)]
-    print(ROW.format("POD", "MEDIAN", "MIN", "MAX"))
-    for kind in KINDS:
-        show(kind, [each[kind] for each in rounds])
-    show("share - plain", [each["share"] - each["plain"] for each in rounds])
+        found = report.result("ready", asked)
+        rounds = [{kind: seconds(api, kind) for kind in KINDS} for _ in range(asked.rounds)]
+    figures = {kind: [each[kind] for each in rounds] for kind in KINDS}
+    figures["share - plain"] = [each["share"] - each["plain"] for each in rounds]
+    found["rows"] = [row(kind, each) for kind, each in figures.items()]
+    report.publish(found, COLUMNS, asked.write)
     return 0
 
 
-def show(what: str, found: list[float]) -> None:
-    figures = (statistics.median(found), min(found), max(found))
-    print(ROW.format(what, *(f"{figure:.2f} s" for figure in figures)))
+def row(kind: str, found: list[float]) -> dict[str, object]:
+    """Return a row of the table, in seconds from creation to Ready."""
+    return {"pod": kind, "median_s": statistics.median(found), "min_s": min(found), "max_s": max(found)}
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
 from tests.load.sim import figures
 from tests.load.sim.across import Across
-from tests.load.sim.draw import Axis, Line, chart
 from tests.load.sim.order import Order
 from tests.load.sim.play import Rules
 from tests.load.sim.sizes import GIB, Card
 from tests.load.sim.traces import SEEDS, TRACES
+from tests.support.pictures.chart import Axis, Line, chart
 
 POLICIES: Final[Mapping[str, Rules]] = {
     "binpack, binpack": Rules(order=Order.BINPACK, across=Across.BINPACK, every=EVERY),

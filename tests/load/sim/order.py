@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import Final
 
-from enforcer.resourceslices.devices import LENIENCE
+from enforcer.resourceslices.devices import REORDER_TOLERANCE
 from enforcer.resourceslices.devices import Order as Offered
 from tests.load.sim.fleet import Fleet
 
@@ -27,7 +27,7 @@ class Order(StrEnum):
 
 
 SIGN: Final = {Order.BINPACK: 1, Order.STRICT: 1, Order.SPREAD: -1, Order.FIXED: 0}
-LENIENT: Final = {Order.BINPACK: LENIENCE[Offered.BINPACK], Order.SPREAD: LENIENCE[Offered.SPREAD]}
+LENIENT: Final = {Order.BINPACK: REORDER_TOLERANCE[Offered.BINPACK], Order.SPREAD: REORDER_TOLERANCE[Offered.SPREAD]}
 """By how much of a card one may be fuller than another that it should not be listed after (or before)."""
 
 

@@ -9,7 +9,6 @@ import pytest
 from tests.load.sim import __main__ as program
 from tests.load.sim import figures
 from tests.load.sim.across import Across
-from tests.load.sim.draw import Axis, Line, chart
 from tests.load.sim.experiments import FLEETS, PACKED, POLICIES, Job, jobs
 from tests.load.sim.fleet import Fleet
 from tests.load.sim.order import Order
@@ -17,6 +16,7 @@ from tests.load.sim.play import Rules
 from tests.load.sim.sizes import GIB, Part, Pod, apart
 from tests.load.sim.tables import into, percent, table
 from tests.load.sim.traces import SEEDS
+from tests.support.pictures.chart import Axis, Line, chart
 
 AT_ONCE = Rules(order=Order.SPREAD, every=0)
 LATE = replace(AT_ONCE, every=10)
@@ -116,7 +116,7 @@ def test_points_lie_where_the_axes_say_and_what_is_beyond_on_the_edge() -> None:
     assert second == "64.0,44.0 560.0,344.0"
 
 
-def test_more_lines_than_can_be_told_apart_are_refused() -> None:
+def test_more_lines_than_can_be_distinguished_are_refused() -> None:
     with pytest.raises(ValueError, match="6 lines in a chart"):
         chart("", Axis("", (0, 1)), Axis("", (0, 1)), [Line("", [])] * 6)
 

@@ -25,7 +25,7 @@ def test_the_order_is_that_of_the_enforcer_which_leaves_alone_what_will_do(held:
     by_uuid = {gpu.uuid: gib * GIB for gpu, gib in zip(GPUS, held, strict=True)}
     names = [device_name(GPUS[gpu]) for gpu in before]
     for order, offered in OFFERED.items():
-        devices = build_devices(GPUS, InventoryPolicy(order=offered), held_mib=by_uuid, before=names).devices
+        devices = build_devices(GPUS, InventoryPolicy(order=offered), reserved_mib=by_uuid, before=names).devices
         assert [device["name"] for device in devices[:-1]] == [
             device_name(GPUS[gpu]) for gpu in wanted(fleet, 0, order)
         ]

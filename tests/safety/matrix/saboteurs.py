@@ -72,7 +72,7 @@ def _does_nothing(_: Patient, __: Any, ___: KillDecision) -> KillResult:
 
 def _believes_its_verdict(_: Patient) -> None:
     """Does not look again before it acts: a container is for ever what it was when it held most."""
-    real = usage.UsageSampler.look
+    real = usage.UsageSampler.sample
     most: dict[str, tuple[Any, ...]] = {}
 
     def look(self: usage.UsageSampler) -> Any:
@@ -81,8 +81,8 @@ def _believes_its_verdict(_: Patient) -> None:
             most[container] = max(most.get(container, ()), tuple(holders), key=total_mib)
         return views
 
-    setattr(usage.UsageSampler, "look", look)  # noqa: B010 - mypy lets nobody assign to a method
-    setattr(usage.UsageSampler, "holders", lambda _, quota: most.get(quota.container_id, ()))  # noqa: B010 - mypy, as above
+    setattr(usage.UsageSampler, "sample", look)  # noqa: B010 - mypy lets nobody assign to a method
+    setattr(usage.UsageSampler, "usages_of", lambda _, quota: most.get(quota.container_id, ()))  # noqa: B010 - mypy, as above
 
 
 def _appending(change: Callable[[Callable[..., ChainHead], Any, Kind, Any], ChainHead]) -> Callable[[Patient], None]:
@@ -158,13 +158,13 @@ def _keeps_handles(patient: Patient) -> None:
 
 def _at_each_look(leak: Callable[[Patient], object]) -> Callable[[Patient], None]:
     def act(patient: Patient) -> None:
-        real = usage.UsageSampler.look
+        real = usage.UsageSampler.sample
 
         def look(self: usage.UsageSampler) -> Any:
             patient.kept.append(leak(patient))
             return real(self)
 
-        setattr(usage.UsageSampler, "look", look)  # noqa: B010 - mypy, as above
+        setattr(usage.UsageSampler, "sample", look)  # noqa: B010 - mypy, as above
 
     return act
 

@@ -176,7 +176,7 @@ def claims_come_and_go(store: ClaimStore, port: Port, chance: random.Random) -> 
             port.tell("prepared", uid=uid)
             for old in store.prepared()[: chance.choice((0, 1, 1, len(store.prepared()) - MOST_CLAIMS))]:
                 port.tell("undoing", uid=old.uid)
-                store.drop(old.uid)
+                store.remove(old.uid)
                 port.tell("undone", uid=old.uid)
         except OSError:  # as a full or failing disk refuses it: the kubelet would be refused, too, and ask again
             time.sleep(POLL)
@@ -221,11 +221,11 @@ def settled(state: Path) -> dict[str, Any]:
 
     records = list(lines(state, again))
     verdict = verify(records)
-    known = [read(line) for line in records] if verdict.holds else []
+    known = [read(line) for line in records] if verdict.ok else []
     answers = sorted(record["intent"] for record in known if record["kind"] in {"ABORTED", "OUTCOME"})
     intents = [record["seq"] for record in known if record["kind"] == "INTENT"]
     return {
-        "holds": verdict.holds,
+        "holds": verdict.ok,
         "verdict": str(verdict),
         "recovered": sum(record["kind"] == "RECOVERED" for record in known),
         "twice": len(answers) - len(set(answers)),

@@ -32,7 +32,7 @@ def damaged(files: dict[str, bytes], name: str, value: bytes | None) -> None:
 
 @pytest.mark.parametrize("value", DAMAGE.values(), ids=DAMAGE.keys())
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key"])
-def test_a_damaged_serving_pair_is_issued_anew_and_said(name: str, value: bytes | None) -> None:
+def test_a_damaged_serving_pair_is_issued_again_and_reported(name: str, value: bytes | None) -> None:
     world = World()
     world.run()
     bundle = world.published.bundle

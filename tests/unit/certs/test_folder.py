@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_written_is_wrong_use(tmp_path: Path, capsys: py
     assert "write a folder that you own" in capsys.readouterr().err
 
 
-def test_watching_looks_again_until_told_to_stop() -> None:
+def test_watching_looks_again_until_asked_to_stop() -> None:
     stopping, runs = threading.Event(), list[int]()
 
     def run() -> int:

@@ -334,7 +334,7 @@ def test_the_uninstall_hooks_run_in_order_and_leave_no_identity_behind() -> None
     assert "--ignore-claims" in arguments[0]
 
 
-def test_the_enforcer_goes_to_nodes_that_opted_in_unless_told_otherwise() -> None:
+def test_the_enforcer_goes_to_nodes_that_opted_in_unless_set_otherwise() -> None:
     assert enforcer()["nodeSelector"] == {contract.NODE_LABEL: "true"}
     assert "nodeSelector" not in enforcer('--set-json=enforcer.nodeSelector={"gpu-share.io/enabled":null}')
 

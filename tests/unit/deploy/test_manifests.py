@@ -147,7 +147,7 @@ def test_the_webhooks_address_is_the_one_the_certificate_is_made_for() -> None:
             assert parsed.webhook_configuration == [of("MutatingWebhookConfiguration")[0]["metadata"]["name"]]
 
 
-def test_certs_may_touch_exactly_the_secrets_and_configurations_it_is_told_to() -> None:
+def test_certs_may_touch_exactly_the_secrets_and_configurations_it_is_notified_to() -> None:
     arguments = next(s for n, s in pods() if n == "Deployment/gpu-share-certs")["containers"][0]["args"]
     secret = certs.parse(arguments[1:]).secret.partition("/")[2]
     rules = of("Role", "gpu-share-certs")[0]["rules"]

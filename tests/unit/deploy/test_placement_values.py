@@ -23,7 +23,7 @@ def program() -> None:
     ("placement.acrossNodes=binpack", "binpack", "binpack"),
     ("placement.acrossNodes=spread", "binpack", "spread"),
 ])  # fmt: skip
-def test_webhook_and_enforcer_understand_what_they_are_told(set_: str, within: str, across: str) -> None:
+def test_webhook_and_enforcer_understand_what_they_are_notified(set_: str, within: str, across: str) -> None:
     assert Options.read([], environment(f"--set={set_}")).settings.across_nodes == across
     words = enforcer(f"--set={set_}")["containers"][0]["args"]
     found = enforcer_flags.parse([*(each for each in words if each.startswith("--within-node")), "--node=n"])

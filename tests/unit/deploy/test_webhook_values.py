@@ -16,7 +16,7 @@ def program() -> None:
     helm.need()
 
 
-def test_what_the_webhook_is_told_is_understood_by_it() -> None:
+def test_what_the_webhook_is_notified_is_understood_by_it() -> None:
     changed = ("webhook.maxMemory", "webhook.rootTenants", "webhook.logLevel", "webhook.retention", "runtimeClassName")
     options = tuple(setting(where, other(where, dict(leaves(VALUES))[where])) for where in changed)
     read = Options.read([], environment(*options))

@@ -132,7 +132,7 @@ def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
             return made.execute(decision)
 
     class Sink:
-        def notify(self, notice: UserMessage) -> None:
+        def record(self, notice: UserMessage) -> None:
             notices.append(notice)
 
     parts = loop_parts(
@@ -250,7 +250,7 @@ def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_reported_
     assert len(json.loads((world.folder / state_file.NAME).read_bytes())["cooling"]) == 1
 
 
-def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_starts_anew(world: World) -> None:
+def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_starts_again(world: World) -> None:
     world.reader.used[GPU] = {101: 5000}
     (world.folder / circuit_breaker.NAME).write_text("")
     status = world.look(40)
@@ -269,7 +269,7 @@ def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_st
 
 def test_answers_that_are_owed_are_asked_for_at_every_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(world.enforcer._parts.audit_log, "catch_up", lambda: asked.append(1))
+    monkeypatch.setattr(world.enforcer._parts.audit_log, "retry_pending", lambda: asked.append(1))
     world.look(3)
     assert len(asked) == 3
 

@@ -155,7 +155,7 @@ def test_a_breaker_that_opens_on_a_hanging_disk_is_open_all_the_same(world: Worl
     disk = Hanging(world.folder / f".{circuit_breaker.NAME}.new")
     storm = DetectorState(open=True)
     for _ in range(3):
-        world.enforcer._disk.turn()
+        world.enforcer._disk.reset_budget()
         assert world.enforcer._breaker.sync_from_disk(storm).open
         world.enforcer._breaker.persist(storm)
     disk.let_go()
@@ -164,7 +164,7 @@ def test_a_breaker_that_opens_on_a_hanging_disk_is_open_all_the_same(world: Worl
     assert circuit_breaker.reset(world.folder)
 
     def closed() -> bool:
-        world.enforcer._disk.turn()
+        world.enforcer._disk.reset_budget()
         return not world.enforcer._breaker.sync_from_disk(storm).open
 
     wait_for(closed)

@@ -16,7 +16,7 @@ from enforcer.main import main
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import Mode
-from enforcer.resourceslices.controller import Turns, held_mib
+from enforcer.resourceslices.controller import SlicePublishing, reserved_mib
 from enforcer.resourceslices.devices import InventoryPolicy
 from enforcer.runtime.lock import acquire_lock
 from enforcer.runtime.manager import Manager, Wake
@@ -84,7 +84,7 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
         ([*BASE, "--memory-reserve", "512"], "--memory-reserve: '512' is not a quantity of memory; did you mean 512Mi"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_said(options: list[str], said: str, monkeypatch: Any, capsys: Any) -> None:
+def test_what_cannot_be_used_is_reported(options: list[str], said: str, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.delenv("NODE_NAME", raising=False)
     assert main(options) == 2
     assert said in capsys.readouterr().err
@@ -130,7 +130,7 @@ def test_building_starts_no_thread_and_no_server(tmp_path: Path) -> None:
 
 
 def test_what_is_promised_is_added_up_for_each_gpu() -> None:
-    assert held_mib([quota(), neighbour(), neighbour(gpu=OTHER_GPU)]) == {GPU: 8192, OTHER_GPU: 4096}
+    assert reserved_mib([quota(), neighbour(), neighbour(gpu=OTHER_GPU)]) == {GPU: 8192, OTHER_GPU: 4096}
 
 
 VIEWS = [GpuSnapshot(gpu=card(GPU, 0)), GpuSnapshot(gpu=card(OTHER_GPU, 1))]
@@ -140,10 +140,10 @@ POLICY = InventoryPolicy(mode=Mode.TIME_SLICING)
 def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None:
     api = Api()
     offering = slices(api, POLICY)
-    offering.publish(VIEWS, [])
+    offering.reconcile(VIEWS, [])
     assert api.devices() == ["status", DEVICE, OTHER_DEVICE]
     api.node["metadata"]["annotations"] = {contract.NODE_GPUS: "1"}
-    offering.publish(VIEWS, [])
+    offering.reconcile(VIEWS, [])
     assert api.devices() == ["status", OTHER_DEVICE]
     assert offering.problem is None
 
@@ -151,16 +151,16 @@ def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None
 def test_a_gpu_that_changes_offers_nothing_until_its_last_tenant_has_gone() -> None:
     api, held = Api(), {GPU: Mode.MPS}
     offering = slices(api, InventoryPolicy(), label_modes(held))
-    offering.publish(VIEWS, [])
+    offering.reconcile(VIEWS, [])
     assert api.devices() == ["status", DEVICE, OTHER_DEVICE]
     api.node["metadata"]["labels"][contract.NODE_MODE] = "time-slicing"
-    offering.publish(VIEWS, [])
+    offering.reconcile(VIEWS, [])
     assert api.devices() == ["status", OTHER_DEVICE]
     held.clear()
-    offering.publish(VIEWS, [])
+    offering.reconcile(VIEWS, [])
     assert api.devices() == ["status", DEVICE, OTHER_DEVICE]
     api.node["metadata"]["labels"][contract.NODE_MODE] = "mpss"
-    offering.publish(VIEWS, [])
+    offering.reconcile(VIEWS, [])
     assert api.devices() == ["status"]
     (only,) = api.slices.values()
     assert "'mpss' is not a mode" in only["metadata"]["annotations"][contract.EXCLUDED_GPUS]
@@ -173,7 +173,7 @@ def test_a_server_known_once_stays_known_while_it_holds_memory() -> None:
     views = [GpuSnapshot(gpu=card(GPU, 0), holders=(nobody,), sample=sample)]
     offering = slices(api, POLICY, own=Own(lambda: servers.pop(0)))
     for _ in range(2):
-        offering.publish(views, [])
+        offering.reconcile(views, [])
         device = api.slices["gpu-7-gpu-share.io-0"]["spec"]["devices"][1]
         assert device["capacity"]["memory"]["value"] == "15872Mi"
 
@@ -181,42 +181,42 @@ def test_a_server_known_once_stays_known_while_it_holds_memory() -> None:
 def test_a_node_without_the_label_offers_nothing_and_takes_back_what_it_offered() -> None:
     api = Api()
     offering = slices(api, POLICY)
-    offering.publish(VIEWS, [])
+    offering.reconcile(VIEWS, [])
     assert api.slices
     api.node["metadata"]["labels"] = {contract.NODE_LABEL: "false"}
-    offering.publish(VIEWS, [])
+    offering.reconcile(VIEWS, [])
     assert api.devices() == []
 
 
 def test_without_nvml_what_an_enforcer_before_us_offered_is_taken_back(tmp_path: Path) -> None:
     api, reader = Api({contract.NODE_GPUS: "1"}), Reader()
     offering = slices(api, POLICY)
-    offering.publish(VIEWS, [])
+    offering.reconcile(VIEWS, [])
     assert api.slices
     reader.all_broken = True
-    turns = Turns(offering, UsageSampler(reader, Attributor()), Checkpoint(tmp_path), Wake(), None)
-    turns.offer()
+    turns = SlicePublishing(offering, UsageSampler(reader, Attributor()), Checkpoint(tmp_path), Wake(), None)
+    turns.run_once()
     assert (api.devices(), offering.problem) == ([], None)
     reader.all_broken = False
-    turns.offer()
+    turns.run_once()
     assert api.devices() == ["status", OTHER_DEVICE]
     reader.all_broken = True
-    turns.offer()
+    turns.run_once()
     assert api.devices() == ["status", OTHER_DEVICE], "what was seen once is known"
 
 
 def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
     api = Api({contract.NODE_GPUS: "7"})
     offering = slices(api, POLICY)
-    offering.publish(VIEWS, [])
+    offering.reconcile(VIEWS, [])
     assert "names no GPU" in (offering.problem or "") or "is not a GPU of this node" in (offering.problem or "")
     assert api.slices == {}
     api.node["metadata"]["annotations"] = {}
     api.down = True
-    offering.publish(VIEWS, [])
+    offering.reconcile(VIEWS, [])
     assert "does not answer" in (offering.problem or "")
     api.down = False
-    offering.publish(VIEWS, [])
+    offering.reconcile(VIEWS, [])
     assert offering.problem is None
 
 
@@ -224,7 +224,7 @@ class Kubelet:
     def __init__(self, problem: str | None) -> None:
         self.problem = problem
 
-    def leaving(self) -> frozenset[str]:
+    def terminating_pods(self) -> frozenset[str]:
         return frozenset()
 
 
@@ -233,7 +233,7 @@ def test_nothing_is_offered_that_nobody_would_prepare(problem: str | None, offer
     api = Api()
     offering = slices(api, InventoryPolicy())
     watch, checkpoint = UsageSampler(Reader(), Attributor()), Checkpoint(tmp_path)
-    Turns(offering, watch, checkpoint, Wake(), Kubelet(problem)).offer()
+    SlicePublishing(offering, watch, checkpoint, Wake(), Kubelet(problem)).run_once()
     assert api.devices() == offered
 
 

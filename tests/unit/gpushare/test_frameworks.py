@@ -33,7 +33,9 @@ def test_no_framework_is_refused_at_its_start(framework: Framework) -> None:
 
 
 @pytest.mark.parametrize("framework", TABLE, ids=lambda each: each.name)
-def test_who_is_told_its_part_stays_within_it_and_who_allocates_by_total_gets_all_of_it(framework: Framework) -> None:
+def test_who_is_notified_its_part_stays_within_it_and_who_allocates_by_total_gets_all_of_it(
+    framework: Framework,
+) -> None:
     for rule in framework.rules:
         for case in ALL:
             program, most = case.program, rule.size(case.program).most
@@ -41,7 +43,7 @@ def test_who_is_told_its_part_stays_within_it_and_who_allocates_by_total_gets_al
             assert not rule.by_total or (most is not None and most >= 0.999 * program.usable), (rule.when, case)
 
 
-def test_limit_by_card_which_was_told_before_is_refused() -> None:
+def test_limit_by_card_which_was_notified_before_is_refused() -> None:
     """The rule that this replaced, so that the test above is known to fail of it."""
     mps = [case for case in ALL if case.backend == "mps-v2" and case.context]
     parts = [float(fraction(case.limit, case.card.memory_mib)) for case in mps]

@@ -172,7 +172,7 @@ def test_where_lists_are_not_streamed_they_are_read_in_small_pages(
 
 
 @pytest.mark.parametrize("status", [401, 404, 429, 500])
-def test_what_another_error_says_is_said(cluster: KubeClient, server: Any, status: int) -> None:
+def test_what_another_error_says_is_reported(cluster: KubeClient, server: Any, status: int) -> None:
     server.answers = [(status, [{"message": "no"}])]
     with pytest.raises(ClusterError, match="no") as error:
         cluster.list("/pods")

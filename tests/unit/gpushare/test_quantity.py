@@ -38,7 +38,7 @@ def test_the_table_is_as_long_as_promised() -> None:
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row['kind']}-{row['text']!a}")
-def test_verdict_is_the_one_written_down(row: dict[str, Any]) -> None:
+def test_result_is_the_one_written_down(row: dict[str, Any]) -> None:
     read = READERS[row["kind"]]
     if row["verdict"] is not None:
         assert read(row["text"]) == pytest.approx(row["verdict"], rel=1e-12)

@@ -37,6 +37,6 @@ def test_what_is_written_is_read(mib: int, force: bool, mark: str) -> None:  # n
     assert parse_request(format_request(ResizeRequest(mib, force), mark)) == ResizeRequest(mib, force)
 
 
-def test_wishes_are_found_by_their_container() -> None:
+def test_resize_requests_are_found_by_their_container() -> None:
     annotations = {f"{contract.RESIZE_OF}main": "3Gi", contract.MEMORY: "4Gi", "RESIZE.gpu-share.io/x": "1Gi"}
     assert requests_in(annotations) == {"main": "3Gi"}

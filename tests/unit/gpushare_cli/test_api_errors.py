@@ -76,7 +76,9 @@ def test_the_roles_that_are_named_are_the_charts() -> None:
         (GpuShareError("something else"), "something else"),
     ],
 )
-def test_conflicts_say_to_run_it_again_and_everything_else_is_said_as_it_is(error: GpuShareError, says: str) -> None:
+def test_conflicts_say_to_run_it_again_and_everything_else_is_reported_as_it_is(
+    error: GpuShareError, says: str
+) -> None:
     assert sentence(error).startswith(says)
     assert (AGAIN in sentence(error)) == says.startswith(AGAIN)
 

@@ -23,7 +23,7 @@ def test_it_says_whether_it_is_open_and_closes_it(tmp_path: Path, capsys: pytest
     code, text = said(capsys, tmp_path)
     assert code == 1
     assert text.startswith("the breaker is open since 20")
-    assert said(capsys, tmp_path, "--reset") == (0, "the breaker is closed; grace periods start anew")
+    assert said(capsys, tmp_path, "--reset") == (0, "the breaker is closed; grace periods start again")
     assert said(capsys, tmp_path, "--reset") == (0, "the breaker was not open")
 
 
@@ -37,7 +37,7 @@ def test_whatever_the_file_says_it_is_open_and_the_terminal_is_not_steered(
         (tmp_path / NAME).write_text(content)
     code, text = said(capsys, tmp_path)
     since = r" since \x1b[2J" if content and "u001b" in content else ""
-    assert (code, text) == (1, f"the breaker is open{since}: nobody is killed on this node until --reset")
+    assert (code, text) == (1, f"the breaker is open{since}: no container of this node is killed until --reset")
 
 
 def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,10 +60,10 @@ def test_one_node_can_be_asked(
 def test_the_breaker_of_a_named_node_is_closed_in_its_enforcer(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.enforcer("c", b"the breaker is closed; grace periods start anew\n")
+    cluster.enforcer("c", b"the breaker is closed; grace periods start again\n")
     cluster.enforcer("d", b"", ClusterError("the node does not answer", 500))
     assert main(["breaker", "--node", "c", "--reset"]) == 0
-    assert capsys.readouterr().out == "c: the breaker is closed; grace periods start anew\n"
+    assert capsys.readouterr().out == "c: the breaker is closed; grace periods start again\n"
     assert cluster.ran == [("enforcer-c", ("gpu-share", "breaker", "--reset", "--state=/var/lib/elsewhere"))]
     assert main(["breaker", "--node", "d", "--reset"]) == 1
     assert capsys.readouterr().err == "gpu-share: node d: the node does not answer\n"
@@ -93,6 +93,6 @@ def test_on_a_node_the_enforcer_there_is_asked(
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / NAME).write_text("{}")
     assert main(["breaker"]) == 1
-    assert "on this node" in capsys.readouterr().out
+    assert "of this node" in capsys.readouterr().out
     assert main(["breaker", "--context", "x", "--node", "a"]) == 0
     assert "closed" in capsys.readouterr().out

@@ -101,7 +101,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (done.stdout.splitlines()[1], done.stderr) == ("0", "")
 
 
-def test_output_that_cannot_be_written_is_said_in_one_sentence() -> None:
+def test_output_that_cannot_be_written_is_reported_in_one_sentence() -> None:
     command = f"{sys.executable} -m gpushare_cli completion fish > /dev/full"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
@@ -166,3 +166,12 @@ def test_every_shell_completes_the_program_by_its_name(shell: str, monkeypatch: 
     made = script(shell)
     assert "kubectl" not in made.replace("kubectl apply", "")
     assert all(verb in made for verb in VERBS)
+
+
+@pytest.mark.parametrize("words", [["check"], ["top"], ["resize", "pod", "main", "1Gi"]])
+@pytest.mark.parametrize("name", ["", "../x", "A b", "a" * 64, "team_a"])
+def test_a_namespace_that_cannot_be_is_refused_before_the_cluster_is_asked(
+    words: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--namespace", name]) == 2
+    assert "is not the name of a namespace" in capsys.readouterr().err

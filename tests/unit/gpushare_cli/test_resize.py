@@ -21,7 +21,7 @@ from gpushare_cli.prepared import prepared_of
 from tests.unit.gpushare_cli.explain.test_pod import Api, load
 
 POD = "explained-1/running"
-NOW = CurrentUsage(held_mib=2000, at_once=False)
+NOW = CurrentUsage(used_mib=2000, applies_immediately=False)
 
 
 class Answering(Api):
@@ -90,7 +90,7 @@ def test_lowered_it_says_before_after_reserved_and_when(cluster: Any, capsys: py
     assert "3Gi, 25% (4Gi reserved)" in found.lines[2]
 
 
-def test_each_wish_has_a_mark_of_its_own(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_resize_request_has_a_mark_of_its_own(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
     api = cluster(Answering(load("running")))
     assert [said(capsys, POD, "main", "1Gi")[0] for _ in range(2)] == [1, 1]
     first, second = (body["metadata"]["annotations"][f"{RESIZE_OF}main"] for _, body, _ in api.patched)

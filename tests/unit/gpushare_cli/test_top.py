@@ -107,7 +107,7 @@ def test_json_is_what_the_enforcer_wrote(state: Path, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out) == json.loads((state / NAME).read_text())
 
 
-def test_an_old_status_is_said_to_be_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_status_is_reported_to_be_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / NAME).write_text(json.dumps(status(age=60)))
     assert main(["top", "--state", str(tmp_path)]) == 1
     assert "60 s old: the enforcer does not run" in capsys.readouterr().err
@@ -214,7 +214,7 @@ def test_memory_that_no_process_accounts_for_is_explained_where_it_grew(
 
 
 @pytest.mark.parametrize("words", [["asr/joiner"], ["joiner"], ["joiner", "-n", "asr"]])
-def test_one_that_was_given_nothing_is_told_what_the_enforcer_says_of_it(
+def test_one_that_was_given_nothing_is_notified_what_the_enforcer_says_of_it(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problems = [
@@ -231,13 +231,18 @@ def test_explain_wants_a_pod_or_a_manifest(line: list[str]) -> None:
     assert main(["explain", *line]) == 2
 
 
-def test_what_hinders_the_enforcer_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_hinders_the_enforcer_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blind = {"uuid": GPU, "index": 0, "model": "A", "blind": "NVML does not answer"}
     raw = status(gpus=[blind], problems=["the disk is full"], enforcing=False)
     (tmp_path / NAME).write_text(json.dumps(raw))
     assert main(["top", "--state", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    for sentence in ("N/A/0/N/A", "not seen: NVML does not answer", "problem: the disk is full", "switched off"):
+    for sentence in (
+        "N/A/0/N/A",
+        "cannot be read: NVML does not answer",
+        "problem: the disk is full",
+        "enforcement is off",
+    ):
         assert sentence in out
 
 

@@ -87,7 +87,7 @@ def test_a_refusal_comes_at_once_and_says_how_to_keep_the_release(
     assert capsys.readouterr().out.splitlines()[-1].endswith(": helm rollback sharing 7 --namespace gpus")
 
 
-def test_a_claim_that_was_never_allocated_is_said_to_be_and_how_to_get_rid_of_it(
+def test_a_claim_that_was_never_allocated_is_reported_to_be_and_how_to_get_rid_of_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     made, by_hand = claim("tts-0-x", status={}), claim("mine", status={})

@@ -70,7 +70,7 @@ def test_a_claim_that_loses_its_allocation_gives_room_back() -> None:
     assert book.stuck() == ["new"]
 
 
-def test_room_that_another_takes_is_gone_and_the_next_counts_anew() -> None:
+def test_room_that_another_takes_is_gone_and_the_next_counts_again() -> None:
     book = ledger()
     place(book, "old", 8, 1.0)
     book.ask("first", 8, 0, 2.0)

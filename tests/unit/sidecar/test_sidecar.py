@@ -134,7 +134,7 @@ def test_use_that_nobody_can_tell_is_no_figure(sidecar: Sidecar, tmp_path: Path)
     assert sidecar.metric('gpu_share_container_state{container="m",gpu="GPU-1",state="Unknown"}') == 1
 
 
-def test_what_the_pod_may_hold_is_said_when_it_is_ready(tmp_path: Path) -> None:
+def test_what_the_pod_may_hold_is_reported_when_it_is_ready(tmp_path: Path) -> None:
     said: list[str] = []
     watcher = Watcher(str(tmp_path / "status.json"), said.append)
     write(tmp_path, {"ready": True, "containers": [{"container": "m", "gpu": "GPU-1", "quotaMiB": 4096}]})
@@ -142,7 +142,7 @@ def test_what_the_pod_may_hold_is_said_when_it_is_ready(tmp_path: Path) -> None:
     assert said == ["the share of the GPU is ready: m 4096 MiB on GPU-1"]
 
 
-def test_a_share_that_is_no_longer_ready_is_said_to_be(tmp_path: Path) -> None:
+def test_a_share_that_is_no_longer_ready_is_reported_to_be(tmp_path: Path) -> None:
     said: list[str] = []
     watcher = Watcher(str(tmp_path / "status.json"), said.append)
     for content in ({"ready": True}, {"waiting": "GPU-1 cannot be read"}, {"waiting": "still"}, {"ready": True}):
@@ -155,7 +155,7 @@ def test_a_share_that_is_no_longer_ready_is_said_to_be(tmp_path: Path) -> None:
     ]
 
 
-def test_an_enforcer_that_falls_silent_is_said_to_be_and_so_is_its_return(tmp_path: Path) -> None:
+def test_an_enforcer_that_falls_silent_is_reported_to_be_and_so_is_its_return(tmp_path: Path) -> None:
     said: list[str] = []
     now = [1795212965.0]
     watcher = Watcher(str(tmp_path / "status.json"), said.append, lambda: now[0])

@@ -64,7 +64,7 @@ def test_a_session_runs_on_its_kubernetes(make: Make, tmp_path: Path) -> None:
     assert [(tmp_path / name).read_text() for name in ("older", "usual")] == [versions.OLDEST, versions.NEWEST]
 
 
-def test_a_lane_that_fails_is_told_with_its_end_and_the_others_go_on(
+def test_a_lane_that_fails_is_notified_with_its_end_and_the_others_go_on(
     make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = "print('::what went wrong'); ran(*files); files[0].touch(); sys.exit(files[0].name == 'bad')"
@@ -153,7 +153,7 @@ def test_a_session_that_runs_nothing_of_a_file_has_failed(
     assert "unseen was run" in capsys.readouterr().out
 
 
-def test_told_to_stop_each_session_is_interrupted_once_and_none_is_started(make: Make, tmp_path: Path) -> None:
+def test_asked_to_stop_each_session_is_interrupted_once_and_none_is_started(make: Make, tmp_path: Path) -> None:
     script = """
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts us in the background has it ignored
 try:

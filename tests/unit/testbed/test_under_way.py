@@ -22,7 +22,7 @@ def test_a_lane_that_ends_right_after_its_last_result_is_still_asked_for_it(tmp_
     assert running.under_way
 
 
-def test_the_longest_lane_starts_ahead_of_the_others_and_none_waits_once_told_to_stop(tmp_path: Path) -> None:
+def test_the_longest_lane_starts_ahead_of_the_others_and_none_waits_once_asked_to_stop(tmp_path: Path) -> None:
     short, long = Session(name="short", files=("a",)), Session(name="long", files=("b", "c"))
     running = Running([(short,), (long,)], tmp_path, 1.0, (sys.executable, "-c", ""), head_start=60.0)
     began = time.monotonic()

@@ -18,24 +18,24 @@ def namespace(name: str = "team", **annotations: str) -> dict[str, Any]:
 
 def test_a_namespace_from_the_list_needs_no_call() -> None:
     known = NamespacePolicyCache()
-    known.reset([namespace(**{"max-memory": "8Gi"})])
+    known.replace([namespace(**{"max-memory": "8Gi"})])
 
     assert known.policy("team").max_memory_mib == 8192
 
 
 def test_events_change_what_is_known() -> None:
     known = NamespacePolicyCache()
-    known.reset([namespace()])
-    known.event("MODIFIED", namespace(**{"max-memory": "4Gi"}))
+    known.replace([namespace()])
+    known.on_event("MODIFIED", namespace(**{"max-memory": "4Gi"}))
     assert known.policy("team").max_memory_mib == 4096
 
-    known.event("DELETED", namespace())
+    known.on_event("DELETED", namespace())
     assert "team" not in known
 
 
 def test_a_policy_with_a_mistake_refuses_and_says_where() -> None:
     known = NamespacePolicyCache()
-    known.reset([namespace(**{"max-memory": "lots"})])
+    known.replace([namespace(**{"max-memory": "lots"})])
     for _ in range(2):
         with pytest.raises(PolicyDenied, match="max-memory") as caught:
             known.policy("team")

@@ -16,7 +16,7 @@ def admitted(**request: Any) -> list[tuple[str, Mapping[str, Any]]]:
     """What the controller of the claim templates takes of a review; what is denied raises."""
     taken: list[tuple[str, Mapping[str, Any]]] = []
     namespaces = NamespacePolicyCache()
-    namespaces.reset([{"metadata": {"name": reviews.NAMESPACE, "resourceVersion": "1"}}])
+    namespaces.replace([{"metadata": {"name": reviews.NAMESPACE, "resourceVersion": "1"}}])
     handler = AdmissionHandler(
         settings=Settings(), namespaces=namespaces, claims=KnownClaims(), admitted=lambda *each: taken.append(each)
     )

@@ -141,7 +141,7 @@ def test_the_watchs_word_wins_at_once(kind: str) -> None:
     server = Server()
     known = NamespacePolicyCache(server.policies())
     refusal(known, "team")
-    known.event(kind, namespace("team", max_memory="3Gi"))
+    known.on_event(kind, namespace("team", max_memory="3Gi"))
 
     assert known.policy("team").max_memory_mib == 3072
     assert server.asked == ["team"]
@@ -154,9 +154,9 @@ def test_what_was_kept_does_not_outlive_what_the_watch_took_away() -> None:
     known.policy("other")
     server.namespaces.clear()
 
-    known.event("DELETED", namespace("team"))
+    known.on_event("DELETED", namespace("team"))
     refusal(known, "team")
-    known.reset([])
+    known.replace([])
     refusal(known, "other")
     assert server.asked == ["team", "other", "team", "other"]
 
@@ -171,14 +171,14 @@ def test_a_call_under_way_stops_nobody() -> None:
         return namespace(name)
 
     known = NamespacePolicyCache(LivePolicies(get))
-    known.reset([namespace("known")])
+    known.replace([namespace("known")])
     slow = threading.Thread(target=known.policy, args=("slow",))
     slow.start()
     try:
         assert asked.wait(30)
         for name in ("known", "new", "new"):
             known.policy(name)
-        known.event("ADDED", namespace("another"))
+        known.on_event("ADDED", namespace("another"))
     finally:
         go_on.set()
         slow.join()

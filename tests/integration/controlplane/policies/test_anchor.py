@@ -53,7 +53,7 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
         anchor = AnchorPublisher(enforcer, NODE, log, PressingRecords(), NodeEventRecorder(enforcer, NODE, writer))
         for grown in (1, 2):
             log.append(Kind.OUTCOME, {"node": NODE, "note": "x" * 300})
-            anchor.turn()
+            anchor.publish()
             assert anchor.problem is None
             assert not offered(), "the annotation is no change of the offer"
             assert [each.head for each in seen_by(reader)[0]] == [log.head]
@@ -73,7 +73,7 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
     assert "the log was truncated" in str(log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem)
     with AuditLog(tmp_path / "audit") as shorter:
         after = AnchorPublisher(enforcer, NODE, shorter, PressingRecords(), NodeEventRecorder(enforcer, NODE, writer))
-        after.turn()
+        after.publish()
         writer.run_once()
         assert "the audit log of this node has no such record" in str(after.lost)
     events, _ = reader.list(path(EVENTS_V1, "events", namespace="default"))

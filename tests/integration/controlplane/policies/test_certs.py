@@ -148,7 +148,7 @@ def test_a_bundle_somebody_emptied_is_put_back(world: World) -> None:
 @pytest.mark.usefixtures("configurations")
 @pytest.mark.parametrize("where", [SECRET, AUTHORITY])
 @pytest.mark.parametrize("name", [".crt", ".key"])
-def test_a_corrupt_secret_is_mended_and_said(world: World, where: str, name: str) -> None:
+def test_a_corrupt_secret_is_mended_and_reported(world: World, where: str, name: str) -> None:
     run(world)
     key = ("tls" if where == SECRET else "ca") + name
     world.cluster.patch(where, {"data": {key: base64.b64encode(b"corrupt").decode()}})

@@ -21,7 +21,7 @@ OWN, OTHER = "node-evicts", "node-elsewhere"
 class Messages(list[UserMessage]):
     """What the owners of pods were sent."""
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         self.append(notice)
 
 
@@ -91,15 +91,15 @@ def test_a_disruption_budget_is_respected(world: World, namespace: str) -> None:
     ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
     world.cluster.patch(f"{world.pods('guarded', namespace)}/status", ready)
     evictor = PodEvictor(enforcer, sent, lambda: now[0])
-    evictor.turn([tenant])
+    evictor.evict_pods([tenant])
     assert [each.reason for each in sent] == [Reason.EVICTION_REFUSED]
     assert len(evictor.problems()) == 1
     assert not gone(world, namespace, "guarded")
     world.cluster.delete(f"{budgets}/all")
-    evictor.turn([tenant])
+    evictor.evict_pods([tenant])
     assert not gone(world, namespace, "guarded"), "asked again too early"
     now[0] += 60
-    evictor.turn([tenant])
+    evictor.evict_pods([tenant])
     assert gone(world, namespace, "guarded")
     assert [each.reason for each in sent] == [Reason.EVICTION_REFUSED, Reason.DRIVER_UPGRADE]
     assert evictor.problems() == []
@@ -109,5 +109,5 @@ def test_another_pod_of_the_same_name_is_spared(world: World, namespace: str) ->
     created(world, namespace, "again", OWN)
     evictor = PodEvictor(Acting.as_user(world.plane, ENFORCER, {NODE_NAME: OWN}), Messages())
     # The API server tries again for ten seconds before it answers with a conflict: the call may time out instead.
-    evictor.turn([quota(namespace=namespace, pod="again", pod_uid="of-an-earlier-one")])
+    evictor.evict_pods([quota(namespace=namespace, pod="again", pod_uid="of-an-earlier-one")])
     assert not gone(world, namespace, "again")

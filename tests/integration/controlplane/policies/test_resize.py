@@ -78,7 +78,7 @@ def test_other_annotations_stay_frozen_for_who_has_the_role(world: World, manage
         assert "cannot be changed later" in refusal(lambda k=key: trusted.patch(world.pods(managed), wish("1Gi", k)))
 
 
-def test_no_pod_begins_with_a_wish_in_any_namespace(world: World) -> None:
+def test_no_pod_begins_with_a_resize_request_in_any_namespace(world: World) -> None:
     plain = world.make_namespace()
     for namespace, pod in ((world.namespace, rewritten(share())), (plain, share())):
         del pod["metadata"]["annotations"][MEMORY]

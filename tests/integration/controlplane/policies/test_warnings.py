@@ -282,3 +282,13 @@ def test_no_example_is_warned_about(world: World, listener: Listening, opted_in:
 def test_the_policy_needs_no_webhook(world: World) -> None:
     where = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     assert world.cluster.list(where)[0] == []
+
+
+def test_more_annotations_than_a_message_has_room_for_are_warned_about_in_words(
+    listener: Listening, opted_in: str
+) -> None:
+    """Without a short message of its own, Kubernetes shows the expression that failed."""
+    many = {f"{MEMORY_OF}c{number}": "4Gi" for number in range(1000)}
+    found = warnings(listener, opted_in, workload("CronJob", {}, many))
+    assert "pod template" in found
+    assert "failed expression" not in found

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from tests.fakes.gpu.mps_binary import need_mps_control
 from tests.fakes.gpu.mps_control import install
 from tests.fakes.gpu.state import Sim

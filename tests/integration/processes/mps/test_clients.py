@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.protocol import ServerStatus
@@ -149,7 +149,7 @@ def test_where_mps_never_came_up_nobody_is_its_client(make: Make) -> None:
 def test_a_daemon_that_is_blocked_at_the_start_may_still_have_clients(
     stand_in: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enforcer.mps.control.Deadline.__init__.__defaults__", (3.0,))
+    monkeypatch.setattr("enforcer.mps.control_program.Deadline.__init__.__defaults__", (3.0,))
     monkeypatch.setattr("enforcer.mps.daemon.BLOCKED_SECONDS", 0.5)
     monkeypatch.setattr("enforcer.mps.control_socket.READS", {})
     make(stand_in).start()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.protocol import ServerStatus
 from gpushare.errors import MpsError
@@ -91,7 +91,7 @@ def test_a_server_has_a_percentage_of_its_own(daemon: MpsDaemon) -> None:
 
 
 @pytest.mark.parametrize("force", ["", " -f"], ids=["asked", "forced"])
-def test_a_server_without_clients_ends_when_it_is_told_to(daemon: MpsDaemon, force: str) -> None:
+def test_a_server_without_clients_ends_when_it_is_notified_to(daemon: MpsDaemon, force: str) -> None:
     (server,) = daemon.client.servers()
     assert say(daemon, f"shutdown_server {server}{force}") == ""
     assert say(daemon, "get_server_list") == ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.mps.client import Client
+from enforcer.mps.daemon_commands import DaemonCommands
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.integration.processes.mps.contract import KINDS, Desk, opened
@@ -137,9 +137,9 @@ class Spoken:
 
 @pytest.mark.parametrize("mib", accepted("memory")[::12])
 def test_our_client_sets_an_amount_that_people_may_write_and_reads_it_back(desk: Desk, mib: int) -> None:
-    Client(desk).set_limit(mib)
+    DaemonCommands(desk).set_limit(mib)
     with pytest.raises(MpsError) as caught:
-        Client(desk).check_limit(mib + 1024)
+        DaemonCommands(desk).check_limit(mib + 1024)
     assert caught.value.reason is Reason.MPS_LIMIT_NOT_APPLIED
 
 
@@ -148,17 +148,17 @@ def test_every_amount_of_the_table_of_quantities_is_read_back_as_far_as_the_answ
     spoken = Spoken()
     for mib in amounts:
         spoken.answers = iter(["", f"{mib}M" if mib < 1024 else f"{mib // 1024}G"])
-        Client(spoken).set_limit(mib)
+        DaemonCommands(spoken).set_limit(mib)
     answers = desk.say(*spoken.lines)
     assert len(answers) == 2 * len(amounts) >= 150
     for index, mib in enumerate(amounts):
         spoken.answers = iter(answers[2 * index : 2 * index + 2])
-        Client(spoken).set_limit(mib)
+        DaemonCommands(spoken).set_limit(mib)
 
 
 def test_every_percentage_of_the_table_of_quantities_is_read_back(desk: Desk) -> None:
     percentages = accepted("percent")
     assert len(percentages) >= 10
     for percent in percentages:
-        Client(desk).set_percentage(percent)
-        assert Client(desk).percentage() == percent
+        DaemonCommands(desk).set_percentage(percent)
+        assert DaemonCommands(desk).percentage() == percent

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.mps.control import TIMEOUT, Deadline
+from enforcer.mps.control_program import TIMEOUT, Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
 from enforcer.nvml.types import ComputeMode

@@ -15,7 +15,7 @@ import pytest
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.mps import control_socket as doors
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.control_socket import ControlSocket
 from enforcer.mps.incidents import IncidentLog
 from enforcer.mps.watchdog import DaemonWatchdog
@@ -128,21 +128,21 @@ class Whose:
         return Identity(pid=pid, start=1, owner=ContainerRef("pod-uid", "container-id"))
 
 
-def test_operators_are_told_whose_it_was(binary: Path, make: Make, capsys: Any) -> None:
+def test_operators_are_notified_whose_it_was(binary: Path, make: Make, capsys: Any) -> None:
     daemon = make(binary)
     daemon.start()
     (pid,) = daemon.pids()
     incidents = IncidentLog()
     watched = DaemonWatchdog("GPU-x", daemon.pipe, lambda: pid, incidents)
     watched.door._attributor = Whose()
-    vigil = watched.watch()
+    vigil = watched.new_probe()
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
         while not incidents.counts:
-            vigil.look(0)
+            vigil.observe(0)
             time.sleep(0.02)
         assert said(holder) == "shut out\n"
     assert incidents.counts == {("GPU-x", Reason.MPS_CONTROL_BLOCKED): 1}
-    (told,) = incidents.unsaid()
+    (told,) = incidents.pending()
     line = next(line for line in capsys.readouterr().out.splitlines() if f"pid={holder.pid}" in line)
     words = (f"pid={holder.pid}", f"uid={os.getuid()}", "pod_uid=pod-uid", "container_id=container-id")
     assert all(word in line for word in words)
@@ -156,11 +156,11 @@ def test_what_waits_for_us_is_never_shut(binary: Path, make: Make) -> None:
     door = ControlSocket("GPU-x", lambda: pid, IncidentLog())
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
         deadline = time.monotonic() + 5
-        while not (standing := door.standing(0)):
+        while not (standing := door.idle_connections(0)):
             assert time.monotonic() < deadline
         for connection in standing.values():
             connection.close()
-        assert door.standing(holder.pid) == {}
+        assert door.idle_connections(holder.pid) == {}
 
 
 MUTE_DAEMON = """
@@ -194,4 +194,4 @@ def test_a_client_that_is_not_read_from_is_no_holder(root: Path, reads: str) -> 
         end = time.monotonic() + 5
         while not list(doors._read_from(process.pid)):
             assert time.monotonic() < end
-        assert door.standing(0) == {}
+        assert door.idle_connections(0) == {}

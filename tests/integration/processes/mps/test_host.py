@@ -20,7 +20,7 @@ from enforcer.mps.launcher import HostPodLauncher, folder_of, read_request
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import DriverRoot
 from enforcer.nvml.types import ComputeMode
-from enforcer.nvml.worker_process import command
+from enforcer.nvml.worker_handle import command
 from gpushare.errors import MpsError
 from tests.integration.processes.mps.conftest import LIMIT, daemons_of, until
 
@@ -89,7 +89,7 @@ def test_the_enforcer_limits_watches_and_ends_a_daemon_that_is_no_child_of_its(
     assert daemons_of(first.directory) != []
 
 
-def test_the_host_takes_its_daemons_along_when_it_is_told_to_stop(
+def test_the_host_takes_its_daemons_along_when_it_is_notified_to_stop(
     root: Path, real: Path, host: subprocess.Popen[bytes]
 ) -> None:
     running = daemon(root, real)

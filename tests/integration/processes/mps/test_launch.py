@@ -26,7 +26,7 @@ def test_it_serves_clients_of_all_users(stand_in: Path, make: Make) -> None:
     assert "-multiuser-server" in command_line(pid)
 
 
-def test_a_program_that_cannot_serves_one_user_at_a_time_and_that_is_said(
+def test_a_program_that_cannot_serves_one_user_at_a_time_and_that_is_reported(
     stand_in: Path, make: Make, sim: Sim, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.change(sim, multiuser_supported=0)

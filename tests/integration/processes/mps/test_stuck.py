@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.attribution.procfs import PidHandle
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.incidents import IncidentLog
 from enforcer.mps.manager import MpsManager
@@ -93,14 +93,14 @@ def test_a_link_in_the_place_of_the_log_pipe_is_not_followed(stand_in: Path, mak
     (daemon.pipe / "log").symlink_to(root / "elsewhere")
     holder = os.open(root / "elsewhere", os.O_RDWR)
     os.write(holder, b"x" * 60_000)
-    assert not daemon._watched.drain(blocked=False)
+    assert not daemon._watched.drain_log_pipe(blocked=False)
     os.close(holder)
 
 
 def test_a_daemon_that_hangs_with_nobody_in_its_way_is_replaced_at_the_second_look(
     stand_in: Path, make: Make, sim: Sim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enforcer.mps.control.Deadline.__init__.__defaults__", (3.0,))
+    monkeypatch.setattr("enforcer.mps.control_program.Deadline.__init__.__defaults__", (3.0,))
     monkeypatch.setattr("enforcer.mps.watchdog.STILL_SECONDS", 1.0)
     monkeypatch.setattr("enforcer.mps.daemon.HUNG_SECONDS", 5.0)
     incidents = IncidentLog()

@@ -60,19 +60,19 @@ class Machine:
         release_in_time(parts, manager, tools)
         parts.start()
         stack.callback(parts.stop)
-        self.books.reset("pods", [])
+        self.books.replace("pods", [])
 
     def pod(self, *options: str, gpu: int = 0) -> tuple[Container, subprocess.Popen[str]]:
         container = self._stack.enter_context(self._kubelet.container())
         uuid = self.gpus[gpu]
         process = container.tenant(self.sim, "--mib", "300", "--kind", "mps", "--gpu", uuid, "--ignore-term", *options)
         self.quotas = [*self.quotas, container.quota(uuid, 512)]
-        self.books.event("pods", "ADDED", self._object(container))
+        self.books.on_event("pods", "ADDED", self._object(container))
         return container, process
 
     def delete(self, container: Container, grace: int) -> float:
         """Delete it as the API server shows it; the kubelet's part is the test's. Returns when it will be killed."""
-        self.books.event("pods", "MODIFIED", self._object(container, grace))
+        self.books.on_event("pods", "MODIFIED", self._object(container, grace))
         return time.monotonic() + grace
 
     def log(self, gpu: int = 0) -> str:

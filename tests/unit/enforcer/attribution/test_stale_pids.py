@@ -41,7 +41,7 @@ class Machine:
         """MiB the container is charged with; ``None`` when blind. ``listed``: under the pid; ``start``: who has it."""
         self.reader.used[GPU] = {} if listed is None else {PID: listed}
         self.kernel.starts = {} if start is None else {PID: start}
-        (view,) = self.watch.look()
+        (view,) = self.watch.sample()
         reading = view.reading
         return None if reading is None else sum(each.used_mib for each in reading.get(CONTAINER, ()))
 
@@ -50,7 +50,7 @@ def test_who_gets_the_pid_of_one_that_ended_is_not_charged_with_what_that_one_le
     machine = Machine()
     assert machine.used(9000, None) == 0
     assert [machine.used(9000, 77) for _ in range(3)] == [0, 0, 0]
-    assert [each.used_mib for each in machine.watch.holders(quota()) or ()] == [0]
+    assert [each.used_mib for each in machine.watch.usages_of(quota()) or ()] == [0]
 
 
 def test_nor_where_the_pid_changed_hands_between_two_looks() -> None:

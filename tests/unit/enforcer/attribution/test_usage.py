@@ -45,44 +45,44 @@ def test_while_nvml_is_away_that_is_the_problem_and_each_look_tries_again() -> N
     reader.all_broken = True
     for _ in range(2):
         with pytest.raises(NvmlError):
-            watch.look()
+            watch.sample()
     assert (watch.problem, reported) == ("the enforcer cannot list the GPUs of this node: the driver is gone", [])
     reader.all_broken = False
-    assert [view.gpu.uuid for view in watch.look()] == [GPU]
+    assert [view.gpu.uuid for view in watch.sample()] == [GPU]
     assert (watch.problem, reported, reader.counts) == (None, ["other GPUs"], 3)
 
 
 def test_a_machine_without_gpus_has_no_problem_and_is_counted_at_every_look() -> None:
     reader, reported = Slots(), list[str]()
     watch = UsageSampler(reader, Attributor(), [Told(reported)])
-    assert (watch.look(), watch.look(), watch.problem, reader.counts, reported) == ((), (), None, 2, [])
+    assert (watch.sample(), watch.sample(), watch.problem, reader.counts, reported) == ((), (), None, 2, [])
     reader.cards = (card(GPU, 0),)
-    assert [view.gpu.uuid for view in watch.look()] == [GPU]
+    assert [view.gpu.uuid for view in watch.sample()] == [GPU]
     assert reported == ["other GPUs"]
 
 
 def test_one_that_is_plugged_in_later_is_found_and_reported_once() -> None:
     reader, reported = Slots(card(GPU, 0)), list[str]()
     watch = UsageSampler(reader, Attributor(), [Told(reported)])
-    watch.look()
+    watch.sample()
     reader.cards = (card(GPU, 0), card(OTHER_GPU, 1))
-    views = [watch.look() for _ in range(2 * ENUMERATE_EVERY)][-1]
+    views = [watch.sample() for _ in range(2 * ENUMERATE_EVERY)][-1]
     assert [view.gpu.uuid for view in views] == [GPU, OTHER_GPU]
     assert reported == ["other GPUs", "other GPUs"]
     reader.all_broken = True
-    assert [view.gpu.uuid for view in watch.look()] == [GPU, OTHER_GPU]
+    assert [view.gpu.uuid for view in watch.sample()] == [GPU, OTHER_GPU]
 
 
 def test_a_process_that_lives_and_is_not_shown_makes_blind_and_one_that_has_ended_does_not() -> None:
     reader, living = Slots(card(GPU, 0)), {666}
     reader.used[GPU] = {101: 9000, 666: 10}
     watch = UsageSampler(reader, Attributor(), alive=lambda pid: pid in living)
-    (view,) = watch.look()
+    (view,) = watch.sample()
     assert view.reading is None
     assert view.problem is not None
     assert view.problem.reason is Reason.PROCESS_HIDDEN
     living.clear()
-    (view,) = watch.look()
+    (view,) = watch.sample()
     assert view.reading is not None
 
 
@@ -102,28 +102,28 @@ def test_a_look_that_sees_the_same_is_the_same_view_and_one_that_does_not_is_ano
     reader, whose = Reader({GPU: {}}), Whose()
     watch = UsageSampler(reader, whose)
     reader.used[GPU] = {101: 1000, 102: 500}
-    [first] = watch.look()
-    [again] = watch.look()
+    [first] = watch.sample()
+    [again] = watch.sample()
     assert again is first
     reader.used[GPU] = {101: 1001, 102: 500}
-    [more] = watch.look()
+    [more] = watch.sample()
     assert [each.used_mib for each in more.holders] == [1001, 500]
     whose.starts[102] = 9
-    [taken_over] = watch.look()
+    [taken_over] = watch.sample()
     assert [(each.identity.start, each.used_mib) for each in taken_over.holders if each.identity.pid == 102] == [(9, 0)]
-    assert watch.look()[0] is taken_over, "what an earlier process of that pid left stays its own"
+    assert watch.sample()[0] is taken_over, "what an earlier process of that pid left stays its own"
     whose.gone.add(102)
-    assert [each.identity.pid for each in watch.look()[0].holders] == [101]
+    assert [each.identity.pid for each in watch.sample()[0].holders] == [101]
 
 
-def test_what_was_seen_before_a_blind_look_is_put_together_anew() -> None:
+def test_what_was_seen_before_a_blind_look_is_put_together_again() -> None:
     reader, whose = Reader({GPU: {}}), Whose()
     watch = UsageSampler(reader, whose)
     reader.used[GPU] = {101: 1000}
-    [first] = watch.look()
+    [first] = watch.sample()
     reader.all_broken = True
-    assert watch.look()[0].problem is not None
+    assert watch.sample()[0].problem is not None
     reader.all_broken = False
-    [after] = watch.look()
+    [after] = watch.sample()
     assert after == first
     assert after is not first

@@ -47,7 +47,7 @@ def test_the_chain_runs_over_restarts_and_segments(folder: Path) -> None:
             for number in range(4):
                 log.append(Kind.INTENT, {"pid": start * 10 + number})
     decision = whole(folder)
-    assert decision.holds
+    assert decision.ok
     assert decision.records == 20
     names = [path.name for path in segments(folder)]
     assert len(names) > 3
@@ -76,7 +76,7 @@ def test_a_torn_line_is_cut_off_and_reported_to_have_been(folder: Path) -> None:
     last(folder).write_bytes(data[:-30])
     with AuditLog(folder) as log:
         log.append(Kind.OUTCOME, {"pid": 3})
-    assert whole(folder).holds
+    assert whole(folder).ok
     assert kinds(folder) == ["INTENT", "RECOVERED", "OUTCOME"]
 
 
@@ -88,7 +88,7 @@ def test_a_torn_first_line_of_a_new_segment_is_mended(folder: Path) -> None:
     with AuditLog(folder) as log:
         log.append(Kind.OUTCOME, {"pid": 3})
     assert kinds(folder) == ["INTENT", "RECOVERED", "OUTCOME"]
-    assert whole(folder).holds
+    assert whole(folder).ok
 
 
 def test_an_empty_last_segment_is_used(folder: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_record_never_goes_into_a_file_that_was_taken_away(folder: Path, taken
         log.append(Kind.OUTCOME, {"intent": 2})
     assert kinds(folder)[-2:] == ["INTENT", "OUTCOME"]
     decision = whole(folder)
-    assert decision.holds == (taken_away == "replaced"), "what is missing is seen to be"
+    assert decision.ok == (taken_away == "replaced"), "what is missing is seen to be"
     assert AuditLog(folder).open() == []
 
 
@@ -233,7 +233,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_trace(folder: Path, monkeypatch: 
                     log.append(Kind.INTENT, {"pid": 2})
         assert last(folder).read_bytes() in (before, b"")
         log.append(Kind.INTENT, {"pid": 3})
-    assert whole(folder).holds
+    assert whole(folder).ok
     assert whole(folder).records == 2
 
 
@@ -273,7 +273,7 @@ def test_what_cannot_be_taken_back_is_mended_later(folder: Path, monkeypatch: py
                 log.append(Kind.INTENT, {"pid": 2})
         log.append(Kind.INTENT, {"pid": 3})
     assert kinds(folder) == ["INTENT", "RECOVERED", "INTENT"]
-    assert whole(folder).holds
+    assert whole(folder).ok
 
 
 def test_a_folder_others_may_write_to_is_refused(folder: Path) -> None:
@@ -339,7 +339,7 @@ def test_threads_do_not_break_the_chain(folder: Path) -> None:
         for thread in threads:
             thread.join()
     assert whole(folder).records == 100
-    assert whole(folder).holds
+    assert whole(folder).ok
 
 
 def test_the_time_of_a_record_is_utc() -> None:

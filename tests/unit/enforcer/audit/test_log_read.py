@@ -108,12 +108,12 @@ def test_nobody_is_notified_of_what_did_not_become_durable(folder: Path, monkeyp
 def test_a_head_is_kept_where_its_very_record_is_there(folder: Path) -> None:
     heads = _filled(folder, 4)
     log = AuditLog(folder)
-    assert all(log.holds(head) for head in heads)
-    assert not log.holds(ChainHead(2, heads[2].hash))
-    assert not log.holds(ChainHead(5, heads[3].hash))
-    assert not log.holds(ChainHead(0, heads[0].hash))
+    assert all(log.contains(head) for head in heads)
+    assert not log.contains(ChainHead(2, heads[2].hash))
+    assert not log.contains(ChainHead(5, heads[3].hash))
+    assert not log.contains(ChainHead(0, heads[0].hash))
     segments(folder)[1].unlink()
-    assert [log.holds(head) for head in heads] == [True, False, True, True]
+    assert [log.contains(head) for head in heads] == [True, False, True, True]
 
 
 def test_a_head_is_found_among_others_in_one_segment_beside_lines_that_do_not_hold(folder: Path) -> None:
@@ -121,12 +121,12 @@ def test_a_head_is_found_among_others_in_one_segment_beside_lines_that_do_not_ho
         heads = [log.append(Kind.WARNED, {"n": number}) for number in range(3)]
     file = segments(folder)[0]
     file.write_bytes(file.read_bytes().replace(b'"n":1', b'"n":7'))
-    assert [log.holds(head) for head in heads] == [True, False, True]
+    assert [log.contains(head) for head in heads] == [True, False, True]
 
 
 def test_whether_a_head_is_kept_cannot_be_reported_without_the_log(folder: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        AuditLog(folder).holds(ChainHead(1, "sha256:" + "0" * 64))
+        AuditLog(folder).contains(ChainHead(1, "sha256:" + "0" * 64))
 
 
 def test_what_hinders_it_is_reported_until_it_does_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

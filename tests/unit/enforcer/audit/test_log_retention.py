@@ -46,16 +46,16 @@ def test_what_is_removed_is_reported_and_the_rest_holds(folder: Path) -> None:
     with keeping(folder, 3) as log:
         heads = [log.append(Kind.WARNED, {"n": number}) for number in range(9)]
     decision = whole(folder)
-    assert decision.holds
+    assert decision.ok
     assert len(segments(folder)) <= 5
     pruned = [record for record in map(read, lines(folder)) if record["kind"] == "PRUNED"]
     first = read(lines(folder)[0])
     assert pruned[-1][REMOVED]["last"] == first["seq"] - 1
     assert pruned[-1][REMOVED]["hash"] == first["prev"]
     assert pruned[-1][REMOVED]["bytes"] > 100
-    assert whole(folder, heads[-1]).holds
+    assert whole(folder, heads[-1]).ok
     old = whole(folder, heads[0])
-    assert not old.holds
+    assert not old.ok
     assert "the enforcer pruned record" in (old.problem or "")
 
 
@@ -64,7 +64,7 @@ def test_the_head_at_which_the_log_was_cut_is_an_anchor_that_holds(folder: Path)
         for number in range(9):
             log.append(Kind.WARNED, {"n": number})
     removed = [record for record in map(read, lines(folder)) if record["kind"] == "PRUNED"][-1][REMOVED]
-    assert whole(folder, ChainHead(removed["last"], removed["hash"])).holds
+    assert whole(folder, ChainHead(removed["last"], removed["hash"])).ok
     forged = whole(folder, ChainHead(removed["last"], "sha256:" + "7" * 64))
     assert forged.line == 1
     assert "replaced" in (forged.problem or "")
@@ -109,12 +109,12 @@ def test_removing_that_a_crash_cut_short_still_verifies_and_is_finished(
         patched.setattr(os, "unlink", crash)
         keeping(folder, 2).open()
     assert len(segments(folder)) == 7 - removed
-    assert whole(folder).holds
+    assert whole(folder).ok
     with keeping(folder, 2) as log:
-        assert whole(folder).holds
+        assert whole(folder).ok
         assert read(lines(folder)[0])["seq"] == 5
         log.append(Kind.WARNED, {})
-    assert whole(folder).holds
+    assert whole(folder).ok
 
 
 def test_restarts_remove_no_more_than_what_is_too_much(folder: Path) -> None:
@@ -148,7 +148,7 @@ def test_segments_that_are_gone_between_two_looks_are_let_be(folder: Path, monke
     with keeping(folder, 2) as log:
         monkeypatch.setattr(LogFolder, "names", lambda self: names(self)[: next(shown)])
         log.append(Kind.WARNED, {"n": 7})
-    assert whole(folder).holds
+    assert whole(folder).ok
 
 
 def full_but_for_the_reserve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -186,7 +186,7 @@ def test_on_a_full_disk_the_log_goes_on_in_the_room_reserved(folder: Path, monke
         assert (folder / reserved_space.NAME).stat().st_blocks * 512 >= reserved_space.BYTES
     assert kinds(folder) == ["INTENT"] * 4 + ["OUTCOME"]
     assert [path.name for path in segments(folder)] == [segment_name(1), segment_name(2)]
-    assert whole(folder).holds
+    assert whole(folder).ok
 
 
 def test_once_nothing_is_left_of_it_nothing_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_a_torn_tail_on_a_full_disk_is_reported_in_the_room_reserved(
     with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 2})
     assert kinds(folder) == ["INTENT", "RECOVERED", "INTENT"]
-    assert whole(folder).holds
+    assert whole(folder).ok
 
 
 @pytest.mark.parametrize("where", ["name of the reserve", "name of the next segment"])
@@ -265,7 +265,7 @@ def test_blocks_that_never_reached_the_disk_are_a_torn_tail(
     with AuditLog(folder) as log:
         log.append(Kind.OUTCOME, {})
     assert kinds(folder) == ["INTENT"] * before + ["RECOVERED", "OUTCOME"]
-    assert whole(folder).holds
+    assert whole(folder).ok
 
 
 @pytest.mark.parametrize("torn", [0, 30])
@@ -290,7 +290,7 @@ def test_a_record_that_could_not_be_taken_back_does_not_count(
         log.append(Kind.INTENT, {"pid": 3})
     assert kinds(folder) == ["INTENT", "RECOVERED", "INTENT"]
     assert read(lines(folder)[-1])["pid"] == 3
-    assert whole(folder).holds
+    assert whole(folder).ok
 
 
 def test_what_a_restart_reads_it_writes_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +357,7 @@ def test_an_intent_whose_process_hung_for_long_is_answered_however_much_was_writ
     made.chmod(0o600)
     with AuditLog(folder, segment_bytes=200 * 1024) as log:
         log.append(Kind.OUTCOME, {"intent": 1})
-    assert whole(folder).holds
+    assert whole(folder).ok
     assert [record["pid"] for record in AuditLog(folder).open()] == [2]
 
 

@@ -32,13 +32,13 @@ def test_a_record_reads_as_the_design_shows_it() -> None:
 def test_an_untouched_log_verifies_and_names_its_head() -> None:
     lines = log(20)
     decision = verify(lines)
-    assert decision.holds
+    assert decision.ok
     assert decision.records == 20
     assert decision.head == ChainHead(20, json.loads(lines[-1])["hash"])
 
 
 def test_an_empty_log_verifies() -> None:
-    assert verify([]).holds
+    assert verify([]).ok
 
 
 HOSTILE = [
@@ -58,7 +58,7 @@ def test_no_text_breaks_a_line(text: str) -> None:
     assert line.isascii()
     assert not any(byte < 32 for byte in line[:-1])
     assert read(line)["seq"] == head.seq
-    assert verify([line]).holds
+    assert verify([line]).ok
 
 
 VALUES = st.recursive(st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(), st.lists)
@@ -67,7 +67,7 @@ VALUES = st.recursive(st.none() | st.booleans() | st.integers(-(2**63), 2**63) |
 @given(st.dictionaries(st.sampled_from(["note", "container", "targets", "ok", "n"]), VALUES))
 def test_whatever_is_recorded_verifies(fields: dict[str, Any]) -> None:
     line, _ = append_hash(GENESIS, Kind.INTENT, TIME, fields)
-    assert verify([line]).holds
+    assert verify([line]).ok
 
 
 def test_short_texts_are_kept_whole() -> None:
@@ -87,7 +87,7 @@ def test_fields_that_cannot_be_cut_are_refused() -> None:
 
 def bad(lines: Iterable[bytes], anchor: ChainHead | None = None) -> tuple[int | None, str]:
     decision = verify(lines, anchor=anchor)
-    assert not decision.holds
+    assert not decision.ok
     return decision.line, decision.problem or ""
 
 
@@ -146,15 +146,15 @@ def test_a_rechained_log_is_found_by_the_anchor_alone() -> None:
     for number in range(5, 9):
         line, head = append_hash(head, Kind.INTENT, TIME, {"pid": number})
         lines.append(line)
-    assert verify(lines).holds
+    assert verify(lines).ok
     assert bad(lines, anchor) == (9, "record 9 has another hash than the anchor: the log was replaced")
 
 
 def test_a_cut_tail_is_found_by_the_anchor_alone() -> None:
     lines = log(9)
     anchor = ChainHead.parse(f"9:{json.loads(lines[8])['hash']}")
-    assert verify(lines, anchor=anchor).holds
-    assert verify(lines[:7]).holds
+    assert verify(lines, anchor=anchor).ok
+    assert verify(lines[:7]).ok
     line, problem = bad(lines[:7], anchor)
     assert line == 8
     assert "the log was truncated" in problem
@@ -164,7 +164,7 @@ def test_a_cut_tail_is_found_by_the_anchor_alone() -> None:
 def test_an_anchor_at_the_very_end_holds_and_one_after_it_does_not() -> None:
     lines = log(3)
     last = ChainHead(3, json.loads(lines[2])["hash"])
-    assert verify(lines, anchor=last).holds
+    assert verify(lines, anchor=last).ok
     reported = "the log ends at record 3, but the anchor is record 4: the log was truncated"
     assert bad(lines, ChainHead(4, last.hash)) == (4, reported)
 
@@ -266,7 +266,7 @@ def test_every_random_mutation_is_found(mutate: Any) -> None:
     missed = []
     for _ in range(500):
         changed = mutate(whole, chance)
-        if changed != whole and verify(changed.splitlines(keepends=True), anchor=anchor).holds:
+        if changed != whole and verify(changed.splitlines(keepends=True), anchor=anchor).ok:
             missed.append(changed)
     assert missed == []
 

@@ -196,7 +196,7 @@ def test_any_record_that_holds_is_read() -> None:
 
 def _decision(lines: list[bytes], anchor: ChainHead | None = None) -> tuple[int, ChainHead, int | None, str | None]:
     found = verify(lines, anchor=anchor)
-    assert found.holds is (found.problem is None)
+    assert found.ok is (found.problem is None)
     return found.records, found.head, found.line, found.problem
 
 

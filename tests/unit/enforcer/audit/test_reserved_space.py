@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> LogFolder:
 
 def _filled(folder: LogFolder) -> ReservedSpace:
     room = ReservedSpace(folder, SIZE)
-    room.fill()
+    room.allocate()
     assert room.problem is None
     return room
 
@@ -48,33 +48,33 @@ def test_room_is_reserved_once_and_becomes_a_segment_once(folder: LogFolder) -> 
     room = _filled(folder)
     inode = (folder.path / NAME).stat().st_ino
     assert (folder.path / NAME).stat().st_blocks * 512 >= SIZE
-    assert room.become("kills-000000000001.jsonl")
+    assert room.promote("kills-000000000001.jsonl")
     assert (folder.path / "kills-000000000001.jsonl").stat().st_ino == inode
     full = f"the disk of {folder.path} is full, and the audit log uses its last reserved space; free disk space"
     assert room.problem == full
-    assert not room.become("kills-000000000002.jsonl"), "there is none any more"
-    room.fill()
+    assert not room.promote("kills-000000000002.jsonl"), "there is none any more"
+    room.allocate()
     assert room.problem is None
     assert (folder.path / NAME).stat().st_ino != inode
 
 
 def test_none_that_was_not_reserved_becomes_anything(folder: LogFolder) -> None:
-    assert ReservedSpace(folder, SIZE).become("kills-000000000001.jsonl") is False
+    assert ReservedSpace(folder, SIZE).promote("kills-000000000001.jsonl") is False
     assert folder.names() == []
 
 
 def test_a_name_that_is_taken_is_not_taken_away_and_the_room_is_kept(folder: LogFolder) -> None:
     room = _filled(folder)
     (folder.path / "kills-000000000001.jsonl").write_bytes(b"x")
-    assert room.become("kills-000000000001.jsonl") is False
+    assert room.promote("kills-000000000001.jsonl") is False
     assert room.problem is None
-    assert room.become("kills-000000000002.jsonl")
+    assert room.promote("kills-000000000002.jsonl")
 
 
 def test_room_that_is_there_is_not_reserved_again(folder: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     room = _filled(folder)
     monkeypatch.setattr(LogFolder, "file", lambda *_, **__: pytest.fail("it is there"))
-    room.fill()
+    room.allocate()
 
 
 def test_blocks_that_are_there_already_are_not_asked_for_again(
@@ -83,25 +83,25 @@ def test_blocks_that_are_there_already_are_not_asked_for_again(
     _filled(folder)
     monkeypatch.setattr(reserved_space, "preallocate", lambda *_: pytest.fail("they are there"))
     again = ReservedSpace(folder, SIZE)
-    again.fill()
+    again.allocate()
     assert again.problem is None
 
 
 def test_of_too_few_blocks_the_rest_is_asked_for(folder: LogFolder) -> None:
     _filled(folder)
-    ReservedSpace(folder, 4 * SIZE).fill()
+    ReservedSpace(folder, 4 * SIZE).allocate()
     assert (folder.path / NAME).stat().st_blocks * 512 >= 4 * SIZE
 
 
 def test_where_none_is_wanted_none_is_reserved(folder: LogFolder) -> None:
     room = ReservedSpace(folder, 0)
-    room.fill()
+    room.allocate()
     assert not (folder.path / NAME).exists()
     assert room.problem is None
 
 
 def test_by_default_a_quarter_of_a_mebibyte_is_reserved(folder: LogFolder) -> None:
-    ReservedSpace(folder).fill()
+    ReservedSpace(folder).allocate()
     assert (folder.path / NAME).stat().st_blocks * 512 >= 256 * 1024
 
 
@@ -117,17 +117,17 @@ def test_what_is_reserved_is_durable(folder: LogFolder, monkeypatch: pytest.Monk
 def test_what_has_the_name_stays_and_is_reported_to_be_in_the_way(folder: LogFolder) -> None:
     (folder.path / NAME).write_bytes(b"precious")
     room = ReservedSpace(folder, SIZE)
-    room.fill()
+    room.allocate()
     begin = f"the enforcer cannot reserve disk space for the audit log in {folder.path}: "
     assert room.problem == f"{begin}file {NAME} exists and is not empty; move the file away"
     assert (folder.path / NAME).read_bytes() == b"precious"
-    assert not room.become("kills-000000000001.jsonl")
+    assert not room.promote("kills-000000000001.jsonl")
     (folder.path / NAME).unlink()
     os.mkfifo(folder.path / NAME)
-    room.fill()
+    room.allocate()
     assert room.problem == f"{begin}{NAME} in {folder.path} is not {FOREIGN}; move the file away"
     (folder.path / NAME).unlink()
-    room.fill()
+    room.allocate()
     assert room.problem is None
 
 
@@ -141,7 +141,7 @@ def test_what_is_left_of_a_vain_attempt_is_removed(
     monkeypatch.setattr(reserved_space if fails == "preallocate" else os, fails, none_left)
     descriptors = open_below(folder.path.parent)
     room = ReservedSpace(folder, SIZE)
-    room.fill()
+    room.allocate()
     assert room.problem is not None
     assert room.problem.endswith("No space left on device")
     assert not (folder.path / NAME).exists()
@@ -160,32 +160,32 @@ def test_one_that_cannot_even_be_removed_is_reported_for_what_came_first(
     monkeypatch.setattr(reserved_space, "preallocate", none_left)
     monkeypatch.setattr(LogFolder, "remove", fails)
     room = ReservedSpace(folder, SIZE)
-    room.fill()
+    room.allocate()
     assert str(room.problem).endswith("No space left on device")
 
 
 def test_another_enforcer_finds_what_is_reserved(folder: LogFolder) -> None:
     later = ReservedSpace(folder, SIZE)
-    later.look()
-    assert not later.become("kills-000000000001.jsonl"), "nothing is"
+    later.probe()
+    assert not later.promote("kills-000000000001.jsonl"), "nothing is"
     _filled(folder)
-    later.look()
-    assert later.become("kills-000000000001.jsonl")
+    later.probe()
+    assert later.promote("kills-000000000001.jsonl")
 
 
 def test_an_empty_file_without_blocks_or_one_in_use_is_no_room(folder: LogFolder) -> None:
     for data in (b"", b"x" * SIZE):
         (folder.path / NAME).write_bytes(data)
         room = ReservedSpace(folder, SIZE)
-        room.look()
-        assert not room.become("kills-000000000001.jsonl")
+        room.probe()
+        assert not room.promote("kills-000000000001.jsonl")
 
 
 def test_what_was_there_may_have_gone_since(folder: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     room = _filled(folder)
     (folder.path / NAME).unlink()
-    room.look()
-    assert not room.become("kills-000000000001.jsonl")
+    room.probe()
+    assert not room.promote("kills-000000000001.jsonl")
     room = _filled(folder)
 
     def fails(*_: object) -> None:
@@ -193,5 +193,5 @@ def test_what_was_there_may_have_gone_since(folder: LogFolder, monkeypatch: pyte
 
     with monkeypatch.context() as patched:
         patched.setattr(LogFolder, "found", fails)
-        room.look()
-    assert not room.become("kills-000000000001.jsonl")
+        room.probe()
+    assert not room.promote("kills-000000000001.jsonl")

@@ -154,7 +154,7 @@ class Node:
         self._ending: list[tuple[float, Pod, KillDecision]] = []
         if self.before:
             debt = replace(self.rules.debt, credit=NEVER, memory=0.0)
-            self.rules = replace(self.rules, spacing=30.0, debt=debt)
+            self.rules = replace(self.rules, kill_interval=30.0, debt=debt)
 
     def run(self, seconds: float, each: Callable[[], object] = lambda: None) -> None:
         """Let time pass in samples at random intervals; ``each`` is called before a sample."""

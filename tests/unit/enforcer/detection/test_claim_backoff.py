@@ -40,7 +40,7 @@ def test_the_seconds_left_are_named() -> None:
     assert bench.backoff.admit("asr") == 6.0
 
 
-def test_other_namespaces_do_not_wait_and_the_waits_begin_anew_once_the_kills_are_over() -> None:
+def test_other_namespaces_do_not_wait_and_the_waits_begin_again_once_the_kills_are_over() -> None:
     bench = Bench()
     assert bench.waited() == 10.0
     assert bench.backoff.admit("tts") == 0.0

@@ -94,7 +94,7 @@ def test_a_spike_of_two_samples_says_nothing_to_anybody() -> None:
     assert set(bench.decisions()) == {"GraceStarted", "InDebt"}, "but fifty of them add up"
 
 
-def test_back_under_quota_in_time_is_spared_and_starts_anew() -> None:
+def test_back_under_quota_in_time_is_spared_and_starts_again() -> None:
     bench = Bench(quota())
     for _ in range(9):
         bench.see(OVER)
@@ -139,7 +139,7 @@ def test_a_gpu_that_is_not_in_the_readings_is_blind() -> None:
     assert bench.state.cases[CONTAINER, GPU].samples == 4
 
 
-def test_a_gap_of_ten_seconds_counts_and_a_longer_one_starts_anew() -> None:
+def test_a_gap_of_ten_seconds_counts_and_a_longer_one_starts_again() -> None:
     bench = Bench(quota(grace_seconds=60.0))
     for _ in range(4):
         bench.see(OVER)
@@ -150,7 +150,7 @@ def test_a_gap_of_ten_seconds_counts_and_a_longer_one_starts_anew() -> None:
     assert (case.over_for, case.samples, case.warned) == (0.0, 1, False)
 
 
-def test_after_a_long_blindness_grace_starts_anew() -> None:
+def test_after_a_long_blindness_grace_starts_again() -> None:
     bench = Bench(quota())
     for _ in range(4):
         bench.see(OVER)
@@ -162,7 +162,7 @@ def test_after_a_long_blindness_grace_starts_anew() -> None:
     assert bench.now - begun == 5.5
 
 
-def test_a_cgroup_made_anew_is_another_container_whatever_its_name() -> None:
+def test_a_cgroup_made_again_is_another_container_whatever_its_name() -> None:
     bench = Bench(quota())
     for _ in range(10):
         bench.see(OVER)
@@ -255,7 +255,7 @@ def test_nobody_is_killed_that_a_slow_reader_of_the_rules_would_spare(samples: l
     bench = Bench(
         quota(grace_seconds=grace),
         neighbour(grace_seconds=grace),
-        rules=DetectorConfig(kills=1000, cool_down=0, spacing=0),
+        rules=DetectorConfig(kills=1000, cool_down=0, kill_interval=0),
     )
     seen: dict[str, list[int]] = {CONTAINER: [], NEIGHBOUR: []}
     for sample in samples:

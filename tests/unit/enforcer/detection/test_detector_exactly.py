@@ -217,7 +217,7 @@ def test_closing_the_breaker_forgets_all_but_what_is_kept_and_who_is_acted_upon(
     )
 
 
-@pytest.mark.parametrize(("rules", "until"), [(RULES, 111.0), (replace(RULES, spacing=40.0), 150.0)])
+@pytest.mark.parametrize(("rules", "until"), [(RULES, 111.0), (replace(RULES, kill_interval=40.0), 150.0)])
 def test_who_was_acted_upon_is_let_be_from_the_end_of_it_which_is_when_it_counts(
     rules: DetectorConfig, until: float
 ) -> None:

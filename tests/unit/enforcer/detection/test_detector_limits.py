@@ -27,9 +27,9 @@ def test_after_a_kill_there_is_no_second_grace_period_whatever_the_container_is_
         for decision in bench.see(holder(restart, 9000, container)):
             if decision.decision is Decision.KILL:
                 assert decision.respawns, "the whole container"
-                assert bench.now - begun == RULES.spacing
+                assert bench.now - begun == RULES.kill_interval
                 return
-        assert bench.now - begun < RULES.spacing
+        assert bench.now - begun < RULES.kill_interval
 
 
 def test_what_failed_is_tried_again_after_the_cool_down_and_not_before() -> None:
@@ -165,7 +165,7 @@ def test_one_container_over_and_over_is_no_storm_and_killed_at_once() -> None:
     times = bench.times(Decision.KILL)
     assert chosen
     assert len(times) >= 6
-    assert min(later - earlier for earlier, later in pairwise(times)) >= RULES.spacing
+    assert min(later - earlier for earlier, later in pairwise(times)) >= RULES.kill_interval
 
 
 def test_a_container_over_on_two_gpus_is_acted_upon_on_one_at_a_time() -> None:
@@ -177,7 +177,7 @@ def test_a_container_over_on_two_gpus_is_acted_upon_on_one_at_a_time() -> None:
     begun = bench.now
     while bench.decisions().count("Kill") == 1:
         bench._take({GPU: {CONTAINER: (UNDER,)}, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
-    assert bench.now - begun == RULES.spacing
+    assert bench.now - begun == RULES.kill_interval
     assert bench.taken[-1][1].quota.gpu == OTHER_GPU
 
 

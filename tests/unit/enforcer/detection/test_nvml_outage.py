@@ -8,13 +8,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from enforcer.detection.nvml_outage import (
     EVERYWHERE,
     REPORT_AFTER,
-    Sight,
+    Outages,
     Transition,
+    container_message,
     operator_message,
-    sentence,
     update,
 )
-from enforcer.status.metrics import Latest
+from enforcer.status.metrics import StatusCollector
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.support.wiring import NodeEvents
@@ -31,10 +31,10 @@ GONE = NvmlError("fell off the bus", Reason.GPU_LOST)
 
 def through(steps: list[tuple[float, dict[str, NvmlError]]]) -> list[tuple[str, Transition, Reason]]:
     seen: list[tuple[str, Transition, Reason]] = []
-    state: Sight = {}
+    state: Outages = {}
     for now, problems in steps:
         state, changes = update(state, problems, now)
-        seen += [(each.gpu, each.turn, each.blind.reason) for each in changes]
+        seen += [(each.gpu, each.transition, each.outage.reason) for each in changes]
     return seen
 
 
@@ -47,10 +47,10 @@ def test_sight_is_lost_once_reported_once_and_back_once() -> None:
     ]
 
 
-def test_what_passes_is_reported_nobody_and_begins_anew() -> None:
+def test_what_passes_is_reported_nobody_and_begins_again() -> None:
     state, _ = update({}, {GPU: HUNG}, 0.0)
     state, [change] = update(state, {}, REPORT_AFTER - 0.1)
-    assert (change.turn, operator_message(change, REPORT_AFTER - 0.1)) == (Transition.BACK, None)
+    assert (change.transition, operator_message(change, REPORT_AFTER - 0.1)) == (Transition.BACK, None)
     state, _ = update(state, {GPU: HUNG}, REPORT_AFTER)
     _, changes = update(state, {GPU: HUNG}, 2 * REPORT_AFTER - 0.1)
     assert changes == ()
@@ -59,7 +59,7 @@ def test_what_passes_is_reported_nobody_and_begins_anew() -> None:
 def test_another_reason_goes_on_with_the_same_blindness() -> None:
     state, _ = update({}, {GPU: HUNG, OTHER_GPU: GONE}, 5.0)
     state, (change, _) = update(state, {GPU: GONE}, 5.0 + REPORT_AFTER)
-    assert (change.turn, state[GPU].since, state[GPU].reason) == (Transition.STAYS_LOST, 5.0, Reason.GPU_LOST)
+    assert (change.transition, state[GPU].since, state[GPU].reason) == (Transition.STAYS_LOST, 5.0, Reason.GPU_LOST)
     told = f"the enforcer cannot read GPU {GPU} and enforces no quota on it: fell off the bus"
     assert operator_message(change, 99.0) == told
     _, [back] = update(state, {}, 30.0)
@@ -72,7 +72,7 @@ def test_another_reason_goes_on_with_the_same_blindness() -> None:
 
 def test_a_container_on_a_gpu_that_cannot_be_read_is_reported_so_and_not_what_it_kept_before() -> None:
     state, _ = update({}, {GPU: HUNG}, 5.0)
-    text = sentence("model", state[GPU], 17.0)
+    text = container_message("model", state[GPU], 17.0)
     assert text.startswith("the enforcer does not enforce the quota of model: its GPU has been unreadable")
     assert text.endswith(" for 12 s (NvmlHung: the driver hangs)")
 
@@ -92,7 +92,7 @@ def test_status_metrics_and_operators_say_of_blindness_what_for_and_since_when(w
     world.look(int(REPORT_AFTER / 0.5))
     [news] = text
     assert (news.reason, GPU in news.note, news.warning) == (Reason.NVML_UNAVAILABLE, True, True)
-    registry, latest = CollectorRegistry(), Latest()
+    registry, latest = CollectorRegistry(), StatusCollector()
     registry.register(latest)
     latest.status = world.look()
     assert (

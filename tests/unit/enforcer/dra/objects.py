@@ -8,11 +8,11 @@ from gpushare import contract
 from gpushare.checks import collect
 from gpushare.namespace_policy import NamespacePolicy
 from tests.unit.enforcer.made import DEVICE
-from webhook.mutation.annotations import parse_share_request
 from webhook.mutation.podview import read_pod
 from webhook.mutation.resourceclaims import claim_plan, template_for
 from webhook.mutation.rewrite import rewrite
 from webhook.mutation.settings import Settings
+from webhook.mutation.share_request import parse_share_request
 
 Object = dict[str, Any]
 NODE = "gpu-7"

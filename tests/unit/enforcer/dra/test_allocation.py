@@ -62,7 +62,7 @@ def test_a_container_gets_what_its_annotations_say() -> None:
     made = pod("tts", {contract.MEMORY: "4Gi", contract.COMPUTE: "25%"})
     found = prepared(claim(made), made)
     assert limits(found) == {"model": (4096, 25)}
-    assert (found.gpus, found.has_status, found.on(GPU)) == ((GPU,), True, 4096)
+    assert (found.gpus, found.has_status, found.mib_on(GPU)) == ((GPU,), True, 4096)
 
 
 def test_a_container_inserted_after_admission_takes_nothing_of_the_main_one() -> None:
@@ -101,7 +101,7 @@ def test_the_sidecar_gets_its_status_directory_and_no_gpu() -> None:
     ]
 
 
-def test_low_priority_is_frozen_and_said_to_every_sharing_container() -> None:
+def test_low_priority_is_frozen_and_reported_to_every_sharing_container() -> None:
     annotations = {contract.MEMORY: "4Gi", contract.MEMORY_OF + "aux": "1Gi", contract.PRIORITY: "low"}
     made = pod("tts", annotations, container("model"), container("aux"))
     found = prepared(claim(made), made)
@@ -114,7 +114,7 @@ def test_low_priority_is_frozen_and_said_to_every_sharing_container() -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {contract.PRIORITY: "normal"}])
-def test_of_normal_priority_nothing_is_said(asked: dict[str, str]) -> None:
+def test_of_normal_priority_nothing_is_reported(asked: dict[str, str]) -> None:
     made = pod("tts", {contract.MEMORY: "4Gi", **asked})
     found = prepared(claim(made), made)
     assert not found.low_priority
@@ -133,7 +133,7 @@ def test_a_claim_kept_by_an_older_enforcer_is_of_normal_priority() -> None:
     old = json.loads(encode(prepared(claim(made), made)))
     del old["lowPriority"]
     assert not decode(json.dumps(old).encode()).low_priority
-    with pytest.raises(ConfigError, match="neither true nor false"):
+    with pytest.raises(ConfigError, match=r"field lowPriority: .* neither true nor false"):
         decode(json.dumps(old | {"lowPriority": "yes"}).encode())
 
 

@@ -55,7 +55,7 @@ def test_containers_that_asked_for_nothing_may_hold_nothing(world: World) -> Non
     }
 
 
-def test_one_that_has_not_started_is_not_judged_and_one_made_again_is(world: World) -> None:
+def test_one_that_has_not_started_is_not_evaluated_and_one_made_again_is(world: World) -> None:
     made, _ = tenant(world)
     assert list(amounts(enforced(world, made))) == ["main"]
     first = enforced(world, running(made))
@@ -63,7 +63,7 @@ def test_one_that_has_not_started_is_not_judged_and_one_made_again_is(world: Wor
     assert amounts(enforced(world, made, before=first))["helper"][0] == "f" * 64
 
 
-def test_they_are_judged_while_their_pod_is_gone_from_the_api_server_until_its_claim_is_undone(world: World) -> None:
+def test_they_are_evaluated_while_their_pod_is_gone_from_the_api_server_until_its_claim_is_undone(world: World) -> None:
     made, ref = tenant(world)
     before = enforced(world, running(made))
     assert enforced(world, before=before) == before

@@ -35,10 +35,10 @@ def test_a_claim_whose_removal_was_not_durable_is_synced_before_the_next_answer(
     disk = Disk(monkeypatch)
     disk.failures = 1
     with pytest.raises(OSError, match="Input/output"):
-        world.store.drop(ref.uid, ending=ending)
+        world.store.remove(ref.uid, ending=ending)
     if restart:
         world.restart()
     disk.synced = 0
-    world.store.drop(ref.uid, ending=ending)
+    world.store.remove(ref.uid, ending=ending)
     assert disk.synced == 1
     assert world.store.get(ref.uid) is None

@@ -85,7 +85,7 @@ def test_it_is_written_once_and_again_only_when_it_is_another(world: World, clai
     assert reasons == ["InForce", "InForce", "LimitEscaped"]
 
 
-def test_an_api_server_that_does_not_answer_is_told_later_and_one_that_refuses_is_not(
+def test_an_api_server_that_does_not_answer_is_notified_later_and_one_that_refuses_is_not(
     world: World, claim: PreparedClaim, quota: Quota
 ) -> None:
     conditions, proofs = Conditions(world.api), [(quota, proven(Reason.IN_FORCE))]  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def test_an_api_server_that_does_not_answer_is_told_later_and_one_that_refuses_i
 
 
 @pytest.mark.parametrize("status", [401, 409, 429])
-def test_an_api_server_that_has_no_time_now_is_told_later(
+def test_an_api_server_that_has_no_time_now_is_notified_later(
     world: World, claim: PreparedClaim, quota: Quota, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def later(*_: Any, **__: Any) -> None:

@@ -191,4 +191,4 @@ def check(world: World) -> None:
     assert {f"gpu-share.io-{each.uid}.json" for each in prepared} == {file.name for file in world.cdi.glob("*")}
     assert {each.pod_uid for each in prepared} == {folder.name for folder in (world.run / "status").glob("*")}
     assert {f"{each.uid}.json" for each in prepared} == {file.name for file in (world.state / "claims").glob("*")}
-    assert sum(each.on(GPU) for each in prepared) <= 14848
+    assert sum(each.mib_on(GPU) for each in prepared) <= 14848

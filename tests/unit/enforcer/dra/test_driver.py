@@ -59,7 +59,7 @@ def test_asked_again_it_says_the_same_and_changes_nothing(world: World) -> None:
     assert len(world.published) == 1
 
 
-def test_what_is_prepared_is_said_again_while_the_api_server_is_away(world: World) -> None:
+def test_what_is_prepared_is_reported_again_while_the_api_server_is_away(world: World) -> None:
     ref = world.tenant("tts")
     first = world.driver.prepare(ref)
     world.api.down = True
@@ -94,7 +94,7 @@ def test_a_uid_that_is_a_path_is_refused(world: World) -> None:
     assert "invalid claim UID" in refused(world, ClaimRef(NAMESPACE, "x", "../x")).message
 
 
-def test_a_claim_given_to_another_pod_since_is_prepared_anew(world: World) -> None:
+def test_a_claim_given_to_another_pod_since_is_prepared_again(world: World) -> None:
     first = by_hand("one", {"gpu": "mine"}, using("main", "card"))
     ref = world.add(first, allocated("mine", first, gpu("card", 3000)))
     world.driver.prepare(ref)
@@ -182,8 +182,8 @@ def test_processes_that_outlive_their_claim_are_still_counted(world: World) -> N
     assert refused(world, new).reason is Reason.GPU_MEMORY_IN_USE
     world.reader.used[GPU].clear()
     assert world.driver.prepare(new)
-    world.driver.settle()
-    assert world.store.ending() == ()
+    world.driver.forget_finished()
+    assert world.store.terminating() == ()
     assert not list((world.state / "claims").glob("*.ending"))
 
 
@@ -259,7 +259,7 @@ def test_what_was_half_written_or_half_removed_goes_at_the_start_and_nothing_els
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"version": 9}', "[]"])
-def test_a_torn_file_is_said_and_healed_by_preparing_again(world: World, damage: str) -> None:
+def test_a_torn_file_is_reported_and_healed_by_preparing_again(world: World, damage: str) -> None:
     ref, other = world.tenant("tts"), world.tenant("other")
     world.driver.prepare(ref)
     world.driver.prepare(other)
@@ -330,19 +330,19 @@ def test_many_at_once_never_take_more_than_there_is(world: World) -> None:
     assert len(list(world.cdi.iterdir())) == 3
 
 
-def test_what_is_told_of_a_claim_is_told_while_nobody_else_changes_it(world: World) -> None:
+def test_what_is_notified_of_a_claim_is_notified_while_nobody_else_changes_it(world: World) -> None:
     held: list[bool] = []
 
     class Publisher:
         def publish(self, claim: PreparedClaim) -> None:
-            other = threading.Thread(target=world.driver.alter, args=(claim.uid, lambda known: known))
+            other = threading.Thread(target=world.driver.update, args=(claim.uid, lambda known: known))
             world.driver._publisher = Published([])  # type: ignore[assignment] # a stand-in
             other.start()
             other.join(0.2)
             held.append(other.is_alive())
 
     ref = world.tenant("tts")
-    for change in (lambda: world.driver.prepare(ref), lambda: world.driver.alter(ref.uid, lambda known: known)):
+    for change in (lambda: world.driver.prepare(ref), lambda: world.driver.update(ref.uid, lambda known: known)):
         world.driver._publisher = Publisher()  # type: ignore[assignment] # a stand-in
         change()
     assert held == [True, True]
@@ -352,7 +352,7 @@ def test_calls_for_one_claim_wait_for_each_other_and_leave_no_lock() -> None:
     locks, order = KeyedLock(), []
 
     def hold(number: int) -> None:
-        with locks.held("claim"):
+        with locks.hold("claim"):
             order.append(number)
             time.sleep(0.05)
             order.append(number)

@@ -19,13 +19,13 @@ from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.dra.quotas import joined, quotas_of_prepared
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.types import OnExceed, Quota
-from enforcer.resourceslices.controller import held_mib
+from enforcer.resourceslices.controller import reserved_mib
 from enforcer.resourceslices.foreign_memory import foreign_mib, terminating_mib
 from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import APPLY_PATCH, CORE_V1, path
 from gpushare.pod_claims import claim_names
-from tests.support.wiring import Pods, keeper
+from tests.support.wiring import Pods, supervisor
 from tests.unit.enforcer.dra.objects import NAMESPACE, Object, allocated, by_hand, gpu, made_uid, namespace, using
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, holder, quota
@@ -103,7 +103,7 @@ def test_the_card_is_promised_once_however_many_pods_join(world: World) -> None:
     found = enforced(world, *pods, policy={contract.TOLERANCE: "1Gi"})
     assert (sum(each.memory_mib for each in found), len(found)) == (3000, 3)
     assert sum(each.ceiling_mib for each in found) == 3000 + 1024
-    assert held_mib(found) == {GPU: 3000}
+    assert reserved_mib(found) == {GPU: 3000}
 
 
 def test_a_pod_that_joins_keeps_what_it_has_of_a_claim_of_its_own(world: World) -> None:
@@ -134,9 +134,9 @@ def test_a_claim_nobody_undoes_is_let_go_after_two_looks(world: World) -> None:
     claim = prepared(world)
     world.forget(ClaimRef(claim.namespace, claim.name, claim.uid), "tts")
     tidy = forgotten(world, ())
-    tidy.turn()
+    tidy.run_once()
     assert len(world.store.prepared()) == 1
-    tidy.turn()
+    tidy.run_once()
     assert (world.store.prepared(), world.tree()) == ((), {})
 
 
@@ -151,8 +151,8 @@ def test_while_there_is_any_sign_of_its_pod_a_claim_stays(world: World, sign: st
     world.api.objects |= {where: item for where, item in kept.items() if exists in where}
     world.api.down = sign == "no answer"
     tidy = forgotten(world, pods, living)
-    tidy.turn()
-    tidy.turn()
+    tidy.run_once()
+    tidy.run_once()
     assert len(world.store.prepared()) == 1
 
 
@@ -161,8 +161,8 @@ def test_another_object_of_the_same_name_is_no_sign(world: World) -> None:
     for where in (path(CORE_V1, "pods", "tts", NAMESPACE), world.where(claim.name)):
         world.api.objects[where] = {"metadata": {"name": "again", "uid": "another"}}
     tidy = forgotten(world, ())
-    tidy.turn()
-    tidy.turn()
+    tidy.run_once()
+    tidy.run_once()
     assert world.store.prepared() == ()
 
 
@@ -185,7 +185,7 @@ def test_a_lost_checkpoint_is_made_again_from_what_is_still_there(world: World, 
         file.unlink() if loss == "all" else file.write_text("{")
     world.restart()
     assert (world.store.prepared(), enforced(world)) == ((), [])
-    strays(world, {made_uid("tts")}).turn()
+    strays(world, {made_uid("tts")}).run_once()
     assert (world.tree(), len(enforced(world)), list(world.store.problems())) == (tree, 1, [])
 
 
@@ -196,13 +196,13 @@ def test_a_lost_claim_whose_daemon_does_not_serve_is_given_up_for_now(
     shutil.rmtree(world.state / "claims")
     monkeypatch.setattr("enforcer.dra.cleanup.ADOPT_SECONDS", 0.1)
     monkeypatch.setattr("enforcer.dra.driver.CALL_PATIENCE", 3600.0)
-    world.mps = keeper(lambda _: "it is starting")
+    world.mps = supervisor(lambda _: "it is starting")
     world.restart()
-    strays(world, {made_uid("tts")}).turn()
+    strays(world, {made_uid("tts")}).run_once()
     assert world.store.prepared() == (), "its thread has other tasks"
-    world.mps = keeper()
+    world.mps = supervisor()
     world.restart()
-    strays(world, {made_uid("tts")}).turn()
+    strays(world, {made_uid("tts")}).run_once()
     assert len(world.store.prepared()) == 1
 
 
@@ -213,14 +213,14 @@ def test_files_in_nobodys_name_go_after_two_looks(world: World) -> None:
     tree, tidy = world.tree(), strays(world)
     world.api.down = True
     for unsure in (tidy, strays(world, None)):
-        unsure.turn()
-        unsure.turn()
+        unsure.run_once()
+        unsure.run_once()
         assert file_name(claim.uid) in {file.name for file in world.cdi.iterdir()}
     world.api.down = False
     world.forget(ClaimRef(claim.namespace, claim.name, claim.uid), "tts")
-    tidy.turn()
+    tidy.run_once()
     assert "cdi/" + file_name(claim.uid) in tree
-    tidy.turn()
+    tidy.run_once()
     assert world.tree() == {}
 
 
@@ -229,8 +229,8 @@ def test_nothing_of_a_claim_that_is_prepared_or_of_a_pod_that_exists_is_stray(wo
     (world.run / "status" / "existing").mkdir()
     tree, tidy = world.tree(), strays(world, {"existing"})
     world.api.objects.clear()
-    tidy.turn()
-    tidy.turn()
+    tidy.run_once()
+    tidy.run_once()
     assert world.tree() == tree
 
 

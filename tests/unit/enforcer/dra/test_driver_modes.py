@@ -12,7 +12,7 @@ from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.errors import PrepareError
 from gpushare.reasons import Reason
-from tests.support.wiring import keeper
+from tests.support.wiring import supervisor
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import GPU, OTHER_DEVICE, OTHER_GPU
 from tests.unit.enforcer.quota.test_sharing_mode import labelled
@@ -28,7 +28,7 @@ def labelling(tmp_path: Path) -> World:
 
     world.modes = SharingModeController(Claims(), Mode.MPS, threading.Event())
     world.restart()
-    world.modes.read(labelled())
+    world.modes.update_from_node(labelled())
     return world
 
 
@@ -41,7 +41,7 @@ def test_a_claim_is_prepared_for_its_gpu_as_it_is_shared_then(labelling: World) 
     world = labelling
     first = world.tenant("first")
     world.driver.prepare(first)
-    world.modes.read(labelled("time-slicing"))
+    world.modes.update_from_node(labelled("time-slicing"))
     before = world.document(first)
     world.driver.prepare(first)
     assert world.document(first) == before, "whoever is there stays as it was"
@@ -61,7 +61,7 @@ def test_a_claim_is_not_prepared_while_nobody_knows_how_its_gpu_is_shared(labell
     world = labelling
     there = world.tenant("there")
     world.driver.prepare(there)
-    world.modes.read(labelled("time-sliced"))
+    world.modes.update_from_node(labelled("time-sliced"))
     world.driver.prepare(there)
     with pytest.raises(PrepareError, match=contract.NODE_MODE) as error:
         world.driver.prepare(world.tenant("new", device=OTHER_DEVICE))
@@ -73,10 +73,10 @@ def test_a_label_that_changes_in_mid_prepare_changes_nothing_for_that_claim(labe
     world = labelling
 
     def changing(gpu: str) -> None:
-        world.modes.read(labelled("time-slicing"))
+        world.modes.update_from_node(labelled("time-slicing"))
         assert world.modes.of(gpu) is Mode.MPS
 
-    world.mps = keeper(changing)
+    world.mps = supervisor(changing)
     world.restart()
     ref = world.tenant("tts")
     world.driver.prepare(ref)

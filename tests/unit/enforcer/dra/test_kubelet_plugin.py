@@ -21,7 +21,7 @@ from gpushare.contract import DRIVER, DRIVER_SOCKET, REGISTRATION_SOCKET
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
 from tests.support.kubelet import KubeletCalls
-from tests.support.wiring import availability, keeper
+from tests.support.wiring import availability, supervisor
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE
 
@@ -66,7 +66,7 @@ def key(ref: ClaimRef) -> tuple[str, str, str]:
     return ref.namespace, ref.name, ref.uid
 
 
-def test_the_kubelet_learns_who_it_is(served: Served) -> None:
+def test_the_kubelet_finds_who_it_is(served: Served) -> None:
     assert "has not registered" in (served.sockets.registration.problem or "")
     info = served.kubelet.register()
     assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", DRIVER, SERVICES)
@@ -74,7 +74,7 @@ def test_the_kubelet_learns_who_it_is(served: Served) -> None:
     assert (served.registered, served.sockets.registration.problem) == ([True], None)
 
 
-def test_a_kubelet_that_refuses_is_said_and_nothing_is_offered(served: Served) -> None:
+def test_a_kubelet_that_refuses_is_reported_and_nothing_is_offered(served: Served) -> None:
     served.kubelet.register(accepted=False, error="version too old")
     assert (served.registered, "version too old" in (served.sockets.registration.problem or "")) == ([], True)
 
@@ -149,7 +149,7 @@ def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path, monkeyp
     free = threading.Event()
     hindered = {"gpu-0": "starting"}
     made = World(tmp_path)
-    made.mps = keeper(lambda gpu: None if free.is_set() or gpu.endswith("2") else hindered["gpu-0"])
+    made.mps = supervisor(lambda gpu: None if free.is_set() or gpu.endswith("2") else hindered["gpu-0"])
     made.restart()
     sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), no_health(tmp_path), lambda: None)
     sockets.start()

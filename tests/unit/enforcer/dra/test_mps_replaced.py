@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer.dra.mps_replaced import Replaced
+from enforcer.dra.mps_replaced import ReplacementDetector
 from enforcer.quota.types import Mode
 from tests.support.wiring import Messages, Quotas, fixed_modes, label_modes
 from tests.unit.enforcer.made import GPU, OTHER_GPU, neighbour, quota
@@ -41,8 +41,8 @@ def test_each_other_shared_memory_is_reported_once_to_all_that_run(
     memory, others = tmp_path / "shm", quota(pod="by-turns", gpu=OTHER_GPU)
     modes = label_modes({GPU: Mode.MPS, OTHER_GPU: Mode.TIME_SLICING})
 
-    def begin() -> Replaced:
-        return Replaced(memory, Quotas(lambda: [quota(), neighbour(), others]), modes, Messages(notices))
+    def begin() -> ReplacementDetector:
+        return ReplacementDetector(memory, Quotas(lambda: [quota(), neighbour(), others]), modes, Messages(notices))
 
     replaced = begin()
     for each in seen:
@@ -52,7 +52,7 @@ def test_each_other_shared_memory_is_reported_once_to_all_that_run(
         memory.unlink(missing_ok=True)
         if each is not GONE:
             memory.symlink_to(each)
-        replaced.turn(made=each is not GONE)
+        replaced.check(made=each is not GONE)
     assert [each.quota.pod for each in notices] == ["tts-0", "other-0"] * reports
     assert all("restart the container" in each.note and each.reason == "MpsStopped" for each in notices)
 
@@ -62,6 +62,6 @@ def test_what_is_no_file_in_its_place_is_as_if_nothing_was_seen(tmp_path: Path) 
     (tmp_path / "shm").symlink_to(FIRST)
     (tmp_path / ".shm-device").symlink_to(tmp_path / "elsewhere")
     checkpoint = Quotas(lambda: [quota()])
-    Replaced(tmp_path / "shm", checkpoint, fixed_modes(), Messages(notices)).turn(made=True)
+    ReplacementDetector(tmp_path / "shm", checkpoint, fixed_modes(), Messages(notices)).check(made=True)
     assert notices == []
     assert (tmp_path / ".shm-device").read_text() == str(FIRST.stat().st_dev)

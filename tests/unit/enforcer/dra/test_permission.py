@@ -148,7 +148,7 @@ def test_images_and_pods_ask_the_toolkit_for_no_more_than_the_namespace_allows(
     assert decode(encode(found)) == found
 
 
-def test_a_prepared_claim_is_said_again_after_its_namespace_opted_out_and_undone(world: World) -> None:
+def test_a_prepared_claim_is_reported_again_after_its_namespace_opted_out_and_undone(world: World) -> None:
     ref = world.tenant("tts")
     first = world.driver.prepare(ref)
     where = next(key for key in world.api.objects if key.endswith(f"/namespaces/{NAMESPACE}"))

@@ -20,7 +20,7 @@ from gpushare import contract
 from gpushare.errors import ConfigError
 from gpushare.kube_client import CORE_V1, path
 from tests.support.kubelet import KubeletCalls
-from tests.support.wiring import keeper
+from tests.support.wiring import supervisor
 from tests.unit.enforcer.dra.objects import NAMESPACE, allocated, by_hand, gpu, using
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import GPU
@@ -35,7 +35,7 @@ def folder() -> Iterator[Path]:
 def side(world: World) -> tuple[DraPlugin, Manager]:
     """What prepares claims on this node, and what runs it."""
     world.store = ClaimStore(world.state)
-    setup = replace(world.config(), mps=keeper())
+    setup = replace(world.config(), mps=supervisor())
     made, manager = DraPlugin(setup), Manager()
     made.add_to(manager)
     world.setup = setup
@@ -80,8 +80,8 @@ def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
         assert world.setup.registered.is_set()
         assert manager.problems() == []
         assert calls.prepare((ref.namespace, ref.name, ref.uid))[ref.uid].error == ""
-    kubelet.books.reset("pods", [])
-    kubelet.books.reset("namespaces", [])
+    kubelet.books.replace("pods", [])
+    kubelet.books.replace("namespaces", [])
     assert [(each.pod, each.gpu, each.memory_mib) for each in kubelet.books.quotas() or ()] == [("tts", GPU, 4096)]
     edits = json.loads((world.cdi / file_name(ref.uid)).read_text())["devices"][0]["containerEdits"]
     assert [(each["hostPath"], each["containerPath"]) for each in edits["mounts"]] == [
@@ -89,7 +89,7 @@ def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
     ]
     pod = world.api.objects[path(CORE_V1, "pods", "tts", NAMESPACE)]
     pod["metadata"]["annotations"][f"{contract.RESIZE_OF}model"] = "2Gi"
-    kubelet.books.reset("pods", [pod])
+    kubelet.books.replace("pods", [pod])
     deadline = time.monotonic() + 20
     while [each.memory_mib for each in kubelet.books.quotas() or ()] != [2048] or not told:
         assert time.monotonic() < deadline, "the wish for another quota is not carried out"
@@ -106,9 +106,9 @@ def test_a_pod_that_joins_a_claim_is_told_once_that_it_gets_nothing_and_what_to_
     world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
     kubelet, manager = side(world)
     manager.start()
-    kubelet.books.reset("namespaces", [])
+    kubelet.books.replace("namespaces", [])
     for pods in ([one], [one, two], [two, one]):
-        kubelet.books.reset("pods", pods)
+        kubelet.books.replace("pods", pods)
         kubelet.books.quotas()
     (notice,) = told
     assert (notice.quota.pod, notice.quota.memory_mib, notice.warning) == ("two", 0, True)
@@ -122,17 +122,19 @@ def test_a_pod_that_joins_a_claim_is_told_once_that_it_gets_nothing_and_what_to_
 
 
 @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "ended"])
-def test_one_that_joined_is_told_what_to_do_when_the_claims_own_pod_has_ended(folder: Path, *, deleted: bool) -> None:
+def test_one_that_joined_is_notified_what_to_do_when_the_claims_own_pod_has_ended(
+    folder: Path, *, deleted: bool
+) -> None:
     world = World(folder)
     told = world.told
     one, two = (by_hand(name, {"gpu": "mine"}, using("main", "card")) for name in ("one", "two"))
     world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
     kubelet, manager = side(world)
     manager.start()
-    kubelet.books.reset("namespaces", [])
+    kubelet.books.replace("namespaces", [])
     ended = one | {"status": {"phase": "Succeeded"}}
     for pods in ([one, two], [two] if deleted else [ended, two], [two]):
-        kubelet.books.reset("pods", pods)
+        kubelet.books.replace("pods", pods)
         quotas = kubelet.books.quotas()
         assert quotas is not None
         assert {each.memory_mib for each in quotas if each.pod == "two"} == {0}, "nothing is handed on"

@@ -15,8 +15,8 @@ from enforcer.dra.resize import (
     ResizeBounds,
     apply_resize,
     ceiling_of,
-    held_at_once,
     most_mib,
+    peak_limit_mib,
     pending_requests,
     resized,
 )
@@ -29,7 +29,7 @@ from tests.unit.enforcer.dra.test_allocation import DEVICES, env
 from tests.unit.enforcer.dra.test_allocation import pods as any_pods
 from tests.unit.enforcer.made import GPU
 
-IDLE = CurrentUsage(held_mib=0, at_once=False)
+IDLE = CurrentUsage(used_mib=0, applies_immediately=False)
 
 
 def made(annotations: dict[str, str], *apps: Object, inits: tuple[Object, ...] = ()) -> tuple[PreparedClaim, Object]:
@@ -122,7 +122,7 @@ def test_a_container_above_a_ceiling_set_since_can_still_be_lowered() -> None:
     assert memory(resized(found, user, "model", 3000, ResizeBounds(max_mib=2500)))["model"] == 3000
 
 
-def test_containers_of_one_request_cannot_be_told_apart() -> None:
+def test_containers_of_one_request_cannot_be_distinguished() -> None:
     found, user = made({contract.MEMORY: "4Gi", contract.MEMORY_OF + "warm": "4Gi"}, inits=(container("warm"),))
     error = refused(found, user, "model", 2048)
     assert error.reason is Reason.CLAIM_MISMATCH
@@ -132,14 +132,14 @@ def test_containers_of_one_request_cannot_be_told_apart() -> None:
 def test_an_init_container_runs_before_the_others_and_takes_nothing_from_them() -> None:
     annotations = {contract.MEMORY: "4Gi", contract.MEMORY_OF + "aux": "2Gi", contract.MEMORY_OF + "warm": "5Gi"}
     found, user = made(annotations, container("model"), container("aux"), inits=(container("warm"),))
-    assert found.on(GPU) == 6144
+    assert found.mib_on(GPU) == 6144
     assert most_mib(found, user, "aux") == 2048
     assert most_mib(found, user, "warm") == 6144
     lower = resized(found, user, "aux", 1024, ResizeBounds())
     assert most_mib(lower, user, "model") == 5120
 
 
-def test_a_wish_is_answered_once_and_kept_with_the_limit() -> None:
+def test_a_resize_request_is_answered_once_and_kept_with_the_limit() -> None:
     found, user = two()
     wished = {"model": "2Gi;id=1", "aux": "9Gi", "nobody": "1Gi"}
     assert list(pending_requests(found, wished)) == ["model", "aux"], "what gives comes first"
@@ -167,7 +167,7 @@ def test_a_wish_is_answered_once_and_kept_with_the_limit() -> None:
 def test_it_says_when_the_limit_itself_changes(before: int, after: int, at_once: Any, mps: Any, effect: str) -> None:
     found, user = two()
     found = resized(found, user, "model", before * 1024, ResizeBounds())
-    now = CurrentUsage(held_mib=0, at_once=at_once, mps=mps)
+    now = CurrentUsage(used_mib=0, applies_immediately=at_once, mps=mps)
     (answer,) = apply_resize(found, user, "model", f"{after}Gi", ResizeBounds(), now).answers
     assert answer.effect == effect
     assert ("until the container restarts" in answer.note) is (effect == AT_START and mps)
@@ -177,7 +177,7 @@ def test_it_says_when_the_limit_itself_changes(before: int, after: int, at_once:
 
 def test_lowering_below_what_is_held_wants_force() -> None:
     found, user = two()
-    holding = CurrentUsage(held_mib=3000, at_once=False)
+    holding = CurrentUsage(used_mib=3000, applies_immediately=False)
     (answer,) = apply_resize(found, user, "model", "2Gi", ResizeBounds(), holding).answers
     assert (answer.done, answer.reason) == (False, Reason.OVER_QUOTA)
     assert "holds 3000 MiB now: a quota of 2Gi would kill it" in answer.note
@@ -188,14 +188,14 @@ def test_lowering_below_what_is_held_wants_force() -> None:
 
 def test_what_cannot_be_seen_is_not_lowered_but_may_be_raised() -> None:
     found, user = two()
-    blind = CurrentUsage(held_mib=None, at_once=False)
+    blind = CurrentUsage(used_mib=None, applies_immediately=False)
     lower = apply_resize(found, user, "model", "2Gi", ResizeBounds(), blind)
     assert (lower.answers[0].done, lower.limits) == (False, found.limits)
     assert apply_resize(lower, user, "model", "4Gi", ResizeBounds(), blind).answers[0].done
 
 
 @pytest.mark.parametrize("asked", ["lots", "4GB", "", "2Gi;now", "9" * 500])
-def test_a_wish_that_nobody_can_read_is_answered_too(asked: str) -> None:
+def test_a_resize_request_that_nobody_can_read_is_answered_too(asked: str) -> None:
     found, user = two()
     after = apply_resize(found, user, "model", asked, ResizeBounds(), IDLE)
     assert (after.limits, after.answers[0].done) == (found.limits, False)
@@ -218,7 +218,7 @@ def test_whatever_is_wished_it_never_holds_more_than_was_consumed(user: Object, 
         name = found.limits[number % len(found.limits)].container
         most = most_mib(found, user, name)
         after = apply_resize(found, user, name, f"{mib}Mi" + (";force" if force else ""), ResizeBounds(), IDLE)
-        assert held_at_once(after, user, GPU) <= before.on(GPU)
+        assert peak_limit_mib(after, user, GPU) <= before.mib_on(GPU)
         done = after.answers[-1].done
         if mib > most or mib < 512:
             assert not done, "beyond what was reserved, or too little"

@@ -16,7 +16,7 @@ from enforcer.dra.resize_controller import ResizeController
 from gpushare import contract
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
-from tests.support.wiring import keeper
+from tests.support.wiring import supervisor
 from tests.unit.enforcer.dra.objects import NAMESPACE, Object, container, made_uid, namespace, pod
 from tests.unit.enforcer.dra.objects import claim as claim_of
 from tests.unit.enforcer.dra.test_crash import Power
@@ -44,7 +44,7 @@ class Node:
     def start(self) -> None:
         """A resizer that knows nothing of an earlier one."""
         self.world.backends = {GPU: "watch-only" if self.at_once else "mps-v2"}
-        self.resizer = ResizeController(replace(self.world.config(), mps=keeper()), self.world.driver)
+        self.resizer = ResizeController(replace(self.world.config(), mps=supervisor()), self.world.driver)
 
     def restart(self) -> None:
         """A new enforcer on the same disk."""
@@ -60,8 +60,8 @@ class Node:
         if asked is not None:
             self.annotations[f"{contract.RESIZE_OF}model"] = asked
         metadata = self.pod["metadata"] | {"annotations": self.pod["metadata"]["annotations"] | self.annotations}
-        self.resizer.see([{**self.pod, "metadata": metadata}], [namespace(self.policy)])
-        self.resizer.turn()
+        self.resizer.set_objects([{**self.pod, "metadata": metadata}], [namespace(self.policy)])
+        self.resizer.run_once()
 
     @property
     def limit(self) -> int:
@@ -79,7 +79,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_a_wish_changes_limit_variables_and_status_and_its_owner_is_told(node: Node) -> None:
+def test_a_resize_request_changes_limit_variables_and_status_and_its_owner_is_notified(node: Node) -> None:
     node.world.quotas_changed.clear()
     node.wish("2Gi;id=1")
     assert node.limit == 2048
@@ -158,7 +158,7 @@ def test_a_namespaces_ceiling_holds(node: Node) -> None:
     assert contract.MAX_MEMORY in node.told[-1].note
 
 
-def test_a_pod_on_its_way_out_and_one_without_a_wish_are_left_alone(node: Node) -> None:
+def test_a_pod_on_its_way_out_and_one_without_a_resize_request_are_left_alone(node: Node) -> None:
     node.wish()
     assert not node.resizer.wanted.is_set()
     node.pod["metadata"]["deletionTimestamp"] = "2026"
@@ -166,24 +166,24 @@ def test_a_pod_on_its_way_out_and_one_without_a_wish_are_left_alone(node: Node) 
     assert (node.limit, node.told, node.resizer.wanted.is_set()) == (4096, [], False)
 
 
-def test_a_wish_wakes_who_answers(node: Node) -> None:
+def test_a_resize_request_wakes_who_answers(node: Node) -> None:
     node.annotations = {f"{contract.RESIZE_OF}model": "2Gi"}
     metadata = node.pod["metadata"] | {"annotations": node.annotations}
-    node.resizer.see([{**node.pod, "metadata": metadata}], [])
+    node.resizer.set_objects([{**node.pod, "metadata": metadata}], [])
     assert node.resizer.wanted.is_set()
 
 
 def test_a_claim_undone_meanwhile_is_no_trouble(node: Node) -> None:
     metadata = node.pod["metadata"] | {"annotations": {f"{contract.RESIZE_OF}model": "2Gi"}}
-    node.resizer.see([{**node.pod, "metadata": metadata}], [])
-    assert node.world.driver.alter("unknown", lambda claim: claim) is None
+    node.resizer.set_objects([{**node.pod, "metadata": metadata}], [])
+    assert node.world.driver.update("unknown", lambda claim: claim) is None
     node.world.driver.unprepare(node.ref)
-    node.resizer.turn()
+    node.resizer.run_once()
     assert node.told == []
 
 
 @pytest.mark.parametrize("failing", ["store", "files"])
-def test_what_the_disk_refuses_is_tried_again_and_said_once_it_is_done(
+def test_what_the_disk_refuses_is_tried_again_and_reported_once_it_is_done(
     node: Node, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -195,9 +195,9 @@ def test_what_the_disk_refuses_is_tried_again_and_said_once_it_is_done(
         node.wish("2Gi")
         assert node.told == []
     assert LIMIT not in node.variables()
-    node.resizer.turn()
+    node.resizer.run_once()
     assert (LIMIT in node.variables(), [each.reason for each in node.told]) == (True, [Reason.RESIZED])
-    node.resizer.turn()
+    node.resizer.run_once()
     assert len(node.told) == 1
 
 
@@ -246,8 +246,8 @@ def test_once_quotas_were_moved_in_a_pod_all_it_reserved_counts_as_what_each_cou
             container=name,
             asked=asked,
             bounds=ResizeBounds(),
-            now=CurrentUsage(held_mib=0, at_once=True),
+            now=CurrentUsage(used_mib=0, applies_immediately=True),
         )
-        world.driver.alter(ref.uid, change)
+        world.driver.update(ref.uid, change)
     assert world.store.prepared()[0].limits[0].memory_mib == 4096
     assert reserved() == {"model": 6144, "aux": 6144}, "a process that started in between may have a limit of 5 GiB"

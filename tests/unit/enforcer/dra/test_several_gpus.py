@@ -86,7 +86,7 @@ def test_its_programs_see_both_gpus_and_what_they_may_hold_of_each(world: World)
     }
 
 
-def test_the_kubelet_is_told_of_both_devices_and_gives_the_variables_once(world: World) -> None:
+def test_the_kubelet_is_notified_of_both_devices_and_gives_the_variables_once(world: World) -> None:
     spec = {"kind": contract.TOOLKIT_CDI_KIND, "devices": [{"name": each} for each in sorted(TOOLKIT)]}
     world.cdi.mkdir(exist_ok=True)
     (world.cdi / "nvidia.json").write_text(str(spec).replace("'", '"'))
@@ -100,7 +100,7 @@ def test_the_kubelet_is_told_of_both_devices_and_gives_the_variables_once(world:
     assert len(status.cdi_ids) == 1
 
 
-def test_it_is_judged_on_each_gpu_by_itself(world: World) -> None:
+def test_it_is_evaluated_on_each_gpu_by_itself(world: World) -> None:
     ref = wide(world)
     world.driver.prepare(ref)
     quotas = quotas_of_prepared(world.store.prepared(), [], [namespace()], ())
@@ -164,14 +164,14 @@ def test_what_is_kept_on_disk_is_read_back() -> None:
     found = prepared(made, claim(made, model=BOTH))
     assert decode(encode(found)) == found
     assert [each.gpu for each in found.of("model")] == [GPU, OTHER_GPU]
-    assert (found.on(GPU), found.on(OTHER_GPU)) == (4096, 4096)
+    assert (found.mib_on(GPU), found.mib_on(OTHER_GPU)) == (4096, 4096)
 
 
 def test_another_container_may_be_on_one_of_them_and_both_are_counted_there() -> None:
     made = pod("llm", {**TWO, f"{contract.MEMORY_OF}aux": "2Gi"}, container("model"), container("aux"))
     held = claim(made, model=BOTH, aux=OTHER_DEVICE)
     found = prepared(made, held)
-    assert (found.on(GPU), found.on(OTHER_GPU)) == (4096, 4096 + 2048)
+    assert (found.mib_on(GPU), found.mib_on(OTHER_GPU)) == (4096, 4096 + 2048)
     held["status"]["allocation"]["devices"]["results"][2]["consumedCapacity"]["memory"] = "1Gi"
     with pytest.raises(PrepareError, match="reserves 3Gi"):
         prepared(made, held)
@@ -238,13 +238,13 @@ def test_a_smaller_quota_is_held_against_the_gpu_of_which_it_holds_most(world: W
     there = copy.deepcopy(world.api.objects[path(CORE_V1, "pods", "llm", NAMESPACE)])
     there["status"]["containerStatuses"] = [{"name": "model", "containerID": f"containerd://{'c' * 64}"}]
     there["metadata"]["annotations"][f"{contract.RESIZE_OF}model"] = "2Gi;id=1"
-    resizer.see([there], [namespace()])
-    resizer.turn()
+    resizer.set_objects([there], [namespace()])
+    resizer.run_once()
     assert "holds 3072 MiB" in told[0].note
     world.reader.broken.add(OTHER_GPU)
     there["metadata"]["annotations"][f"{contract.RESIZE_OF}model"] = "2Gi;id=2"
-    resizer.see([there], [namespace()])
-    resizer.turn()
+    resizer.set_objects([there], [namespace()])
+    resizer.run_once()
     assert "cannot read the GPU memory" in told[1].note
 
 
@@ -254,7 +254,7 @@ def test_its_processes_keep_the_room_of_both_until_they_have_ended(world: World)
     world.pods.pids[77] = made_uid("llm")
     world.reader.used[OTHER_GPU] = {77: 4000}
     world.driver.unprepare(ref)
-    assert [each.gpus for each in world.store.ending()] == [(GPU, OTHER_GPU)]
+    assert [each.gpus for each in world.store.terminating()] == [(GPU, OTHER_GPU)]
     world.reader.used[OTHER_GPU] = {}
-    world.driver.settle()
-    assert world.store.ending() == ()
+    world.driver.forget_finished()
+    assert world.store.terminating() == ()

@@ -17,7 +17,7 @@ class Node:
     def __init__(self) -> None:
         self.latest = [quota()]
         self.claimed: frozenset[str] | None = frozenset({GPU})
-        self.ended, self.paused = False, False
+        self.all_stopped, self.paused = False, False
         self.evicted: list[str] = []
         self.forgot = 0
         self.state: str | None = None
@@ -25,7 +25,7 @@ class Node:
         self.upgrade = DriverUpgrade()
         names = ("cluster", "evictor", "claims", "checkpoint", "nvml", "limiter", "mps")
         parts: Any = dict.fromkeys(names, self)
-        parts |= {"node": "n1", "upgrade": self.upgrade, "events": SimpleNamespace(report=self.events.append)}
+        parts |= {"node": "n1", "upgrade": self.upgrade, "events": SimpleNamespace(record=self.events.append)}
         self.controller = DriverUpgradeController(UpgradeDependencies(**parts))
 
     def get(self, where: str, **_: str) -> Any:
@@ -35,7 +35,7 @@ class Node:
             raise ClusterError("the API server does not answer")
         return {"metadata": {"labels": {STATE: self.state}}}
 
-    def turn(self, quotas: Any) -> None:
+    def evict_pods(self, quotas: Any) -> None:
         self.evicted += [each.pod for each in quotas]
 
     def problems(self) -> list[str]:
@@ -74,7 +74,7 @@ def test_nvml_is_closed_after_pods_claims_and_daemons_and_opened_afterwards() ->
     assert not node.run("pod-restart-required"), "a claim is still prepared"
     node.claimed = frozenset()
     assert not node.run("pod-restart-required"), "a daemon is left"
-    node.ended = True
+    node.all_stopped = True
     assert node.run("pod-restart-required")
     assert len(list(node.controller.problems())) == 1
     assert node.run("validation-required")
@@ -86,17 +86,17 @@ def test_nvml_is_closed_after_pods_claims_and_daemons_and_opened_afterwards() ->
 
 def test_a_daemon_that_comes_late_has_nvml_to_end_with() -> None:
     node = Node()
-    node.latest, node.claimed, node.ended = [], frozenset(), True
+    node.latest, node.claimed, node.all_stopped = [], frozenset(), True
     assert node.run("drain-required")
-    node.ended = False
+    node.all_stopped = False
     assert not node.run("drain-required")
-    node.ended = True
+    node.all_stopped = True
     assert node.run("drain-required")
 
 
 def test_while_the_api_server_does_not_answer_the_phase_stays() -> None:
     node = Node()
-    node.latest, node.claimed, node.ended = [], frozenset(), True
+    node.latest, node.claimed, node.all_stopped = [], frozenset(), True
     assert not node.run(None)
     assert node.run("drain-required")
     assert node.run(None)
@@ -104,7 +104,7 @@ def test_while_the_api_server_does_not_answer_the_phase_stays() -> None:
 
 def test_while_claims_are_not_known_nvml_stays_open() -> None:
     node = Node()
-    node.latest, node.claimed, node.ended = [], None, True
+    node.latest, node.claimed, node.all_stopped = [], None, True
     assert not node.run("drain-required")
 
 

@@ -28,14 +28,14 @@ class Api:
         if self.status is not None:
             raise ClusterError("no", self.status)
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         self.sent.append(notice)
 
     def turn(self, *quotas: Quota, later: float = 0.0) -> int:
         """Return how many pods were asked for."""
         self.now += later
         before = len(self.asked)
-        self.evictor.turn(quotas)
+        self.evictor.evict_pods(quotas)
         return len(self.asked) - before
 
 

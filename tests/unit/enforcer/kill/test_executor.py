@@ -103,7 +103,7 @@ class World:
     def in_force(self, quota: Quota) -> Quota | None:
         return self.quotas.in_force(quota)
 
-    def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
+    def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         assert quota.container_id == CONTAINER
         self.looks += 1
         self.on_look(self.looks)
@@ -120,7 +120,7 @@ class World:
             raise MpsError("nobody answers", self.mps_reason)
         return False if pid in self.refused else self.answer
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
     def kinds(self) -> list[str]:
@@ -152,7 +152,7 @@ class World:
 
     def whole(self) -> bool:
         lines = [line for file in segments(self.folder) for line in file.read_bytes().splitlines(keepends=True)]
-        return verify(lines).holds
+        return verify(lines).ok
 
 
 def process(pid: int = 501, mib: int = 9000, **changes: Any) -> Process:

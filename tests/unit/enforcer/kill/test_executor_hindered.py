@@ -35,11 +35,11 @@ def test_an_answer_that_could_not_be_written_is_written_later(tmp_path: Path, mo
     with monkeypatch.context() as patched:
         _fails(world, patched, Kind.OUTCOME)
         assert world.run().reason is Reason.KILLED
-        world.writer.catch_up()
+        world.writer.retry_pending()
         world.writer.close()
         assert world.kinds() == ["INTENT"]
-    world.writer.catch_up()
-    world.writer.catch_up()
+    world.writer.retry_pending()
+    world.writer.retry_pending()
     world.writer.close()
     assert world.kinds() == ["INTENT", "OUTCOME"]
     assert world.records()[1]["targets"][0]["steps"] == "SIGTERM"
@@ -124,7 +124,7 @@ def test_that_it_hangs_and_cannot_be_recorded_hinders_nobody(tmp_path: Path, mon
         assert (kind, fields["intent"]) == (Kind.UNKILLABLE, 1)
         failed(RecordError("no space left"))
 
-    monkeypatch.setattr(world.writer, "post", fails)
+    monkeypatch.setattr(world.writer, "append_async", fails)
     assert world.run().reason is Reason.UNKILLABLE
     assert [notice.reason for notice in world.notices] == [Reason.UNKILLABLE]
 

@@ -134,7 +134,7 @@ def test_each_container_has_refusals_of_its_own() -> None:
     assert killer.terminate_mps_client(_pinned(Handle(610), NEIGHBOUR), GPU)
 
 
-def test_once_one_of_it_has_ended_a_containers_refusals_are_counted_anew() -> None:
+def test_once_one_of_it_has_ended_a_containers_refusals_are_counted_again() -> None:
     killer = _killer(Mps(answer=False))
     for n in range(REFUSALS - 1):
         killer.terminate_mps_client(_pinned(Handle(500 + n)), GPU)

@@ -12,7 +12,7 @@ DECIDED = quota()
 
 
 class Usage:
-    def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
+    def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         return (holder(501, quota.memory_mib),)
 
 

@@ -60,63 +60,63 @@ def _node(tmp_path: Path) -> Node:
 
 
 def test_a_limit_is_set_as_soon_as_the_container_has_a_cgroup(node: Node) -> None:
-    node.limiter.turn(GPUS, [quota()])
+    node.limiter.apply(GPUS, [quota()])
     assert not node.driver.limits
     folder = node.container()
-    node.limiter.turn(GPUS, [quota()])
+    node.limiter.apply(GPUS, [quota()])
     assert node.driver.limits == {(GPU, folder): 4096}
 
 
 def test_where_nothing_was_given_there_is_no_limit_to_set(node: Node) -> None:
     node.container()
-    node.limiter.turn(GPUS, [quota(memory_mib=0)])
+    node.limiter.apply(GPUS, [quota(memory_mib=0)])
     assert not node.driver.limits
 
 
 def test_a_limit_that_stands_is_not_set_again(node: Node) -> None:
     node.container()
     for _ in range(3):
-        node.limiter.turn(GPUS, [quota()])
+        node.limiter.apply(GPUS, [quota()])
     assert node.driver.sets == 1
 
 
 def test_another_quota_is_set_at_once(node: Node) -> None:
     folder = node.container()
-    node.limiter.turn(GPUS, [quota()])
-    node.limiter.turn(GPUS, [quota(memory_mib=3072)])
+    node.limiter.apply(GPUS, [quota()])
+    node.limiter.apply(GPUS, [quota(memory_mib=3072)])
     assert node.driver.limits == {(GPU, folder): 3072}
 
 
 def test_a_limit_that_somebody_changed_is_read_back_and_set_again(node: Node) -> None:
     folder = node.container()
-    node.limiter.turn(GPUS, [quota()])
+    node.limiter.apply(GPUS, [quota()])
     node.driver.limits[GPU, folder] = 9999
     assert node.limiter.read(quota()) == AppliedLimit(9999)
-    node.limiter.turn(GPUS, [quota()])
+    node.limiter.apply(GPUS, [quota()])
     assert node.limiter.read(quota()) == AppliedLimit(4096)
 
 
 def test_a_container_made_again_gets_its_own_limit(node: Node) -> None:
     node.container()
-    node.limiter.turn(GPUS, [quota()])
+    node.limiter.apply(GPUS, [quota()])
     folder = node.container(NEIGHBOUR)
-    node.limiter.turn(GPUS, [quota(container_id=NEIGHBOUR)])
+    node.limiter.apply(GPUS, [quota(container_id=NEIGHBOUR)])
     assert node.driver.limits[GPU, folder] == 4096
 
 
 def test_a_driver_that_fails_is_reported_and_not_asked_every_second(node: Node) -> None:
     node.container()
-    node.limiter.turn(GPUS, [])
+    node.limiter.apply(GPUS, [])
     node.driver.silent = True
     for _ in range(PAUSE):
-        node.limiter.turn(GPUS, [quota()])
+        node.limiter.apply(GPUS, [quota()])
     assert node.driver.sets == 1
     assert list(node.limiter.problems()) == [
         "the driver refused the limit of asr/tts-0 container model: the driver is away"
     ]
     assert node.limiter.read(quota()) == AppliedLimit(why="the driver is away")
     node.driver.silent = False
-    node.limiter.turn(GPUS, [quota()])
+    node.limiter.apply(GPUS, [quota()])
     assert node.limiter.read(quota()) == AppliedLimit(4096)
     assert not list(node.limiter.problems())
 
@@ -124,7 +124,7 @@ def test_a_driver_that_fails_is_reported_and_not_asked_every_second(node: Node) 
 def test_nothing_is_set_where_another_back_end_keeps_the_limits(tmp_path: Path) -> None:
     node = Node(tmp_path, RequestedBackend.MPS_V2)
     node.container()
-    node.limiter.turn(GPUS, [quota()])
+    node.limiter.apply(GPUS, [quota()])
     assert node.limiter.backends() == {GPU: Backend.MPS_V2}
     assert node.driver.sets == 0
     assert node.limiter.read(quota()) == AppliedLimit()
@@ -132,17 +132,17 @@ def test_nothing_is_set_where_another_back_end_keeps_the_limits(tmp_path: Path) 
 
 def test_a_gpu_that_cannot_be_asked_is_chosen_for_later(node: Node) -> None:
     node.driver.silent = True
-    node.limiter.turn(GPUS, [])
+    node.limiter.apply(GPUS, [])
     assert node.limiter.backends() == {}
     node.driver.silent = False
-    node.limiter.turn(GPUS, [])
+    node.limiter.apply(GPUS, [])
     assert node.limiter.backends() == {GPU: Backend.DRIVER_CGROUP}
 
 
 def test_a_request_that_cannot_be_met_is_a_problem(tmp_path: Path) -> None:
     node = Node(tmp_path, RequestedBackend.DRIVER_CGROUP)
     node.driver.known = False
-    node.limiter.turn(GPUS, [])
+    node.limiter.apply(GPUS, [])
     assert node.limiter.backends() == {GPU: Backend.MPS_V2}
     assert [GPU in each and "driver-cgroup" in each for each in node.limiter.problems()] == [True]
 
@@ -167,12 +167,12 @@ def test_a_name_that_only_holds_the_id_is_nobodys(tmp_path: Path) -> None:
 def test_a_mig_instance_is_limited_by_itself_whatever_is_wanted(tmp_path: Path) -> None:
     node = Node(tmp_path, RequestedBackend.DRIVER_CGROUP)
     node.container()
-    node.limiter.turn([GPUS[0]._replace(parent="GPU-parent")], [quota()])
+    node.limiter.apply([GPUS[0]._replace(parent="GPU-parent")], [quota()])
     assert node.limiter.backends() == {GPU: Backend.MIG_INSTANCE}
     assert not node.driver.limits
 
 
 def test_a_container_that_was_given_nothing_has_no_limit_to_set(node: Node) -> None:
     node.container()
-    node.limiter.turn(GPUS, [quota(memory_mib=0)])
+    node.limiter.apply(GPUS, [quota(memory_mib=0)])
     assert node.driver.sets == 0

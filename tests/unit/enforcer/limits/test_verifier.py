@@ -64,13 +64,13 @@ class Node:
         sample = GpuSample(uuid=uuid, total_mib=CARD, used_mib=0, processes=())
         return GpuSnapshot(gpu=card(uuid, number), sample=sample, holders=rows)
 
-    def prove(self, claim: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
+    def write_conditions(self, claim: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
         self.changes.append({each.container: str(found.state) for each, found in proofs})
         return self.takes
 
     def look(self, times: int = 1) -> Reason | None:
         for _ in range(times):
-            self.prover.turn()
+            self.prover.verify_all()
         found = self.prover.proven.get(KEY)
         return None if found is None else found.state
 
@@ -90,9 +90,9 @@ def test_an_escape_is_reported_after_two_looks_to_the_claim_and_the_pod(node: No
     node.look()
     node.environ[7] = EnvironLimit(4096, "1")
     assert node.look() is Reason.IN_FORCE
-    assert node.prover.suspects
+    assert node.prover.suspected
     assert node.look() is Reason.LIMIT_ESCAPED
-    assert not node.prover.suspects
+    assert not node.prover.suspected
     node.look(3)
     assert node.changes[1:] == [{"model": "LimitEscaped"}]
     (reported,) = node.notices
@@ -203,7 +203,7 @@ def test_a_container_that_is_gone_is_forgotten(node: Node) -> None:
     node.look()
     node.quotas[0] = quota(container_id=None)
     assert node.look() is None
-    assert not node.prover.suspects
+    assert not node.prover.suspected
 
 
 def test_where_nothing_was_given_nothing_can_be_in_force(node: Node) -> None:
@@ -219,8 +219,8 @@ def test_a_gpu_nobody_was_asked_about_yet_is_left_out(node: Node) -> None:
 
 def test_what_was_seen_once_is_looked_at_again_sooner(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, suspects = list[int](), {2, 3}
-    monkeypatch.setattr(LimitVerifier, "suspects", property(lambda _: node.clock in suspects))
-    monkeypatch.setattr(node.prover, "turn", lambda: looks.append(int(node.clock)))
+    monkeypatch.setattr(LimitVerifier, "suspected", property(lambda _: node.clock in suspects))
+    monkeypatch.setattr(node.prover, "verify_all", lambda: looks.append(int(node.clock)))
     for second in range(12):
         node.clock = float(second)
         node.prover.run_once()

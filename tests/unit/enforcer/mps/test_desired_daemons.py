@@ -86,7 +86,7 @@ class Node:
             raise ClusterError("the API server does not answer")
         return self.object
 
-    def look(self, _: object) -> Collection[str]:
+    def check(self, _: object) -> Collection[str]:
         """See ``ContentionMonitor``."""
         return self.rivals
 
@@ -103,7 +103,7 @@ class Node:
 
     def turn(self, later: float = 0) -> DaemonPlan:
         self.now += later
-        return self.roster.turn()
+        return self.roster.plan()
 
     def leaves(self, gpu: str) -> bool:
         with self.roster.leaving(gpu) as so:
@@ -260,7 +260,7 @@ def test_notes_in_other_places_are_nobodys(short_path: Path) -> None:
 
 
 def test_without_a_cluster_every_gpu_is_shared_but_contested_ones() -> None:
-    contention: Any = SimpleNamespace(look=lambda _: {GPU})
+    contention: Any = SimpleNamespace(check=lambda _: {GPU})
     shared = ShareableGpus(None, "n", contention, fixed_modes())
     cards = [card(GPU, 0), card(OTHER_GPU, 1)]
     assert (shared.named(cards), shared.contended(cards)) == (BOTH, frozenset({GPU}))

@@ -11,13 +11,13 @@ from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.quota.test_sharing_mode import labelled
 
 
-def test_each_incident_is_told_once_and_counted() -> None:
+def test_each_incident_is_notified_once_and_counted() -> None:
     incidents, events, registry = IncidentLog(), NodeEvents(), CollectorRegistry()
     reporter = IncidentReporter(incidents, fixed_modes(), events)
     registry.register(IncidentCollector(incidents))
-    incidents.tell(Incident(GPU, Reason.MPS_FAULT, "a fault"))
-    incidents.tell(Incident(GPU, Reason.MPS_FAULT, "a fault"))
-    incidents.tell(Incident(GPU, Reason.RECOVERED, "well again"))
+    incidents.record(Incident(GPU, Reason.MPS_FAULT, "a fault"))
+    incidents.record(Incident(GPU, Reason.MPS_FAULT, "a fault"))
+    incidents.record(Incident(GPU, Reason.RECOVERED, "well again"))
     reporter.run_once()
     reporter.run_once()
     assert events.told == [
@@ -28,10 +28,10 @@ def test_each_incident_is_told_once_and_counted() -> None:
     assert f'gpu_share_mps_incidents_total{{gpu="{GPU}",reason="MpsFault"}} 2.0' in text
 
 
-def test_a_mistyped_label_is_told_once_and_again_after_it_was_right() -> None:
+def test_a_mistyped_label_is_notified_once_and_again_after_it_was_right() -> None:
     modes, events = label_modes({}), NodeEvents()
     reporter = IncidentReporter(IncidentLog(), modes, events)
     for label in ("mpss", "mpss", "mps", "mpss"):
-        modes.read(labelled(label))
+        modes.update_from_node(labelled(label))
         reporter.run_once()
     assert [each.reason for each in events.told] == [Reason.MODE_UNKNOWN] * 2

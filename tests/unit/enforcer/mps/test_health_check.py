@@ -3,8 +3,8 @@
 import pytest
 
 from enforcer.mps import health_check, incidents
-from enforcer.mps.client import Client
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
+from enforcer.mps.daemon_commands import DaemonCommands
 from enforcer.mps.health_check import HealthCheck
 from enforcer.mps.incidents import Incident, IncidentLog
 from enforcer.mps.protocol import ServerStatus, whole_gib
@@ -15,7 +15,7 @@ from tests.unit.enforcer.made import GPU
 SERVER = 77
 
 
-class Scripted(Client):
+class Scripted(DaemonCommands):
     """A daemon as ``Client`` sees it."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class World:
         self.checkup = HealthCheck(GPU, self.client, 4096, self.incidents)
 
     def look(self) -> object:
-        return self.checkup.look(Deadline())
+        return self.checkup.run(Deadline())
 
     def faulty(self) -> MpsError:
         with pytest.raises(MpsError) as caught:
@@ -99,11 +99,11 @@ def test_a_daemon_that_is_well_is_left_alone(world: World) -> None:
         ("rank", 1, "the client priority"),
     ],
 )
-def test_what_a_tenant_changed_is_put_right_and_told(world: World, changed: str, value: float, named: str) -> None:
+def test_what_a_tenant_changed_is_put_right_and_reported(world: World, changed: str, value: float, named: str) -> None:
     setattr(world.client, changed, value)
     world.look()
     assert (world.client.limit, world.client.share, world.client.rank) == (4096, 100.0, 0)
-    (told,) = world.incidents.unsaid()
+    (told,) = world.incidents.pending()
     assert (told.reason, f"a process changed {named} of" in told.note) == (Reason.MPS_TAMPERED, True)
     world.look()
     assert world.incidents.counts == {(GPU, Reason.MPS_TAMPERED): 1}
@@ -118,10 +118,10 @@ def test_a_fault_keeps_new_shares_away_and_lets_go_of_those_that_linger_at_the_s
     assert world.client.let_go == [502]
     world.client.states[SERVER] = ServerStatus.ACTIVE
     assert world.look() == {SERVER: ServerStatus.ACTIVE}
-    assert [told.reason for told in world.incidents.unsaid()] == [Reason.MPS_FAULT, Reason.RECOVERED]
+    assert [told.reason for told in world.incidents.pending()] == [Reason.MPS_FAULT, Reason.RECOVERED]
 
 
-def test_another_server_in_fault_begins_anew(world: World) -> None:
+def test_another_server_in_fault_begins_again(world: World) -> None:
     world.client.states = {1: ServerStatus.FAULT}
     world.faulty()
     world.client.states = {2: ServerStatus.FAULT}
@@ -154,15 +154,15 @@ def test_limits_are_whole_gib_where_the_daemon_shows_no_more(mib: int, whole: in
     assert whole_gib(mib) == whole
 
 
-def test_the_same_thing_is_counted_always_and_told_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_thing_is_counted_always_and_reported_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now, told = 1000.0, IncidentLog()
     monkeypatch.setattr("enforcer.mps.incidents.time.monotonic", lambda: now)
     for _ in range(5):
-        told.tell(Incident(GPU, Reason.MPS_CONTROL_BLOCKED, "blocked"), pod_uid="a")
-    told.tell(Incident(GPU, Reason.MPS_CONTROL_BLOCKED, "blocked"), pod_uid="b")
-    assert len(list(told.unsaid())) == 2
+        told.record(Incident(GPU, Reason.MPS_CONTROL_BLOCKED, "blocked"), pod_uid="a")
+    told.record(Incident(GPU, Reason.MPS_CONTROL_BLOCKED, "blocked"), pod_uid="b")
+    assert len(list(told.pending())) == 2
     now += incidents.SAME
-    told.tell(Incident(GPU, Reason.MPS_CONTROL_BLOCKED, "blocked"), pod_uid="a")
-    assert len(list(told.unsaid())) == 1
+    told.record(Incident(GPU, Reason.MPS_CONTROL_BLOCKED, "blocked"), pod_uid="a")
+    assert len(list(told.pending())) == 1
     assert told.counts == {(GPU, Reason.MPS_CONTROL_BLOCKED): 7}
-    assert list(told.unsaid()) == []
+    assert list(told.pending()) == []

@@ -44,10 +44,10 @@ SERVER = b"[2026-11-21 10:00:00.123 Other 4712] "
         ("NEW SERVER 1: Ready, Server 2 exited with status 1", LogPattern.UNKNOWN, Severity.ROUTINE),
     ],
 )
-def test_known_lines_are_told_apart(message: str, said: LogPattern, weight: Severity) -> None:
+def test_known_lines_are_distinguished(message: str, said: LogPattern, weight: Severity) -> None:
     line = read(CONTROL + message.encode())
     assert line is not None
-    assert (line.said, line.weight, line.by) == (said, weight, "Control 4711")
+    assert (line.pattern, line.severity, line.by) == (said, weight, "Control 4711")
     assert (line.at, line.text) == ("2026-11-21 10:00:00.123", message.strip())
 
 
@@ -55,7 +55,7 @@ def test_a_line_without_a_head_is_unknown_whatever_it_says() -> None:
     for raw in (b"Server 1 exited with status 1", b"[soon Control 1] NEW UI", b"\xff\xfe\x00junk"):
         line = read(raw)
         assert line is not None
-        assert (line.said, line.at, line.by) == (LogPattern.UNKNOWN, "", "")
+        assert (line.pattern, line.at, line.by) == (LogPattern.UNKNOWN, "", "")
 
 
 def test_what_would_move_a_terminal_or_forge_a_line_is_escaped() -> None:
@@ -68,7 +68,7 @@ def test_nothing_and_zeros_are_no_line() -> None:
     assert [read(raw) for raw in (b"", b"\0" * 4096, b" \r")] == [None] * 3
     after_a_hole = read(b"\0" * 50 + SERVER + b"NEW UI")
     assert after_a_hole is not None
-    assert after_a_hole.said is LogPattern.CONNECTION
+    assert after_a_hole.pattern is LogPattern.CONNECTION
 
 
 @given(st.binary(max_size=4000), st.lists(st.integers(0, 4000), max_size=8))
@@ -108,6 +108,6 @@ def test_a_flood_does_not_hide_what_is_grave() -> None:
         [*flood, SERVER + b"Volta MPS: Server is handling a fatal GPU error.", *flood, CONTROL + b"Cmd:quit"]
     )
     told, left = most_severe(lines, 3)
-    assert [line.said for line in told] == [LogPattern.UNKNOWN, LogPattern.FATAL, LogPattern.CHANGING]
+    assert [line.pattern for line in told] == [LogPattern.UNKNOWN, LogPattern.FATAL, LogPattern.CHANGING]
     assert left == {LogPattern.UNKNOWN: 1999}
     assert most_severe([Line(LogPattern.WENT, "")], 3) == ([Line(LogPattern.WENT, "")], {})

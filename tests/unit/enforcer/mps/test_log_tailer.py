@@ -31,7 +31,7 @@ def following(run: Path, limit: int = log_tailer.LIMIT) -> LogTail:
 
 def looked(follower: LogTail) -> list[dict[str, Any]]:
     with capture_logs() as logs:
-        follower.look()
+        follower.poll()
     return list(logs)  # type: ignore[arg-type]
 
 
@@ -47,12 +47,12 @@ def add(file: Path, text: str | bytes) -> None:
 def test_each_line_is_passed_on_once_with_its_gpu_and_its_weight(folder: Path, tmp_path: Path) -> None:
     follower = following(tmp_path)
     add(folder / "control.log", f"{HEAD}Server 9 exited with status 1\n{HEAD}Cmd:quit\n{HEAD}NEW UI\n")
-    said = [{name: each[name] for name in ("log_level", "gpu", "file", "said")} for each in looked(follower)]
+    said = [{name: each[name] for name in ("log_level", "gpu", "file", "kind")} for each in looked(follower)]
     same = {"gpu": GPU, "file": "control.log"}
     assert said == [
-        {"log_level": "warning", "said": "server failed"} | same,
-        {"log_level": "info", "said": "changing command"} | same,
-        {"log_level": "debug", "said": "connection"} | same,
+        {"log_level": "warning", "kind": "server failed"} | same,
+        {"log_level": "info", "kind": "changing command"} | same,
+        {"log_level": "debug", "kind": "connection"} | same,
     ]
     assert looked(follower) == []
     add(folder / "server.log", f"{HEAD}one more\n")
@@ -91,7 +91,7 @@ def test_a_file_that_was_cut_or_replaced_is_read_from_its_front(folder: Path, tm
     assert texts(follower) == ["back"]
 
 
-def test_links_pipes_and_folders_are_not_followed_and_said_once(folder: Path, tmp_path: Path) -> None:
+def test_links_pipes_and_folders_are_not_followed_and_reported_once(folder: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     add(secret, "secret\n")
     (folder / "control.log").symlink_to(secret)
@@ -165,5 +165,5 @@ def test_what_has_another_name_elsewhere_is_not_cut(folder: Path, tmp_path: Path
     add(tmp_path / "other", b"z" * 9999 + b"\n")
     os.link(tmp_path / "other", folder / "server.log")
     follower = following(tmp_path, limit=4096)
-    follower.look()
+    follower.poll()
     assert (tmp_path / "other").stat().st_size == 10000

@@ -17,7 +17,7 @@ from enforcer.mps.manager import AT_ONCE, MpsManager, side_by_side
 from enforcer.mps.supervisor import MpsSupervisor
 from gpushare.errors import MpsError, NvmlError, PrepareError
 from gpushare.reasons import Reason
-from tests.support.wiring import keeper as keeper_that
+from tests.support.wiring import supervisor as keeper_that
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 
 BLOCKED = MpsError("blocked", Reason.MPS_CONTROL_BLOCKED)
@@ -33,7 +33,7 @@ class Roster:
         self.turns, self.used_by, self.leaves, self.unknown = 0, list[str](), True, False
         self.forgotten = list[str]()
 
-    def turn(self) -> DaemonPlan:
+    def plan(self) -> DaemonPlan:
         self.turns += 1
         return self.duty
 
@@ -89,7 +89,7 @@ class Manager:
         if self.unstoppable is not None:
             raise self.unstoppable
 
-    def let_go(self, gpu: str) -> None:
+    def remove(self, gpu: str) -> None:
         self.forgotten.append(gpu)
 
 
@@ -100,58 +100,58 @@ def keeper_of(manager: Manager, roster: Roster, fresh: float = 0) -> MpsSupervis
 def test_daemons_that_do_not_answer_are_started_and_blocked_ones_are_not() -> None:
     manager = Manager(GPU)
     keeper = keeper_of(manager, Roster(GPU, OTHER_GPU))
-    keeper.turn()
+    keeper.run_once()
     assert (manager.started, list(keeper.problems())) == ([OTHER_GPU], [])
     manager.failure = BLOCKED
-    keeper.turn()
+    keeper.run_once()
     assert manager.started == [OTHER_GPU]
     assert sorted(keeper.problems()) == [f"MPS on {GPU}: blocked", f"MPS on {OTHER_GPU}: blocked"]
     manager.failure = MpsError("no such program")
     manager.there.clear()
-    keeper.turn()
+    keeper.run_once()
     assert f"MPS on {GPU}: no such program" in keeper.problems()
 
 
 def test_a_daemon_serves_where_it_answers_or_was_left_running_before_us() -> None:
     manager = Manager(GPU, OTHER_GPU)
     keeper = keeper_of(manager, Roster(GPU, OTHER_GPU, before=[OTHER_GPU]))
-    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [False, True]
-    keeper.turn()
-    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [True, True]
+    assert [keeper.is_ready(gpu) for gpu in (GPU, OTHER_GPU)] == [False, True]
+    keeper.run_once()
+    assert [keeper.is_ready(gpu) for gpu in (GPU, OTHER_GPU)] == [True, True]
     manager.failure = BLOCKED
-    keeper.turn()
-    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [False, False]
+    keeper.run_once()
+    assert [keeper.is_ready(gpu) for gpu in (GPU, OTHER_GPU)] == [False, False]
     manager.failure = None
     manager.there.clear()
-    keeper.turn()
-    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [True, True], "they were started again"
+    keeper.run_once()
+    assert [keeper.is_ready(gpu) for gpu in (GPU, OTHER_GPU)] == [True, True], "they were started again"
 
 
 def test_only_what_fails_turn_after_turn_is_held_against_a_gpu() -> None:
     manager = Manager()
     manager.failure = SILENT
     keeper = keeper_of(manager, Roster(GPU))
-    keeper.turn()
+    keeper.run_once()
     assert keeper.failures == {}
     for _ in range(3):
-        keeper.hindrance(GPU)
+        keeper.not_ready_reason(GPU)
     assert keeper.failures == {}
-    keeper.turn()
+    keeper.run_once()
     assert keeper.failures == {GPU: SILENT}
     manager.failure = None
-    keeper.turn()
+    keeper.run_once()
     assert keeper.failures == {}
 
 
 def test_a_missing_daemon_is_started_at_once_for_who_waits() -> None:
     manager, roster = Manager(), Roster(GPU)
     keeper = keeper_of(manager, roster)
-    assert keeper.hindrance(GPU) is None
-    assert (keeper.hindrance(GPU), manager.looks, roster.turns) == (None, 1, 1)
+    assert keeper.not_ready_reason(GPU) is None
+    assert (keeper.not_ready_reason(GPU), manager.looks, roster.turns) == (None, 1, 1)
     manager.there.clear()
     manager.failure = MpsError("no such program")
-    assert keeper.hindrance(GPU) == "no such program"
-    assert keeper.hindrance("GPU-other") == "GPU-other is not shared on this node"
+    assert keeper.not_ready_reason(GPU) == "no such program"
+    assert keeper.not_ready_reason("GPU-other") == "GPU-other is not shared on this node"
     assert roster.used_by == [GPU, GPU, GPU, "GPU-other"]
 
 
@@ -159,7 +159,7 @@ def test_what_keeps_all_daemons_from_being_made_is_the_answer() -> None:
     roster = Roster()
     roster.problem = "no driver"  # type: ignore[assignment]
     keeper = keeper_of(Manager(), roster)
-    assert keeper.hindrance(GPU) == "no driver"
+    assert keeper.not_ready_reason(GPU) == "no driver"
     assert list(keeper.problems()) == ["the enforcer cannot supervise the MPS daemons: no driver"]
 
 
@@ -167,9 +167,9 @@ def test_a_gpu_without_a_daemon_never_counts_as_served() -> None:
     manager = Manager()
     manager.lacking.add(GPU)
     keeper = keeper_of(manager, Roster(GPU))
-    assert keeper.hindrance(GPU) == f"{GPU} is not shared on this node"
-    keeper.turn()
-    assert not keeper.serves(GPU)
+    assert keeper.not_ready_reason(GPU) == f"{GPU} is not shared on this node"
+    keeper.run_once()
+    assert not keeper.is_ready(GPU)
 
 
 def test_those_who_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_those_who_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     manager.health = slow  # type: ignore[method-assign]
     keeper = keeper_of(manager, Roster(GPU))
-    threads = [threading.Thread(target=keeper.hindrance, args=(GPU,)) for _ in range(10)]
+    threads = [threading.Thread(target=keeper.not_ready_reason, args=(GPU,)) for _ in range(10)]
     for each in threads:
         each.start()
     assert all(came.acquire(timeout=60) for _ in range(11)), "all have come, and the first of them asks"
@@ -202,23 +202,23 @@ def test_those_who_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> No
 def test_pods_that_start_together_ask_a_daemon_that_serves_once() -> None:
     manager = Manager()
     keeper = keeper_of(manager, Roster(GPU), 60)
-    threads = [threading.Thread(target=keeper.hindrance, args=(GPU,)) for _ in range(30)]
+    threads = [threading.Thread(target=keeper.not_ready_reason, args=(GPU,)) for _ in range(30)]
     for each in threads:
         each.start()
     for each in threads:
         each.join(5)
     assert (manager.looks, manager.asked) == (1, 0)
-    keeper.turn()
-    assert keeper.hindrance(GPU) is None
+    keeper.run_once()
+    assert keeper.not_ready_reason(GPU) is None
     assert manager.asked == 0
 
 
-def test_a_blocked_daemon_is_said() -> None:
+def test_a_blocked_daemon_is_reported() -> None:
     manager = Manager()
     keeper = keeper_of(manager, Roster(GPU))
-    assert keeper.hindrance(GPU) is None
+    assert keeper.not_ready_reason(GPU) is None
     manager.failure = BLOCKED
-    assert keeper.hindrance(GPU) == "blocked"
+    assert keeper.not_ready_reason(GPU) == "blocked"
 
 
 class Hanging(Manager):
@@ -239,10 +239,10 @@ def test_blocked_gpus_are_asked_side_by_side_and_keep_no_pod_of_another_waiting(
     hung = [f"GPU-{number}" for number in range(5)]
     manager = Hanging(GPU)
     keeper = keeper_of(manager, Roster(GPU, *hung))
-    turn = threading.Thread(target=keeper.turn)
+    turn = threading.Thread(target=keeper.run_once)
     turn.start()
     assert all(manager.held.acquire(timeout=10) for _ in hung), "all of them are asked at the same time"
-    assert keeper.hindrance(GPU) is None, "while all others hang"
+    assert keeper.not_ready_reason(GPU) is None, "while all others hang"
     assert turn.is_alive()
     manager.free.set()
     turn.join(10)
@@ -275,27 +275,27 @@ def test_a_bug_in_asking_is_not_taken_for_an_answer() -> None:
 def test_a_daemon_whose_time_is_over_is_ended_and_forgotten() -> None:
     manager, roster = Manager(GPU, OTHER_GPU), Roster(GPU, leaving=[OTHER_GPU], before=[OTHER_GPU])
     keeper = keeper_of(manager, roster)
-    keeper.turn()
+    keeper.run_once()
     assert (manager.stopped, manager.forgotten, roster.forgotten) == ([OTHER_GPU], [OTHER_GPU], [OTHER_GPU])
-    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [True, False]
+    assert [keeper.is_ready(gpu) for gpu in (GPU, OTHER_GPU)] == [True, False]
 
 
 def test_one_that_was_claimed_in_the_last_moment_stays() -> None:
     manager, roster = Manager(GPU), Roster(leaving=[GPU])
     roster.leaves = False
-    keeper_of(manager, roster).turn()
+    keeper_of(manager, roster).run_once()
     assert manager.stopped == []
 
 
-def test_one_that_cannot_be_ended_is_kept_and_said() -> None:
+def test_one_that_cannot_be_ended_is_kept_and_reported() -> None:
     manager = Manager(GPU)
     manager.unstoppable = NvmlError("the mode cannot be set")
     roster = Roster(leaving=[GPU])
     keeper = keeper_of(manager, roster)
-    keeper.turn()
+    keeper.run_once()
     assert (manager.forgotten, list(keeper.problems())) == ([], [f"MPS on {GPU}: the mode cannot be set"])
     roster.unknown = True
-    keeper.turn()
+    keeper.run_once()
     assert (manager.forgotten, list(keeper.problems())) == ([GPU], []), "the card is gone: there is no mode to set"
 
 
@@ -329,19 +329,19 @@ def test_daemons_come_and_go(tmp_path: Path) -> None:
             return pid == 1 or None
 
     manager, told, later = MpsManager(), list[str](), list[str]()
-    manager.follow(told.append)
+    manager.subscribe(told.append)
     first: Any = Daemon(GPU)
-    manager.take(first)
-    manager.take(Daemon(GPU))  # type: ignore[arg-type]
+    manager.add(first)
+    manager.add(Daemon(GPU))  # type: ignore[arg-type]
     assert manager.daemons == {GPU: first}
     assert manager.terminate(1) is None, "one that never served has no clients"
     first.noted = True
-    manager.let_go(GPU)
-    manager.take(first)
+    manager.remove(GPU)
+    manager.add(first)
     assert manager.terminate(1, GPU) is True
-    manager.let_go(GPU)
+    manager.remove(GPU)
     assert (manager.daemons, manager.terminate(1)) == ({}, None)
-    manager.follow(later.append)
+    manager.subscribe(later.append)
     assert (told, later) == ([GPU], [GPU]), "each once, those that were there before included"
 
 
@@ -353,7 +353,7 @@ def test_a_blocked_daemon_is_no_answer_to_who_wants_a_client_ended() -> None:
             raise BLOCKED
 
     manager = MpsManager()
-    manager.take(Daemon())  # type: ignore[arg-type]
+    manager.add(Daemon())  # type: ignore[arg-type]
     with pytest.raises(MpsError, match="blocked"):
         manager.terminate(1, GPU)
 
@@ -373,7 +373,7 @@ def test_a_daemon_that_runs_on_while_it_cannot_be_looked_after_is_asked_to_let_g
     monkeypatch.setattr(MpsDaemon, "start", refuse)
     daemon: Any = Daemon()
     manager = MpsManager()
-    manager.take(daemon)
+    manager.add(daemon)
     assert list(manager.start()) == [GPU]
     assert manager.terminate(1, GPU) is True, "or its client would be killed while it is one"
     daemon.noted = False

@@ -55,7 +55,7 @@ class Changing:
 
     def label(self, mode: str) -> None:
         self.node.object["metadata"]["labels"][contract.NODE_MODE] = mode
-        self.node.modes.read(self.node.object)
+        self.node.modes.update_from_node(self.node.object)
 
     def hold(self, *modes: Mode) -> None:
         self.node.held.clear()
@@ -66,7 +66,7 @@ class Changing:
 @pytest.fixture(name="changing")
 def _changing(short_path: Path) -> Changing:
     made = Changing(short_path)
-    made.keeper.turn()
+    made.keeper.run_once()
     assert made.manager.running == {GPU}
     return made
 
@@ -74,36 +74,36 @@ def _changing(short_path: Path) -> Changing:
 def test_a_daemon_goes_when_the_last_claim_of_its_gpu_has_gone_and_comes_back_for_the_next(changing: Changing) -> None:
     changing.hold(Mode.MPS)
     changing.label("time-slicing")
-    changing.keeper.turn()
-    assert (changing.manager.running, changing.keeper.hindrance(GPU)) == ({GPU}, None), "its tenants live on it"
+    changing.keeper.run_once()
+    assert (changing.manager.running, changing.keeper.not_ready_reason(GPU)) == ({GPU}, None), "its tenants live on it"
     changing.hold()
-    changing.keeper.turn()
-    assert (changing.manager.running, changing.keeper.hindrance(GPU)) == (set(), None)
+    changing.keeper.run_once()
+    assert (changing.manager.running, changing.keeper.not_ready_reason(GPU)) == (set(), None)
     changing.label("mps")
-    assert (changing.keeper.hindrance(GPU), changing.manager.running) == (None, {GPU})
+    assert (changing.keeper.not_ready_reason(GPU), changing.manager.running) == (None, {GPU})
 
 
 def test_who_shares_by_turns_waits_for_the_end_of_the_daemon(changing: Changing) -> None:
     changing.manager.failure.append(MpsError("it does not quit"))
     changing.label("time-slicing")
-    assert changing.keeper.hindrance(GPU) == f"the MPS daemon of {GPU} has not ended yet"
+    assert changing.keeper.not_ready_reason(GPU) == f"the MPS daemon of {GPU} has not ended yet"
     assert list(changing.keeper.problems()) == [f"MPS on {GPU}: it does not quit"]
     changing.manager.failure.clear()
-    assert (changing.keeper.hindrance(GPU), changing.manager.running) == (None, set())
+    assert (changing.keeper.not_ready_reason(GPU), changing.manager.running) == (None, set())
     assert list(changing.keeper.problems()) == []
 
 
 def test_a_daemon_is_not_ended_under_a_claim_that_is_just_prepared(changing: Changing) -> None:
-    with changing.node.modes.kept([GPU]):
+    with changing.node.modes.hold([GPU]):
         changing.label("time-slicing")
-        changing.keeper.turn()
-        assert (changing.manager.running, changing.keeper.hindrance(GPU)) == ({GPU}, None)
+        changing.keeper.run_once()
+        assert (changing.manager.running, changing.keeper.not_ready_reason(GPU)) == ({GPU}, None)
         changing.hold(Mode.MPS)
-    changing.keeper.turn()
+    changing.keeper.run_once()
     assert changing.manager.running == {GPU}
 
 
 def test_a_mistyped_label_ends_nothing(changing: Changing) -> None:
     changing.label("time-sliced")
-    changing.keeper.turn()
+    changing.keeper.run_once()
     assert changing.manager.running == {GPU}

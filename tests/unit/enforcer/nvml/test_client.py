@@ -14,7 +14,7 @@ import pytest
 from enforcer.nvml import wire
 from enforcer.nvml.client import MOST_LEFT, NvmlClient, NvmlTimeouts
 from enforcer.nvml.types import ComputeMode, Gpu, GpuProcess, GpuSample
-from enforcer.nvml.worker_process import WorkerProcess, command
+from enforcer.nvml.worker_handle import WorkerProcess, command
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.support.patience import holds_within
@@ -182,12 +182,12 @@ class Unkillable(WorkerProcess):
 
     held = True
 
-    def end(self, seconds: float) -> bool:
-        return super().end(seconds) if not self.held else self.gone
+    def kill(self, seconds: float) -> bool:
+        return super().kill(seconds) if not self.held else self.exited
 
     @property
-    def gone(self) -> bool:
-        return not self.held and super().gone
+    def exited(self) -> bool:
+        return not self.held and super().exited
 
 
 def test_what_cannot_be_killed_is_left_and_named_and_only_so_many_times(
@@ -214,7 +214,7 @@ def test_what_cannot_be_killed_is_left_and_named_and_only_so_many_times(
     monkeypatch.setattr(Unkillable, "held", False)
     script.unlink()
     for each in made:
-        each.end(20)
+        each.kill(20)
     assert asks.problem is None
     asks._waits = LONG
     assert until_answered(asks) > 0
@@ -276,7 +276,7 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-def test_what_is_said_arrives_as_it_was_meant() -> None:
+def test_what_is_reported_arrives_as_it_was_meant() -> None:
     assert VALUES.keys() == wire.QUESTIONS.keys()
     for what, values in VALUES.items():
         for value in values:
@@ -293,7 +293,7 @@ def test_the_real_process_starts_says_what_it_lacks_and_ends_with_the_enforcer(t
         asks.gpus()
     kept = asks._kept
     assert kept is not None
-    kept._door.shutdown(2)  # as when the enforcer is killed
+    kept._socket.shutdown(2)  # as when the enforcer is killed
     assert kept._process.wait(20) == 0
     asks.close()
 

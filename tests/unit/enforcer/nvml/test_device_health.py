@@ -28,30 +28,30 @@ def after(*seen: Reason | None, begun: Health | None = None) -> Health:
 
 
 def test_what_does_not_pass_is_believed_at_once_and_what_may_pass_after_a_few_looks() -> None:
-    assert after(LOST).ill is LOST
-    assert after(*[SILENT] * (PATIENCE - 1)).ill is None
-    assert after(SILENT, SILENT, None, SILENT, SILENT).ill is None
-    assert after(*[SILENT] * PATIENCE).ill is SILENT
+    assert after(LOST).unhealthy is LOST
+    assert after(*[SILENT] * (PATIENCE - 1)).unhealthy is None
+    assert after(SILENT, SILENT, None, SILENT, SILENT).unhealthy is None
+    assert after(*[SILENT] * PATIENCE).unhealthy is SILENT
 
 
 def test_it_is_well_again_after_a_while_and_not_before() -> None:
-    assert after(LOST, *[None] * (WELL_AFTER - 1)).ill is LOST
-    assert after(LOST, *[None] * WELL_AFTER).ill is None
-    assert after(LOST, *[None] * (WELL_AFTER - 1), SILENT, *[None] * (WELL_AFTER - 1)).ill is LOST
+    assert after(LOST, *[None] * (WELL_AFTER - 1)).unhealthy is LOST
+    assert after(LOST, *[None] * WELL_AFTER).unhealthy is None
+    assert after(LOST, *[None] * (WELL_AFTER - 1), SILENT, *[None] * (WELL_AFTER - 1)).unhealthy is LOST
 
 
 def test_the_first_reason_stays_while_it_lasts() -> None:
-    assert after(LOST, SILENT, SILENT, SILENT).ill is LOST
+    assert after(LOST, SILENT, SILENT, SILENT).unhealthy is LOST
 
 
 def test_a_critical_error_is_held_against_it_for_minutes() -> None:
     struck = update_health(Health(), None, xid=True)
-    assert struck.ill is Reason.CRITICAL_XID
-    assert after(*[None] * XID_LOOKS, begun=struck).ill is Reason.CRITICAL_XID
-    assert after(*[None] * (XID_LOOKS + WELL_AFTER), begun=struck).ill is None
+    assert struck.unhealthy is Reason.CRITICAL_XID
+    assert after(*[None] * XID_LOOKS, begun=struck).unhealthy is Reason.CRITICAL_XID
+    assert after(*[None] * (XID_LOOKS + WELL_AFTER), begun=struck).unhealthy is None
 
 
-def test_errors_of_programs_are_no_illness_and_a_card_off_its_bus_is() -> None:
+def test_errors_of_programs_are_no_health_error_and_a_card_off_its_bus_is() -> None:
     assert 31 in APPLICATION_XIDS
     assert not {48, 79, 95} & APPLICATION_XIDS
 
@@ -61,15 +61,15 @@ def test_a_judgement_never_changes_faster_than_it_may(seen: list[Reason | None])
     health, changes = Health(), []
     for number, each in enumerate(seen):
         before, health = health, update_health(health, each)
-        if (before.ill is None) != (health.ill is None):
-            changes.append((number, health.ill))
+        if (before.unhealthy is None) != (health.unhealthy is None):
+            changes.append((number, health.unhealthy))
     falls = [number for number, ill in changes if ill is None]
     rises = [number for number, ill in changes if ill is not None]
     assert all(fall - rise >= WELL_AFTER for rise, fall in zip(rises, falls, strict=False))
 
 
 @pytest.mark.parametrize("effect", [Effect.NO_SCHEDULE, Effect.NO_EXECUTE])
-def test_an_ill_gpu_is_tainted_and_stays_on_offer(effect: Effect) -> None:
+def test_an_unhealthy_gpu_is_tainted_and_stays_on_offer(effect: Effect) -> None:
     cards = [card(GPU, 0), card(OTHER_GPU, 1)]
     policy = InventoryPolicy(health_taint=effect)
     devices = build_devices(cards, policy, standing=GpuConditions(unhealthy={GPU: LOST})).devices

@@ -58,7 +58,7 @@ def test_links_follow_a_driver_that_changed(root: Path, tmp_path: Path) -> None:
     assert [link.readlink().name for link in folder.iterdir()] == ["libnvidia-ml.so.580"]
 
 
-def test_what_is_missing_is_said_with_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_what_is_missing_is_reported_with_where_it_was_looked_for(tmp_path: Path) -> None:
     driver = DriverRoot(tmp_path)
     for ask, error in ((driver.load, NvmlError), (driver.program, MpsError)):
         with pytest.raises(error) as caught:
@@ -79,7 +79,7 @@ def test_the_machines_own_root_leaves_everything_to_loader_and_path(tmp_path: Pa
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_said(root: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(root: Path, tmp_path: Path) -> None:
     (tmp_path / "run").touch()
     with pytest.raises(MpsError, match="cannot link"):
         DriverRoot(root).environment(tmp_path / "run")

@@ -9,7 +9,7 @@ from enforcer.attribution.usage import UsageSampler
 from enforcer.nvml import wire
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.types import GpuSample
-from enforcer.nvml.worker_process import WorkerProcess
+from enforcer.nvml.worker_handle import WorkerProcess
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.test_loop import Attributor, card
@@ -26,7 +26,7 @@ class Driver(WorkerProcess):
         self.answer = b""
         self.asked: list[str] = []
 
-    def say(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         number, what, arguments = wire.decode_request(line)
         assert self.answer == b"", "one question at a time"
         if what == "gpus":
@@ -36,7 +36,7 @@ class Driver(WorkerProcess):
         sample = GpuSample(uuid=arguments[0], total_mib=16384, used_mib=0, processes=())
         self.left, self.answer = self.takes, wire.encode_result(number, what, sample)
 
-    def hear(self, end: float) -> bytes | None:
+    def receive(self, end: float) -> bytes | None:
         waited = min(self.left, max(0.0, end - self.now))
         self.now, self.left = self.now + waited, self.left - waited
         if self.left:
@@ -44,7 +44,7 @@ class Driver(WorkerProcess):
         line, self.answer = self.answer, b""
         return line or None
 
-    def end(self, seconds: float) -> bool:
+    def kill(self, seconds: float) -> bool:
         return True
 
 
@@ -62,7 +62,7 @@ def _slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], tuple[D
 
 def test_what_is_not_answered_by_the_deadline_of_a_look_is_not_waited_for(slow: object) -> None:
     driver, reader = slow(0.9)  # type: ignore[operator]
-    with reader.look():
+    with reader.batch():
         for gpu in GPUS[:2]:
             assert reader.sample(gpu.uuid).uuid == gpu.uuid
         for gpu in GPUS[2:]:
@@ -78,10 +78,10 @@ def test_what_is_not_answered_by_the_deadline_of_a_look_is_not_waited_for(slow: 
 @pytest.mark.parametrize("takes", [0.3, 0.9, 1.5, 1.9])
 def test_every_gpu_of_a_slow_driver_has_its_turn(takes: float, slow: object) -> None:
     driver, reader = slow(takes)  # type: ignore[operator]
-    watch, seen = UsageSampler(reader, Attributor(), together=reader.look), list[str]()
+    watch, seen = UsageSampler(reader, Attributor(), together=reader.batch), list[str]()
     for _ in range(2 * len(GPUS)):
         before = driver.now
-        views = watch.look()
+        views = watch.sample()
         assert [view.gpu for view in views] == list(GPUS)
         assert driver.now - before <= 2 * WAITS.deadline, "to count them, and to read them"
         seen += [view.gpu.uuid for view in views if view.sample is not None]

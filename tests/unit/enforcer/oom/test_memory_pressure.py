@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.detection.types import DetectorState, ViolationState
-from enforcer.oom.diagnosis import FROM_OUTSIDE, SLACK, WITHIN, Failure, diagnose, failures_of, told
+from enforcer.oom.diagnosis import FROM_OUTSIDE, SLACK, WITHIN, Failure, diagnose, diagnosis_message, failures_of
 from enforcer.oom.memory_pressure import KEPT, KEPT_SECONDS, ContainerUsage, PressureSample, update_pressure
 from enforcer.status.pod_status import Seen
 from gpushare.reasons import Reason
@@ -104,7 +104,7 @@ def test_near_its_quota_it_failed_for_that() -> None:
     verdict = diagnose(failure(), [mark()])
     assert verdict is not None
     assert verdict[0] is Reason.QUOTA_REACHED
-    words = told(failure(), *verdict)
+    words = diagnosis_message(failure(), *verdict)
     assert words.note == (
         f"container model failed with exit code 1, likely because it reached its quota: the container used 4000 MiB of "
         f"its 4096 MiB on {GPU}"
@@ -116,7 +116,7 @@ def test_on_a_full_gpu_it_failed_for_what_others_held() -> None:
     verdict = diagnose(failure(exit_code=134), [mark(own_mib=1000, others_mib=14500, free_mib=372)])
     assert verdict is not None
     assert verdict[0] is Reason.GPU_FULL
-    words = told(failure(exit_code=134), *verdict)
+    words = diagnosis_message(failure(exit_code=134), *verdict)
     assert words.note == (
         f"container model failed with exit code 134, likely because {GPU} was full: other processes used 14500 MiB, "
         "the container used 1000 MiB of its 4096 MiB"
@@ -174,7 +174,7 @@ def test_a_cause_is_only_given_where_memory_was_short_and_names_only_its_own(
         return
     reason, _ = verdict
     assert noted.near_quota if reason is Reason.QUOTA_REACHED else noted.gpu_full
-    assert "likely" in told(failure(exit_code=code), *verdict).note
+    assert "likely" in diagnosis_message(failure(exit_code=code), *verdict).note
 
 
 def status(state: dict[str, Any], name: str = "containerStatuses", key: str = "state") -> dict[str, Any]:

@@ -26,7 +26,7 @@ class World:
 
     def look(self, *amounts: int) -> Snapshot:
         found = held(*amounts).snapshot
-        self.inquest.look(found)
+        self.inquest.observe(found)
         return found
 
 
@@ -35,13 +35,13 @@ def _world() -> World:
     return World()
 
 
-def test_its_owner_is_told_once_and_operators_learn_who_held_what(world: World) -> None:
+def test_its_owner_is_notified_once_and_operators_learn_who_held_what(world: World) -> None:
     world.look(1000, 2000, 12500)
     with capture_logs() as logs:
-        world.inquest.changed("MODIFIED", status(ended()))
-        world.inquest.changed("MODIFIED", status(ended()))
-        world.inquest.changed("MODIFIED", status(ended(), key="lastState"))
-        world.inquest.listed([status(ended())])
+        world.inquest.on_event("MODIFIED", status(ended()))
+        world.inquest.on_event("MODIFIED", status(ended()))
+        world.inquest.on_event("MODIFIED", status(ended(), key="lastState"))
+        world.inquest.replace([status(ended())])
     (told,) = world.sink.notices
     assert told.reason is Reason.GPU_FULL
     assert "other processes used 14500 MiB" in told.note
@@ -56,14 +56,14 @@ def test_its_owner_is_told_once_and_operators_learn_who_held_what(world: World) 
 
 def test_a_failure_with_room_left_is_nobodys_concern(world: World) -> None:
     world.look(1000, 2000)
-    world.inquest.changed("MODIFIED", status(ended()))
+    world.inquest.on_event("MODIFIED", status(ended()))
     assert world.sink.notices == []
     assert world.inquest.findings() == ()
 
 
 def test_a_pod_that_is_gone_is_not_looked_into(world: World) -> None:
     world.look(4000)
-    world.inquest.changed("DELETED", status(ended()))
+    world.inquest.on_event("DELETED", status(ended()))
     assert world.sink.notices == []
 
 
@@ -72,14 +72,14 @@ def test_each_run_of_a_container_is_looked_into(world: World) -> None:
     other = ended(containerID="containerd://" + "9" * 64)
     pod = status(ended())
     pod["status"]["containerStatuses"][0]["lastState"] = {"terminated": other}
-    world.inquest.changed("MODIFIED", pod)
+    world.inquest.on_event("MODIFIED", pod)
     assert [each.reason for each in world.sink.notices] == [Reason.QUOTA_REACHED]
     assert world.inquest._known.keys() == {CONTAINER, "9" * 64}
 
 
 def test_what_it_remembers_is_bounded(world: World) -> None:
     for number in range(MAX_KNOWN + 10):
-        world.inquest.changed("MODIFIED", status(ended(containerID=f"containerd://{number:064x}")))
+        world.inquest.on_event("MODIFIED", status(ended(containerID=f"containerd://{number:064x}")))
     assert len(world.inquest._known) == MAX_KNOWN
     assert KEPT < 100
 
@@ -91,11 +91,11 @@ def test_the_sidecar_says_it_and_explain_on_the_node_says_who(world: World, tmp_
     world.inquest = OomReporter(files, world.metrics, lambda: world.now)
 
     def show(snapshot: Snapshot) -> None:
-        world.inquest.look(snapshot)
+        world.inquest.observe(snapshot)
         files.write(snapshot)
 
     show(held(1000, 2000, 12500).snapshot)
-    world.inquest.changed("MODIFIED", status(ended()))
+    world.inquest.on_event("MODIFIED", status(ended()))
     last = held(0, 2000, 12500).snapshot
     show(last)
     found = read_by_sidecar.parse((folder / "status.json").read_bytes())

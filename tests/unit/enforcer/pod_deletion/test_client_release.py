@@ -193,7 +193,7 @@ def test_a_pod_that_turns_out_not_to_be_leaving_is_let_be() -> None:
     world.leave(*(f"p{number}" for number in range(14)))
     stays = pod()
     stays["metadata"]["uid"] = "p13"
-    world.on_release = lambda _: world.departures.changed("MODIFIED", stays)
+    world.on_release = lambda _: world.departures.on_event("MODIFIED", stays)
     world.run(1040)
     assert [pid for _, pid in world.told] == list(range(100, 113))
 
@@ -244,7 +244,7 @@ def test_what_the_server_refuses_is_tried_again_until_it_is_done() -> None:
     assert world.counted() == {"ClientTerminated": 1, "TerminateFailed": 2}
 
 
-def test_a_daemon_that_does_not_answer_is_said_once_and_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_daemon_that_does_not_answer_is_reported_once_and_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
     world = World()
     world.leave("p0")
     silent = Daemon.clients

@@ -12,7 +12,7 @@ from enforcer.pod_deletion.deadlines import (
     by_deadline,
     departure,
     lead_time,
-    leaving_now,
+    now_terminating,
     release_interval,
     running,
 )
@@ -122,4 +122,4 @@ def test_a_deleted_object_says_whether_its_containers_ran() -> None:
     assert running(pod(initContainerStatuses=[{"state": {"running": {}}}]))
     assert not running(pod(containerStatuses=[{"state": {"terminated": {}}}]))
     assert not running(pod())
-    assert leaving_now("a", NOW).due(1) == NOW
+    assert now_terminating("a", NOW).due(1) == NOW

@@ -78,7 +78,7 @@ class World:
         for uid in pods:
             source = pod(self.clock.now - 1000.0 + grace, grace)
             source["metadata"]["uid"] = uid
-            self.departures.changed("MODIFIED", source)
+            self.departures.on_event("MODIFIED", source)
 
     def run(self, until: float) -> None:
         """Take steps up to a moment, as the lane's thread does."""

@@ -31,7 +31,7 @@ def full() -> QuotaInformer:
         "slices": [{"metadata": {"uid": "s"}} | piece()],
     }
     for kind, items in lists.items():
-        books.reset(kind, items)
+        books.replace(kind, items)
     return books
 
 
@@ -39,11 +39,11 @@ def uid(item: dict[str, Any], value: str) -> dict[str, Any]:
     return item | {"metadata": item["metadata"] | {"uid": value}}
 
 
-def test_nothing_is_said_before_everything_was_listed_once() -> None:
+def test_nothing_is_reported_before_everything_was_listed_once() -> None:
     books = informer_of(AllocatedClaims(NODE))
     for kind in KINDS:
         assert books.quotas() is None, "a quota that vanishes because a list is late would free a container"
-        books.reset(kind, [])
+        books.replace(kind, [])
     assert books.quotas() == ()
 
 
@@ -52,17 +52,17 @@ def test_events_change_the_quotas() -> None:
     found = books.quotas()
     assert found is not None
     assert [(each.gpu, each.memory_mib, each.grace_seconds) for each in found] == [(GPU, 4096, 9.0)]
-    books.event("namespaces", "MODIFIED", uid(namespace(grace_period="1s"), "n"))
+    books.on_event("namespaces", "MODIFIED", uid(namespace(grace_period="1s"), "n"))
     found = books.quotas()
     assert found
     assert found[0].grace_seconds == 1.0
-    books.event("pods", "DELETED", pod(container("model", "4096")))
+    books.on_event("pods", "DELETED", pod(container("model", "4096")))
     assert books.quotas() == ()
 
 
 def test_an_event_before_the_first_list_is_passed_over() -> None:
     books = informer_of(AllocatedClaims(NODE))
-    books.event("pods", "ADDED", pod(container("model", "4096")))
+    books.on_event("pods", "ADDED", pod(container("model", "4096")))
     assert books.quotas() is None
 
 
@@ -74,13 +74,13 @@ def test_namespaces_that_do_not_matter_here_cost_nothing() -> None:
         return ()
 
     books = informer_of(Rule(rule, "of-a-claim", "unknown"))
-    books.reset("pods", [pod(container("model", "4096"))])
+    books.replace("pods", [pod(container("model", "4096"))])
     names = ["asr", "of-a-claim", "elsewhere"]
     made = [{"metadata": namespace()["metadata"] | {"name": name, "uid": name}} for name in names]
     assert pod(container("model", "4096"))["metadata"]["namespace"] == "asr"
-    books.reset("namespaces", made)
+    books.replace("namespaces", made)
     books.quotas()
-    books.event("namespaces", "DELETED", made[1])
+    books.on_event("namespaces", "DELETED", made[1])
     books.quotas()
 
     assert seen == [["asr", "of-a-claim"], ["asr"]]
@@ -91,10 +91,10 @@ def test_of_a_namespace_no_more_is_kept_than_is_read() -> None:
     made["metadata"] |= {"uid": "n", "managedFields": ["much"], "labels": {"a": "b"}}
     made["metadata"]["annotations"]["other.example/x"] = "long"
     books = informer_of(AllocatedClaims(NODE))
-    books.reset("namespaces", [made])
+    books.replace("namespaces", [made])
     kept = books._kinds["namespaces"]
     assert kept is not None
-    books.event("namespaces", "MODIFIED", made)
+    books.on_event("namespaces", "MODIFIED", made)
 
     assert list(kept.values()) == [
         {"metadata": {"name": made["metadata"]["name"], "annotations": {"gpu-share.io/grace-period": "9s"}}}
@@ -111,10 +111,10 @@ def test_with_a_kubelet_only_pods_and_namespaces_are_looked_at() -> None:
     books = informer_of(Rule(rule))
     assert books.kinds == {"pods", "namespaces"}
     assert (books.quotas(), books.pods()) == (None, None)
-    books.reset("pods", [pod(container("model", "4096"))])
+    books.replace("pods", [pod(container("model", "4096"))])
     assert books.quotas() is None
     assert books.pods() == frozenset({POD})
-    books.reset("namespaces", [])
+    books.replace("namespaces", [])
     assert books.quotas() == (quota(),)
     assert [len(seen[0][kind]) for kind in ("pods", "namespaces")] == [1, 0]
 
@@ -136,7 +136,7 @@ def test_quotas_that_could_not_be_written_are_written_later(monkeypatch: pytest.
     monkeypatch.setattr(checkpoint, "write", write)
     books = QuotaInformer(Rule(lambda _: (quota(),)), changed)
     for kind in WITH_KUBELET:
-        books.reset(kind, [])
+        books.replace(kind, [])
     nowhere: Any = None
     monkeypatch.setattr(informer, "sources", lambda _: {})
     informer.add_informers(manager, nowhere, books, NODE, checkpoint, changed)
@@ -149,9 +149,9 @@ def test_quotas_that_could_not_be_written_are_written_later(monkeypatch: pytest.
 def test_claims_of_other_drivers_are_not_kept() -> None:
     books = informer_of(AllocatedClaims(NODE))
     foreign = claim(result("model", "gpu-0") | {"driver": "gpu.nvidia.com"})
-    books.reset("claims", [foreign, uid(claim(), "unallocated")])
+    books.replace("claims", [foreign, uid(claim(), "unallocated")])
     assert books._kinds["claims"] == {}
-    books.event("claims", "ADDED", claim(result("model", "gpu-0")))
+    books.on_event("claims", "ADDED", claim(result("model", "gpu-0")))
     assert len(books._kinds["claims"] or {}) == 1
-    books.event("claims", "MODIFIED", claim())
+    books.on_event("claims", "MODIFIED", claim())
     assert books._kinds["claims"] == {}, "given back"

@@ -63,25 +63,25 @@ def test_a_gpu_in_use_is_shared_as_it_was_and_offers_nothing_new_in_another_way(
 def test_nothing_is_known_before_label_and_claims_were_read() -> None:
     claims = HeldClaims()
     modes = SharingModeController(claims, Mode.MPS, threading.Event())
-    assert (modes.of(GPU), modes.read(labelled()).of(GPU)) == (None, None), "claims may hold it in any way"
+    assert (modes.of(GPU), modes.update_from_node(labelled()).of(GPU)) == (None, None), "claims may hold it in any way"
     claims.held = {}
     assert modes.of(GPU) is Mode.MPS
     unread = label_modes({GPU: Mode.TIME_SLICING})
     assert [unread.of(gpu) for gpu in (GPU, OTHER_GPU)] == [Mode.TIME_SLICING, None]
 
 
-def test_a_mistyped_label_is_a_problem_and_shares_nothing_anew() -> None:
+def test_a_mistyped_label_is_a_problem_and_shares_nothing_again() -> None:
     changed = threading.Event()
     modes = label_modes({GPU: Mode.MPS}, changed=changed)
-    modes.read(labelled("mpss"))
+    modes.update_from_node(labelled("mpss"))
     assert changed.is_set()
     changed.clear()
     for _ in range(3):
-        ways = modes.read(labelled("mpss"))
+        ways = modes.update_from_node(labelled("mpss"))
         assert (ways.of(GPU), ways.of(OTHER_GPU)) == (Mode.MPS, None)
         assert ways.objection(GPU) == ways.objection(OTHER_GPU) == modes.problem
     assert not changed.is_set()
-    assert (modes.read(labelled("mps")).of(OTHER_GPU), modes.problem) == (Mode.MPS, None)
+    assert (modes.update_from_node(labelled("mps")).of(OTHER_GPU), modes.problem) == (Mode.MPS, None)
 
 
 def test_whoever_keeps_daemons_is_woken_by_a_change_alone() -> None:
@@ -89,16 +89,16 @@ def test_whoever_keeps_daemons_is_woken_by_a_change_alone() -> None:
     modes = label_modes({}, changed=changed)
     for value, expected in ((None, True), (None, False), ("time-slicing", True), ("time-slicing", False), ("x", True)):
         changed.clear()
-        modes.read(labelled(value))
+        modes.update_from_node(labelled(value))
         assert changed.is_set() is expected, value
 
 
 def test_what_is_kept_stays_until_the_last_has_let_go() -> None:
     modes = label_modes({})
-    modes.read(labelled())
-    with modes.kept([GPU]) as first:
-        modes.read(labelled("time-slicing"))
-        with modes.kept([GPU, OTHER_GPU]) as second:
+    modes.update_from_node(labelled())
+    with modes.hold([GPU]) as first:
+        modes.update_from_node(labelled("time-slicing"))
+        with modes.hold([GPU, OTHER_GPU]) as second:
             assert (first, second) == ({GPU: Mode.MPS}, {GPU: Mode.MPS, OTHER_GPU: Mode.TIME_SLICING})
         assert modes.of(GPU) is Mode.MPS
     assert modes.of(GPU) is Mode.TIME_SLICING
@@ -106,11 +106,11 @@ def test_what_is_kept_stays_until_the_last_has_let_go() -> None:
 
 def test_a_fixed_mode_heeds_no_label() -> None:
     modes = fixed_modes(Mode.TIME_SLICING)
-    assert modes.read(labelled("mps")).of(GPU) is Mode.TIME_SLICING
-    assert modes.read(labelled("nonsense")).objection(GPU) is None
+    assert modes.update_from_node(labelled("mps")).of(GPU) is Mode.TIME_SLICING
+    assert modes.update_from_node(labelled("nonsense")).objection(GPU) is None
 
 
-def test_reasons_are_told_apart() -> None:
+def test_reasons_are_distinguished() -> None:
     with pytest.raises(ConfigError) as error:
         parse_mode(labelled("x"), Mode.MPS)
     assert error.value.reason is Reason.INVALID_VALUE
@@ -118,7 +118,7 @@ def test_reasons_are_told_apart() -> None:
 
 def serving(gpu: str | None) -> MpsSupervisor:
     """A keeper of daemons, of which that GPU's alone takes clients."""
-    found: Any = SimpleNamespace(serves=lambda asked: asked == gpu)
+    found: Any = SimpleNamespace(is_ready=lambda asked: asked == gpu)
     return cast("MpsSupervisor", found)
 
 
@@ -132,7 +132,7 @@ def test_a_pod_waits_for_a_daemon_only_where_its_gpu_is_shared_through_one() -> 
     assert takes_clients(fixed_modes(), None, GPU), "nobody waits for a daemon where there are to be none"
 
 
-def test_what_is_told_of_the_gpus_says_how_each_is_shared() -> None:
+def test_what_is_notified_of_the_gpus_says_how_each_is_shared() -> None:
     parent = card(OTHER_GPU, 1)._replace(mig_enabled=True)
     views = [
         GpuSnapshot(gpu=card(GPU, 0)),

@@ -78,12 +78,12 @@ def test_the_head_is_written_once_and_again_when_the_log_grew(
     server: Any, audit_log: AuditLog, anchor: AnchorPublisher
 ) -> None:
     offered(server)
-    anchor.turn()
+    anchor.publish()
     assert server.patches == 0, "an empty log has no head"
     for turns in (1, 2):
         told(audit_log, 3)
-        anchor.turn()
-        anchor.turn()
+        anchor.publish()
+        anchor.publish()
         assert published_head(server.items[SLICE]) == audit_log.head
         assert server.patches == turns
     assert anchor.problem is None
@@ -94,32 +94,32 @@ def test_the_offer_is_not_written_for_it_and_keeps_it(
 ) -> None:
     offered(server)
     told(audit_log)
-    anchor.turn()
+    anchor.publish()
     assert not offered(server)
     assert offered(server, foreign_mib={GPUS[0].uuid: 1})
     assert published_head(server.items[SLICE]) == audit_log.head
-    anchor.turn()
+    anchor.publish()
     assert server.patches == 1
 
 
 def test_slices_that_were_taken_away_get_it_again(server: Any, audit_log: AuditLog, anchor: AnchorPublisher) -> None:
     told(audit_log)
-    anchor.turn()
+    anchor.publish()
     assert server.writes == [], "no slice, nothing to write on"
     for patches in (1, 2):
         offered(server)
-        anchor.turn()
+        anchor.publish()
         assert (published_head(server.items[SLICE]), server.patches) == (audit_log.head, patches)
         server.items.clear()
 
 
 @pytest.mark.parametrize("keep", [0, 1])
-def test_a_log_that_was_cut_is_told_and_its_anchor_left_alone_however_far_it_grows(
+def test_a_log_that_was_cut_is_notified_and_its_anchor_left_alone_however_far_it_grows(
     server: Any, audit_log: AuditLog, anchor: AnchorPublisher, tmp_path: Path, keep: int
 ) -> None:
     offered(server)
     told(audit_log, 6)
-    anchor.turn()
+    anchor.publish()
     seen = published_head(server.items[SLICE])
     audit_log.close()
     for file in segments(tmp_path / "audit")[keep:]:
@@ -129,28 +129,28 @@ def test_a_log_that_was_cut_is_told_and_its_anchor_left_alone_however_far_it_gro
         after = watching(server, shorter, news)
         for records in (1, 8):
             told(shorter, records, Kind.OUTCOME)
-            after.turn()
+            after.publish()
             assert published_head(server.items[SLICE]) == seen
             assert after.lost is not None
             assert f"ResourceSlice {SLICE} has the anchor {seen}" in after.lost
             assert f"kubectl annotate resourceslice {SLICE} {AUDIT_HEAD}-" in after.lost
             assert news == [NodeEvent(Reason.AUDIT_RECORD_LOST, after.lost)], "told once"
         del server.items[SLICE]["metadata"]["annotations"][AUDIT_HEAD]
-        after.turn()
+        after.publish()
         assert (published_head(server.items[SLICE]), after.lost) == (shorter.head, None)
 
 
-def test_an_enforcer_that_starts_anew_goes_on_from_what_it_finds(
+def test_an_enforcer_that_starts_again_goes_on_from_what_it_finds(
     server: Any, audit_log: AuditLog, anchor: AnchorPublisher, tmp_path: Path
 ) -> None:
     offered(server)
     told(audit_log, 6)
-    anchor.turn()
+    anchor.publish()
     told(audit_log, 6)
     audit_log.close()
     with AuditLog(tmp_path / "audit") as again:
         after = watching(server, again)
-        after.turn()
+        after.publish()
         assert (published_head(server.items[SLICE]), after.lost) == (again.head, None)
 
 
@@ -159,7 +159,7 @@ def test_what_is_no_head_is_written_over(server: Any, audit_log: AuditLog, ancho
     offered(server)
     server.items[SLICE]["metadata"]["annotations"] = {AUDIT_HEAD: text}
     told(audit_log)
-    anchor.turn()
+    anchor.publish()
     assert published_head(server.items[SLICE]) == audit_log.head
 
 
@@ -167,10 +167,10 @@ def test_a_refusal_is_a_problem_until_it_passes(server: Any, audit_log: AuditLog
     offered(server)
     told(audit_log)
     server.problem = ClusterError("never back", 403)
-    anchor.turn()
+    anchor.publish()
     assert anchor.problem == "the enforcer cannot write the audit log's anchor: never back"
     server.problem = None
-    anchor.turn()
+    anchor.publish()
     assert [anchor.problem, published_head(server.items[SLICE])] == [None, audit_log.head]
 
 
@@ -179,14 +179,14 @@ def test_kills_wake_it_and_warnings_do_not() -> None:
     for kind in Kind:
         pressing.wake.clear()
         pressing.noted.clear()
-        pressing.took(kind, b"")
+        pressing.on_record(kind, b"")
         expected = kind in {Kind.OUTCOME, Kind.RECOVERED}
         assert (pressing.wake.is_set(), pressing.noted.is_set()) == (expected, expected), kind
 
 
 def test_it_looks_at_once_for_a_kill_and_else_slowly_and_rests_after_each_write(tmp_path: Path, server: Any) -> None:
     pressing, now = PressingRecords(), [1000.0]
-    with AuditLog(tmp_path / "pressed", listeners=[pressing.took]) as log:
+    with AuditLog(tmp_path / "pressed", listeners=[pressing.on_record]) as log:
         anchor = AnchorPublisher(server, "n1", log, pressing, NodeEvents(), lambda: now[0])
         offered(server)
         told(log, 1, Kind.OUTCOME)
@@ -210,7 +210,7 @@ def test_it_looks_at_once_for_a_kill_and_else_slowly_and_rests_after_each_write(
 def test_beside_an_enforcer_a_kill_is_anchored_without_waiting_for_the_next_look(server: Any, tmp_path: Path) -> None:
     offered(server)
     manager, pressing = Manager(), PressingRecords()
-    with AuditLog(tmp_path / "beside", listeners=[pressing.took]) as log:
+    with AuditLog(tmp_path / "beside", listeners=[pressing.on_record]) as log:
         anchor = AnchorPublisher(server, "n1", log, pressing, NodeEvents())
         manager.add("anchor", anchor.run_once, every=3600.0, wake=pressing.wake)
         manager.start()

@@ -34,7 +34,7 @@ CARDS = [card(GPU, 0), card(OTHER_GPU, 1)]
 class Reporter:
     news: list[NodeEvent] = field(default_factory=list)
 
-    def report(self, news: NodeEvent) -> None:
+    def record(self, news: NodeEvent) -> None:
         self.news.append(news)
 
     def said(self) -> list[tuple[Reason, bool]]:
@@ -73,17 +73,17 @@ def contests(node: Node, reporter: Reporter, changed: threading.Event | None = N
     return ContentionMonitor(node, "gpu-7", node.allocatable, reporter, changed or threading.Event())  # type: ignore[arg-type]
 
 
-def test_a_contest_is_told_once_and_its_end_once() -> None:
+def test_a_contest_is_notified_once_and_its_end_once() -> None:
     node, reporter = Node(), Reporter()
     found = contests(node, reporter)
-    assert found.look(CARDS) == {}
+    assert found.check(CARDS) == {}
     node.plugins = [("nvidia.com/gpu", [GPU])]
     for _ in range(3):
-        assert found.look(CARDS) == {GPU: "a device plugin offers the GPU as nvidia.com/gpu"}
+        assert found.check(CARDS) == {GPU: "a device plugin offers the GPU as nvidia.com/gpu"}
     assert reporter.said() == [(Reason.CONTENDED, True)]
     node.plugins = []
     for _ in range(3):
-        assert found.look(CARDS) == {}
+        assert found.check(CARDS) == {}
     assert reporter.said() == [(Reason.RECOVERED, True)]
 
 
@@ -93,42 +93,42 @@ def test_a_plugin_that_restarts_does_not_give_its_gpus_away(monkeypatch: pytest.
     monkeypatch.setattr(contests_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     node, reporter = Node(plugins=[("nvidia.com/gpu", [GPU])]), Reporter()
     found = contests(node, reporter)
-    assert set(found.look(CARDS)) == {GPU}
+    assert set(found.check(CARDS)) == {GPU}
     node.plugins = [("nvidia.com/gpu", [])]
     now[0] += 9
-    assert set(found.look(CARDS)) == {GPU}
+    assert set(found.check(CARDS)) == {GPU}
     node.plugins = [("nvidia.com/gpu", [GPU])]
-    assert set(found.look(CARDS)) == {GPU}
+    assert set(found.check(CARDS)) == {GPU}
     assert reporter.said() == [(Reason.CONTENDED, True)]
     node.plugins = []
     now[0] += 11
-    assert found.look(CARDS) == {}
+    assert found.check(CARDS) == {}
     assert reporter.said() == [(Reason.RECOVERED, True)]
 
 
 def test_what_was_known_stands_while_a_source_is_away() -> None:
     node, reporter = Node(plugins=[("nvidia.com/gpu", [GPU])]), Reporter()
     found = contests(node, reporter)
-    found.look(CARDS)
+    found.check(CARDS)
     node.plugins, node.slices = None, None
-    assert set(found.look(CARDS)) == {GPU}
+    assert set(found.check(CARDS)) == {GPU}
     assert [problem.partition(":")[0] for problem in found.problems()] == [
         "the enforcer cannot read the kubelet's PodResources", "the enforcer cannot read other drivers' ResourceSlices",
     ]  # fmt: skip
     assert all("its last answer stays valid" in problem for problem in found.problems())
     node.plugins, node.slices = [], []
-    assert (found.look(CARDS), list(found.problems())) == ({}, [])
+    assert (found.check(CARDS), list(found.problems())) == ({}, [])
 
 
 def test_before_a_source_has_answered_no_gpu_is_ours() -> None:
     """At boot a device plugin may be slower than we are: setting its GPUs' compute mode would break it."""
     node, reporter, changed = Node(plugins=None), Reporter(), threading.Event()
     found = contests(node, reporter, changed)
-    assert found.look(CARDS) == dict.fromkeys((GPU, OTHER_GPU), "the kubelet's PodResources cannot be read yet")
+    assert found.check(CARDS) == dict.fromkeys((GPU, OTHER_GPU), "the kubelet's PodResources cannot be read yet")
     assert ["no GPU is published until" in problem for problem in found.problems()] == [True]
     assert not changed.is_set()
     node.plugins = [("nvidia.com/gpu", [GPU])]
-    assert set(found.look(CARDS)) == {GPU}
+    assert set(found.check(CARDS)) == {GPU}
     assert changed.is_set(), "the other one's daemon has to be started"
     assert reporter.said() == [(Reason.CONTENDED, True)]
 
@@ -137,7 +137,7 @@ def test_either_source_is_enough() -> None:
     device = {"name": "gpu-3", "attributes": {"uuid": {"string": OTHER_GPU}}}
     slices = [{"spec": {"driver": "gpu.nvidia.com", "devices": [device]}}]
     node = Node(plugins=[("nvidia.com/gpu", [GPU])], slices=slices)
-    assert set(contests(node, Reporter()).look(CARDS)) == {GPU, OTHER_GPU}
+    assert set(contests(node, Reporter()).check(CARDS)) == {GPU, OTHER_GPU}
 
 
 @dataclass
@@ -179,15 +179,15 @@ class Ward:
 
 
 def turns(doctor: GpuHealthMonitor, number: int) -> list[bool]:
-    return [doctor.turn() for _ in range(number)]
+    return [doctor.check() for _ in range(number)]
 
 
-def test_a_lost_gpu_is_ill_at_once_and_told_once() -> None:
+def test_a_lost_gpu_is_unhealthy_at_once_and_reported_once() -> None:
     ward = Ward()
     doctor = ward.doctor()
     ward.views[0] = GpuSnapshot(gpu=CARDS[0], problem=NvmlError("lost", Reason.GPU_LOST))
     assert turns(doctor, 3) == [True, False, False]
-    assert doctor.ill == {GPU: Reason.GPU_LOST}
+    assert doctor.unhealthy == {GPU: Reason.GPU_LOST}
     ward.views[0] = GpuSnapshot(gpu=CARDS[0])
     assert turns(doctor, WELL_AFTER) == [False] * (WELL_AFTER - 1) + [True]
     assert ward.reporter.said() == [(Reason.GPU_LOST, True), (Reason.RECOVERED, True)]
@@ -197,7 +197,7 @@ def test_a_lost_gpu_is_ill_at_once_and_told_once() -> None:
     assert "the driver has lost the GPU" in ward.told[0].note
 
 
-def test_a_gpu_that_answers_nonsense_is_not_ill() -> None:
+def test_a_gpu_that_answers_nonsense_is_not_unhealthy() -> None:
     ward = Ward(views=[GpuSnapshot(gpu=CARDS[0], problem=NvmlError("more than the card", Reason.IMPLAUSIBLE_SAMPLE))])
     doctor = ward.doctor()
     assert not any(turns(doctor, 10))
@@ -206,11 +206,11 @@ def test_a_gpu_that_answers_nonsense_is_not_ill() -> None:
 def test_memory_errors_and_critical_errors_are_asked_for() -> None:
     ward = Ward(examiner=Examiner({GPU: Reason.ECC_UNCORRECTABLE}, [(OTHER_GPU, 79), (GPU, 31)]))
     doctor = ward.doctor()
-    doctor.turn()
-    assert doctor.ill == {GPU: Reason.ECC_UNCORRECTABLE, OTHER_GPU: Reason.CRITICAL_XID}
+    doctor.check()
+    assert doctor.unhealthy == {GPU: Reason.ECC_UNCORRECTABLE, OTHER_GPU: Reason.CRITICAL_XID}
 
 
-def test_a_program_that_faults_makes_no_gpu_ill_and_an_examiner_that_is_away_none_either() -> None:
+def test_a_program_that_faults_makes_no_gpu_unhealthy_and_an_examiner_that_is_away_none_either() -> None:
     ward = Ward(examiner=Examiner(xids=[(GPU, 31), (GPU, 13)]))
     doctor = ward.doctor()
     assert not any(turns(doctor, 5))
@@ -218,11 +218,11 @@ def test_a_program_that_faults_makes_no_gpu_ill_and_an_examiner_that_is_away_non
     assert not any(turns(doctor, 5))
 
 
-def test_a_daemon_that_cannot_be_kept_up_is_an_illness_and_a_blocked_one_is_not() -> None:
+def test_a_daemon_that_cannot_be_kept_up_is_an_health_error_and_a_blocked_one_is_not() -> None:
     ward = Ward(failures={GPU: MpsError("no"), OTHER_GPU: MpsError("silent client", Reason.MPS_CONTROL_BLOCKED)})
     doctor = ward.doctor()
     assert turns(doctor, PATIENCE) == [False] * (PATIENCE - 1) + [True]
-    assert doctor.ill == {GPU: Reason.MPS_UNREACHABLE}
+    assert doctor.unhealthy == {GPU: Reason.MPS_UNREACHABLE}
 
 
 def test_a_failure_of_nvml_that_mps_met_is_no_failure_of_mps() -> None:
@@ -236,10 +236,10 @@ def test_a_restart_heals_nothing() -> None:
     device = {"name": "gpu-0", "attributes": {"uuid": {"string": GPU}}, "taints": taints}
     odd = {"name": "gpu-1", "attributes": {"uuid": {"string": OTHER_GPU}}, "taints": [{"key": "another"}]}
     api.slices = {"a": {"metadata": {"name": "a"}, "spec": {"devices": [device, odd, {"name": "status"}]}}}
-    assert SlicePublisher(api, "gpu-7").ill() == {GPU: Reason.GPU_LOST}
+    assert SlicePublisher(api, "gpu-7").unhealthy() == {GPU: Reason.GPU_LOST}
     doctor = Ward().doctor()
     doctor.restore(SlicePublisher(api, "gpu-7"))
-    assert doctor.ill == {GPU: Reason.GPU_LOST}
+    assert doctor.unhealthy == {GPU: Reason.GPU_LOST}
     assert turns(doctor, WELL_AFTER) == [False] * (WELL_AFTER - 1) + [True]
 
 
@@ -248,14 +248,14 @@ def test_without_a_cluster_nobody_contests() -> None:
     assert (sharing.check(CARDS).contended, sharing.cached().unhealthy) == ({}, {})
 
 
-def test_an_illness_wakes_whoever_offers_and_is_known_at_once() -> None:
+def test_an_health_error_wakes_whoever_offers_and_is_known_at_once() -> None:
     ward = Ward(failures={GPU: MpsError("no")})
     ward.examiner.found = {GPU: Reason.ECC_UNCORRECTABLE}
     doctor = ward.doctor()
     sharing = GpuAvailability(
         None, doctor, fixed_modes(), limits(lambda: {GPU: "mps-v2"}), sampler(tuple), DriverUpgrade()
     )
-    doctor.turn()
+    doctor.check()
     assert ward.changed.is_set()
     assert sharing.cached().unhealthy == {GPU: Reason.ECC_UNCORRECTABLE}
     checked = sharing.check(CARDS)
@@ -263,7 +263,7 @@ def test_an_illness_wakes_whoever_offers_and_is_known_at_once() -> None:
     seen = GpuAvailability(None, doctor, fixed_modes(), limits(), sampler(lambda: ward.views), DriverUpgrade()).health()
     assert seen == {GPU: Reason.ECC_UNCORRECTABLE, OTHER_GPU: None}
     ward.changed.clear()
-    doctor.turn()
+    doctor.check()
     assert not ward.changed.is_set()
 
 
@@ -291,7 +291,7 @@ def test_news_reach_the_node_as_events_and_a_deaf_api_server_is_no_harm(monkeypa
     writer = ApiWriter()
     reporter = NodeEventRecorder(Events(), "gpu-7.example.org", writer)  # type: ignore[arg-type] # a stand-in
     for _ in range(2):
-        reporter.report(NodeEvent(Reason.CONTENDED, "note"))
+        reporter.record(NodeEvent(Reason.CONTENDED, "note"))
     assert posted == [], "nobody waits for the API server"
     writer.run_once()
     where, event = posted[0]

@@ -11,7 +11,7 @@ import structlog
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.quota.types import Mode
 from enforcer.resourceslices import controller as module
-from enforcer.resourceslices.controller import Turns
+from enforcer.resourceslices.controller import SlicePublishing
 from enforcer.resourceslices.devices import InventoryPolicy, Order
 from enforcer.runtime.manager import Manager, Wake
 from gpushare.reasons import Reason
@@ -32,7 +32,7 @@ class Eyes:
 
     looked: threading.Event = field(default_factory=threading.Event)
 
-    def look(self) -> tuple[GpuSnapshot, ...]:
+    def sample(self) -> tuple[GpuSnapshot, ...]:
         seen = self.latest
         self.looked.set()
         return seen
@@ -43,7 +43,7 @@ class Preparer:
     problem: str | None = None
     gone: frozenset[str] = frozenset()
 
-    def leaving(self) -> frozenset[str]:
+    def terminating_pods(self) -> frozenset[str]:
         return self.gone
 
 
@@ -61,12 +61,12 @@ class World:
         policy = InventoryPolicy(mode=Mode.TIME_SLICING, order=self.order)
         eyes, self.changed = cast("UsageSampler", self.eyes), Wake()
         self.offering = slices(self.api, policy)
-        self.turns = Turns(self.offering, eyes, Quotas(lambda: self.quotas), self.changed, self.preparer)
+        self.turns = SlicePublishing(self.offering, eyes, Quotas(lambda: self.quotas), self.changed, self.preparer)
 
     def due(self) -> bool:
         """Whether the offer cannot wait."""
         self.changed.clear()
-        self.turns.hasten()
+        self.turns.wake_if_needed()
         return self.changed.is_set()
 
     def memory(self) -> str:
@@ -78,7 +78,7 @@ class World:
 def _world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(module, "APART", 0.0)
     world = World()
-    world.turns.offer()
+    world.turns.run_once()
     assert not world.due()
     return world
 
@@ -87,7 +87,7 @@ def test_what_strangers_take_makes_the_offer_due_at_the_first_look_that_shows_it
     before = world.memory()
     world.eyes.latest = (view(holder(101, 3000)),)
     assert world.due()
-    world.turns.offer()
+    world.turns.run_once()
     assert (before, world.memory()) == ("15872Mi", "12800Mi")
     assert not world.due()
 
@@ -97,7 +97,7 @@ def test_what_is_promised_given_back_or_within_the_step_makes_nothing_due(world:
     world.quotas = [quota()]
     assert not world.due()
     world.quotas = []
-    world.turns.offer()
+    world.turns.run_once()
     for mib in (3072, 10):
         world.eyes.latest = (view(holder(101, mib)),)
         assert not world.due()
@@ -110,7 +110,7 @@ def test_what_a_pod_on_its_way_out_still_holds_counts(world: World) -> None:
     world.quotas = [quota()]
     world.preparer.gone = frozenset({POD})
     assert world.due()
-    world.turns.offer()
+    world.turns.run_once()
     assert not world.due()
 
 
@@ -126,11 +126,11 @@ def test_where_shares_are_spread_each_that_comes_makes_another_order_due(
     monkeypatch.setattr(module, "APART", 0.0)
     world, due = World(order=order), order is Order.SPREAD
     world.eyes.latest = (view(), view(gpu=OTHER_GPU))
-    world.turns.offer()
+    world.turns.run_once()
     assert world.api.devices()[1] == GPU.lower()
     world.quotas = [quota(memory_mib=512)]
     assert world.due() is due
-    world.turns.offer()
+    world.turns.run_once()
     assert world.api.devices()[1] == (OTHER_GPU if due else GPU).lower()
     assert not world.due()
 
@@ -143,7 +143,7 @@ def test_right_after_an_offer_and_while_it_cannot_be_made_there_is_no_other(
     assert not world.due()
     monkeypatch.setattr(module, "APART", 0.0)
     world.api.down = True
-    world.turns.offer()
+    world.turns.run_once()
     assert not world.due()
 
 
@@ -151,8 +151,8 @@ def test_the_thread_that_offers_is_woken(world: World) -> None:
     manager, written = Manager(), threading.Event()
     world.api.replace = lambda *_: written.set()  # type: ignore[method-assign]
     world.eyes.looked.clear()
-    manager.add("offer", world.turns.offer, every=3600.0, wake=world.changed)
-    manager.add("offer-due", world.turns.hasten, every=0.001)
+    manager.add("offer", world.turns.run_once, every=3600.0, wake=world.changed)
+    manager.add("offer-due", world.turns.wake_if_needed, every=0.001)
     manager.start()
     try:
         assert world.eyes.looked.wait(30)
@@ -162,16 +162,16 @@ def test_the_thread_that_offers_is_woken(world: World) -> None:
         manager.stop()
 
 
-def test_an_enforcer_that_starts_anew_keeps_the_order_that_stands() -> None:
+def test_an_enforcer_that_starts_again_keeps_the_order_that_stands() -> None:
     world, other = World(), "GPU-00000000-0000-4000-8000-000000000009"
     world.eyes.latest = (view(), view(gpu=other))
     world.quotas = [quota(gpu=other, memory_mib=8192)]
-    world.turns.offer()
+    world.turns.run_once()
     order = world.api.devices()
     assert order[:2] == ["status", other.lower()]
     world.quotas = []
     again = World(api=world.api, eyes=world.eyes)
-    again.turns.offer()
+    again.turns.run_once()
     assert world.api.devices() == order
     assert GPU.lower() in order
 
@@ -179,21 +179,21 @@ def test_an_enforcer_that_starts_anew_keeps_the_order_that_stands() -> None:
 def test_an_excluded_gpu_is_logged_once_with_its_reason(world: World) -> None:
     world.eyes.latest = (view(holder(101, 16000)),)
     with structlog.testing.capture_logs() as lines:
-        world.turns.offer()
-        world.turns.offer()
+        world.turns.run_once()
+        world.turns.run_once()
     assert [(line["gpu"], line["reason"]) for line in lines] == [(GPU, Reason.GPU_EXCLUDED)]
 
 
 def test_without_a_gpu_the_slice_stays_empty_and_keeps_what_was_noted_in_it(world: World) -> None:
     """The annotation is the anchor of the audit log: a slice that is created again would have none."""
-    world.turns.offer()
+    world.turns.run_once()
     (only,) = world.api.slices.values()
     only["metadata"].setdefault("annotations", {})["gpu-share.io/audit-head"] = "1:sha256:" + "a" * 64
     world.eyes.latest = ()
-    world.turns.offer()
+    world.turns.run_once()
     (only,) = world.api.slices.values()
     assert (only["spec"]["devices"], "gpu-share.io/audit-head" in only["metadata"]["annotations"]) == ([], True)
     world.eyes.latest = (view(),)
-    world.turns.offer()
+    world.turns.run_once()
     (only,) = world.api.slices.values()
     assert len(only["spec"]["devices"]) == 2

@@ -105,16 +105,16 @@ def test_memory_leaves_out_reserve_context_and_foreign_use() -> None:
 
 def test_binpack_offers_the_fullest_first_and_spread_the_emptiest() -> None:
     held = {FOUR[1].uuid: 40000, FOUR[3].uuid: 60000}
-    packed = build_devices(FOUR, InventoryPolicy(order=Order.BINPACK), held_mib=held).devices
+    packed = build_devices(FOUR, InventoryPolicy(order=Order.BINPACK), reserved_mib=held).devices
     assert _names(packed) == _called(3, 1, 0, 2)
-    spread = build_devices(FOUR, InventoryPolicy(order=Order.SPREAD), held_mib=held).devices
+    spread = build_devices(FOUR, InventoryPolicy(order=Order.SPREAD), reserved_mib=held).devices
     assert _names(spread) == _called(0, 2, 1, 3)
 
 
 def test_full_is_measured_against_the_size_of_the_card() -> None:
     small, _, large = MIXED
     held = {small.uuid: 8000, large.uuid: 9000}
-    assert _names(build_devices(MIXED, InventoryPolicy(), held_mib=held).devices) == _called(0, 2, of=MIXED)
+    assert _names(build_devices(MIXED, InventoryPolicy(), reserved_mib=held).devices) == _called(0, 2, of=MIXED)
 
 
 def test_what_cannot_be_shared_is_left_out_with_a_reason() -> None:
@@ -213,7 +213,7 @@ def test_architectures_go_by_compute_capability(capability: tuple[int, int], nam
 )
 def test_the_order_depends_on_nothing_but_what_is_held(held: dict[str, int], order: Order, gpus: list[Gpu]) -> None:
     policy = InventoryPolicy(order=order)
-    assert build_devices(gpus, policy, held_mib=held) == build_devices(FOUR, policy, held_mib=held)
+    assert build_devices(gpus, policy, reserved_mib=held) == build_devices(FOUR, policy, reserved_mib=held)
 
 
 def test_the_device_says_who_keeps_limits_once_that_is_known() -> None:

@@ -116,7 +116,7 @@ def test_in_another_mode_neither_an_instance_nor_its_parent_is_offered(mode: Mod
     assert all("gpu-share.io/mode=mig" in why for why in found.values())
 
 
-def test_a_gpu_in_mig_mode_without_instances_is_said() -> None:
+def test_a_gpu_in_mig_mode_without_instances_is_reported() -> None:
     assert left_out([CUT, WHOLE]) == {CUT.uuid: "the GPU is in MIG mode but has no instance"}
 
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.resourceslices.devices import LENIENCE, InventoryPolicy, Order, build_devices, capacity_mib, device_name
+from enforcer.resourceslices.devices import (
+    REORDER_TOLERANCE,
+    InventoryPolicy,
+    Order,
+    build_devices,
+    capacity_mib,
+    device_name,
+)
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
 
@@ -19,7 +26,7 @@ HELD = st.tuples(*[st.integers(0, CARD)] * len(GPUS))
 
 
 def offered(order: Order, held: Mapping[str, int], before: tuple[str, ...] = ()) -> tuple[str, ...]:
-    found = build_devices(GPUS, InventoryPolicy(order=order), held_mib=held, before=before)
+    found = build_devices(GPUS, InventoryPolicy(order=order), reserved_mib=held, before=before)
     return tuple(device["name"] for device in found.devices)
 
 
@@ -50,13 +57,13 @@ def test_spreading_moves_a_gpu_behind_the_emptier_ones_as_soon_as_it_holds_more(
     )
 
 
-def test_what_is_equally_full_is_never_written_anew_for_its_index() -> None:
+def test_what_is_equally_full_is_never_written_again_for_its_index() -> None:
     other_way = (*reversed(NAMES), "status")
     for order in Order:
         assert offered(order, by_uuid((512, 512, 512, 512)), other_way) == other_way
 
 
-def test_another_set_of_gpus_is_sorted_anew() -> None:
+def test_another_set_of_gpus_is_sorted_again() -> None:
     for before in (("gone", *NAMES[1:]), (*NAMES[::-1], "gone")[2:]):
         assert offered(Order.BINPACK, by_uuid((0, 0, 9, 0)), tuple(before))[:2] == (NAMES[2], NAMES[0])
 
@@ -70,7 +77,7 @@ def test_whatever_stood_there_nothing_is_further_out_of_order_than_allowed(
     rank = {name: sign * mib / CARD for name, mib in zip(NAMES, held, strict=True)}
     ranks = [rank[name] for name in found if name != "status"]
     assert sorted(found) == sorted([*NAMES, "status"])
-    assert all(max(ranks[: at + 1]) - ranks[at] <= LENIENCE[order] for at in range(len(ranks)))
+    assert all(max(ranks[: at + 1]) - ranks[at] <= REORDER_TOLERANCE[order] for at in range(len(ranks)))
     assert found == (*before, "status") or all(one <= two for one, two in pairwise(ranks))
     assert offered(order, by_uuid(held), found) == found
 

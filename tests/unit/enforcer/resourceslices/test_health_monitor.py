@@ -18,13 +18,13 @@ def test_who_asks_while_a_gpu_is_found_gets_an_answer() -> None:
         __slots__ = ()
 
         @property
-        def ill(self) -> Any:
+        def unhealthy(self) -> Any:
             doctor._known["GPU-new"] = Health()
 
-        @ill.setter
-        def ill(self, _: Any) -> None:
+        @unhealthy.setter
+        def unhealthy(self, _: Any) -> None:
             pass
 
     found: Any = Finding
     doctor._known = {"GPU-old": found.__new__(found)}
-    assert doctor.ill == {}
+    assert doctor.unhealthy == {}

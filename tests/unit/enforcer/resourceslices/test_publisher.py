@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.resourceslices.devices import InventoryPolicy, Order, build_devices, resource_slices
-from enforcer.resourceslices.publisher import VAIN, SlicePublisher, matches
+from enforcer.resourceslices.publisher import VAIN, SlicePublisher, equivalent
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
 from tests.fakes.gpu.publish import gpus_of, publish_nodes
@@ -92,7 +92,7 @@ def test_nothing_is_written_while_nothing_changes(server: Any, publisher: SliceP
     assert server.writes == ["create n1-gpu-share.io-0"]
 
 
-@pytest.mark.parametrize("change", [{"foreign_mib": {GPUS[0].uuid: 1}}, {"held_mib": {GPUS[2].uuid: 1}}])
+@pytest.mark.parametrize("change", [{"foreign_mib": {GPUS[0].uuid: 1}}, {"reserved_mib": {GPUS[2].uuid: 1}}])
 def test_a_change_of_capacity_or_order_is_a_new_generation(
     server: Any, publisher: SlicePublisher, change: dict[str, Any]
 ) -> None:
@@ -152,14 +152,14 @@ def test_what_others_changed_is_put_right(server: Any, publisher: SlicePublisher
 def test_notes_of_others_in_the_metadata_stay(server: Any, publisher: SlicePublisher) -> None:
     publisher.publish(_wanted())
     server.items["n1-gpu-share.io-0"]["metadata"]["annotations"] = {"chain": "sha256:1"}
-    publisher.publish(_wanted(held_mib={GPUS[1].uuid: 5}))
+    publisher.publish(_wanted(reserved_mib={GPUS[1].uuid: 5}))
     assert server.items["n1-gpu-share.io-0"]["metadata"]["annotations"] == {"chain": "sha256:1"}
 
 
 def test_a_conflict_is_met_by_reading_again(server: Any, publisher: SlicePublisher) -> None:
     publisher.publish(_wanted())
     server.conflicts = 2
-    assert publisher.publish(_wanted(held_mib={GPUS[1].uuid: 5}))
+    assert publisher.publish(_wanted(reserved_mib={GPUS[1].uuid: 5}))
     server.conflicts = 3
     with pytest.raises(ClusterError, match="changed meanwhile"):
         publisher.publish(_wanted())
@@ -193,7 +193,7 @@ def test_a_refusal_of_the_server_is_passed_on(monkeypatch: pytest.MonkeyPatch, s
      ("GPU-1", "GPU-01", False), ("1", "01", True), (1, 1, True), ("1", 1, False), ([1], [1, 2], False)],
 )  # fmt: skip
 def test_quantities_are_compared_by_value(mine: Any, theirs: Any, same: bool) -> None:  # noqa: FBT001
-    assert matches(mine, theirs) is same
+    assert equivalent(mine, theirs) is same
 
 
 @given(
@@ -203,7 +203,7 @@ def test_quantities_are_compared_by_value(mine: Any, theirs: Any, same: bool) ->
     )
 )
 def test_everything_matches_itself(value: Any) -> None:
-    assert matches(value, copy.deepcopy(value))
+    assert equivalent(value, copy.deepcopy(value))
 
 
 def test_the_publisher_takes_a_cluster() -> None:
@@ -212,10 +212,10 @@ def test_the_publisher_takes_a_cluster() -> None:
 
 def test_an_empty_list_of_taints_is_none_and_a_taint_too_many_is_a_difference() -> None:
     taint = {"key": "gpu-share.io/unhealthy", "value": "GpuLost", "effect": "NoSchedule"}
-    assert matches({"name": "gpu-0", "taints": []}, {"name": "gpu-0"})
-    assert not matches({"name": "gpu-0", "taints": []}, {"name": "gpu-0", "taints": [taint]})
-    assert not matches({"name": "gpu-0", "taints": [taint]}, {"name": "gpu-0"})
-    assert matches({"name": "gpu-0", "taints": [taint]}, {"name": "gpu-0", "taints": [taint | {"timeAdded": "now"}]})
+    assert equivalent({"name": "gpu-0", "taints": []}, {"name": "gpu-0"})
+    assert not equivalent({"name": "gpu-0", "taints": []}, {"name": "gpu-0", "taints": [taint]})
+    assert not equivalent({"name": "gpu-0", "taints": [taint]}, {"name": "gpu-0"})
+    assert equivalent({"name": "gpu-0", "taints": [taint]}, {"name": "gpu-0", "taints": [taint | {"timeAdded": "now"}]})
 
 
 def without_gate(server: Any, *fields: str) -> None:

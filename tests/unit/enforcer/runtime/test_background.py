@@ -20,21 +20,21 @@ def gate() -> Iterator[threading.Event]:
 
 def test_what_is_done_in_time_is_returned_and_what_fails_is_raised() -> None:
     aside = BackgroundExecutor("the disk", wait=60)
-    assert aside.soon("a", lambda: 1, 0) == 1
+    assert aside.run_within("a", lambda: 1, 0) == 1
     with pytest.raises(OSError, match="no space left"):
-        aside.soon("a", lambda: _fail(OSError("no space left")), 0)
-    assert aside.soon("a", lambda: 2, 0) == 2
+        aside.run_within("a", lambda: _fail(OSError("no space left")), 0)
+    assert aside.run_within("a", lambda: 2, 0) == 2
 
 
 def test_one_thread_does_all_that_comes_soon_and_ends_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("enforcer.runtime.background.LINGER_SECONDS", 60.0)
     aside = BackgroundExecutor("the disk", wait=60)
-    threads = {aside.soon("a", threading.current_thread, threading.main_thread()) for _ in range(20)}
+    threads = {aside.run_within("a", threading.current_thread, threading.main_thread()) for _ in range(20)}
     assert len(threads) == 1
     monkeypatch.setattr("enforcer.runtime.background.LINGER_SECONDS", 0.01)
     other = BackgroundExecutor("the disk", wait=60)
     for _ in range(3):
-        thread = other.soon("a", threading.current_thread, threading.main_thread())
+        thread = other.run_within("a", threading.current_thread, threading.main_thread())
         assert thread is not threading.main_thread()
         thread.join(60)
         assert not thread.is_alive()
@@ -54,15 +54,15 @@ def test_what_takes_too_long_is_let_be_and_done_all_the_same(gate: threading.Eve
 
     with capture_logs() as logs:
         for _ in range(3):
-            assert aside.soon("a", slow, "later") == "later"
+            assert aside.run_within("a", slow, "later") == "later"
     assert [each["event"] for each in logs] == ["disk hangs"], "once"
     assert aside.problem == "the disk does not answer, so all writes to it wait"
     gate.set()
     assert done.wait(60)
     with capture_logs() as logs:
-        aside.turn()
-        while aside.soon("b", lambda: "done", "later") != "done":
-            aside.turn()
+        aside.reset_budget()
+        while aside.run_within("b", lambda: "done", "later") != "done":
+            aside.reset_budget()
     assert [each["event"] for each in logs] == ["disk responsive again"]
 
 
@@ -76,7 +76,7 @@ def test_nobody_waits_for_what_already_hangs(gate: threading.Event) -> None:
     aside.submit("a", hangs)
     assert begun.wait(60)
     aside._begun = time.monotonic() - 601
-    assert aside.soon("b", lambda: "done", "later") == "later"
+    assert aside.run_within("b", lambda: "done", "later") == "later"
 
 
 def test_in_one_turn_nobody_waits_for_longer_than_once(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +93,9 @@ def test_in_one_turn_nobody_waits_for_longer_than_once(gate: threading.Event, mo
             return True
 
     for _ in range(3):
-        aside.wait(Slow())  # type: ignore[arg-type]
-    aside.turn()
-    aside.wait(Slow())  # type: ignore[arg-type]
+        aside.wait_briefly(Slow())  # type: ignore[arg-type]
+    aside.reset_budget()
+    aside.wait_briefly(Slow())  # type: ignore[arg-type]
     assert waited == [10, 4, 0, 10]
 
 
@@ -118,13 +118,13 @@ def test_without_another_thread_who_asks_does_it(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     aside, who = BackgroundExecutor("the disk"), list[str]()
-    aside.soon("a", lambda: who.append(threading.current_thread().name), None)
-    aside.soon("b", lambda: who.append(threading.current_thread().name), None)
+    aside.run_within("a", lambda: who.append(threading.current_thread().name), None)
+    aside.run_within("b", lambda: who.append(threading.current_thread().name), None)
     assert who == [threading.current_thread().name] * 2
 
 
 def test_no_thread_is_left_behind() -> None:
-    worker = BackgroundExecutor("the disk", wait=60).soon("a", threading.current_thread, threading.main_thread())
+    worker = BackgroundExecutor("the disk", wait=60).run_within("a", threading.current_thread, threading.main_thread())
     assert worker is not threading.main_thread()
     worker.join(60)
     assert not worker.is_alive()

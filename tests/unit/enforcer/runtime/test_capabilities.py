@@ -46,7 +46,7 @@ BOUNDED = """
 import ctypes, json, sys, threading
 from pathlib import Path
 from enforcer.runtime import capabilities
-from enforcer.nvml.worker_process import WorkerProcess
+from enforcer.nvml.worker_handle import WorkerProcess
 
 def started():
     kept = WorkerProcess([sys.executable, "-c", "import sys; sys.stdin.read()"])
@@ -81,7 +81,7 @@ def test_capabilities_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None
     assert effective(status) == {0, Capability.KILL, Capability.SYS_ADMIN}
 
 
-def test_a_kernel_that_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_refuses_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Libc:
         def prctl(self, *_: int) -> int:
             return -1
@@ -109,7 +109,7 @@ def test_the_enforcer_keeps_what_the_parts_that_run_need(
     assert not (tmp_path / "lock").exists(), "before anything else"
 
 
-def test_they_are_kept_unless_told_otherwise(monkeypatch: Any, tmp_path: Path) -> None:
+def test_they_are_kept_unless_set_otherwise(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setattr(capabilities, "limit_to", pytest.fail)
     monkeypatch.setattr(program, "_serve", lambda _, __, manager: manager.stopped.set())
     options = ["--state", str(tmp_path), "--run", str(tmp_path), "--no-cluster", "--no-mps"]

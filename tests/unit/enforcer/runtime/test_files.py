@@ -49,7 +49,7 @@ def test_what_is_no_plain_file_is_an_error_at_once(place: Path, make_other: Call
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_that_there_is_none_is_said_as_such(place: Path) -> None:
+def test_that_there_is_none_is_reported_as_such(place: Path) -> None:
     with pytest.raises(FileNotFoundError):
         files.read_regular_file(place, 100)
 
@@ -61,7 +61,7 @@ def test_an_enforcer_starts_whatever_stands_in_place_of_what_it_remembers(tmp_pa
         assert world.enforcer._state == DetectorState()
 
 
-def test_quotas_that_are_no_plain_file_are_none_and_that_is_told(tmp_path: Path) -> None:
+def test_quotas_that_are_no_plain_file_are_none_and_that_is_notified(tmp_path: Path) -> None:
     quotas = checkpoint.Checkpoint(tmp_path)
     os.mkfifo(quotas.path)
     assert quotas.read() == ()

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from enforcer.detection.types import Decision, KillDecision
-from enforcer.status.dedup import ONCE, QUIET, EventDeduplicator, Repetition
+from enforcer.status.dedup import FIRST, QUIET, EventDeduplicator, Repetition
 from enforcer.status.messages import DECIDED
 from tests.unit.enforcer.made import OTHER_GPU, neighbour, quota
 
@@ -23,22 +23,22 @@ def test_the_first_warning_and_its_end_are_reported_the_next_ones_counted_until_
                 reported.append((second + after, each.decision, spell))
     warnings = [(second, spell) for second, decision, spell in reported if decision is Decision.WARNED]
     again = Repetition(76, QUIET)
-    assert warnings == [(0, ONCE), (300, again), (600, again), (900, again)]
+    assert warnings == [(0, FIRST), (300, again), (600, again), (900, again)]
     assert [second for second, decision, _ in reported if decision is Decision.BACK_UNDER] == [2, 302, 602, 902]
 
 
 def test_who_was_notified_that_nothing_is_done_is_reported_when_that_changes() -> None:
     episodes, lenient = EventDeduplicator(), replace(WARNED, kill_in=None)
-    assert [episodes.register(each, 0.0) for each in (lenient, lenient)] == [ONCE, None]
-    assert [episodes.register(each, 1.0) for each in (WARNED, WARNED)] == [ONCE, None]
+    assert [episodes.register(each, 0.0) for each in (lenient, lenient)] == [FIRST, None]
+    assert [episodes.register(each, 1.0) for each in (WARNED, WARNED)] == [FIRST, None]
     assert episodes.register(lenient, 2.0) is None
 
 
 def test_one_that_had_been_good_for_twice_as_long_starts_from_one() -> None:
     episodes = EventDeduplicator()
-    assert episodes.register(WARNED, 0.0) == ONCE
+    assert episodes.register(WARNED, 0.0) == FIRST
     assert episodes.register(WARNED, QUIET - 1) is None
-    assert episodes.register(WARNED, 2 * QUIET) == ONCE
+    assert episodes.register(WARNED, 2 * QUIET) == FIRST
 
 
 @pytest.mark.parametrize(
@@ -52,28 +52,28 @@ def test_one_that_had_been_good_for_twice_as_long_starts_from_one() -> None:
 )
 def test_nobody_is_silenced_by_another(other: dict[str, object]) -> None:
     episodes = EventDeduplicator()
-    assert episodes.register(WARNED, 0.0) == ONCE
-    assert episodes.register(decided(Decision.WARNED, **other), 1.0) == ONCE
+    assert episodes.register(WARNED, 0.0) == FIRST
+    assert episodes.register(decided(Decision.WARNED, **other), 1.0) == FIRST
     assert episodes.register(decided(Decision.WARNED, container_id="f" * 64), 2.0) is None, "a restart is no other one"
 
 
 @pytest.mark.parametrize("decision", [Decision.RATE_LIMITED, Decision.BREAKER_OPEN])
 def test_that_it_is_let_be_is_reported_once_as_well_and_whatever_else_was(decision: Decision) -> None:
     episodes = EventDeduplicator()
-    assert episodes.register(WARNED, 0.0) == ONCE
-    assert [episodes.register(decided(decision), 1.0 + n) for n in range(3)] == [ONCE, None, None]
+    assert episodes.register(WARNED, 0.0) == FIRST
+    assert [episodes.register(decided(decision), 1.0 + n) for n in range(3)] == [FIRST, None, None]
 
 
-def test_what_comes_after_an_attempt_to_end_it_is_reported_anew() -> None:
+def test_what_comes_after_an_attempt_to_end_it_is_reported_again() -> None:
     episodes = EventDeduplicator()
-    assert episodes.register(WARNED, 0.0) == ONCE
+    assert episodes.register(WARNED, 0.0) == FIRST
     assert episodes.register(WARNED, 1.0) is None
-    assert episodes.register(decided(Decision.KILL), 2.0) == ONCE
-    assert episodes.register(WARNED, 3.0) == ONCE
+    assert episodes.register(decided(Decision.KILL), 2.0) == FIRST
+    assert episodes.register(WARNED, 3.0) == FIRST
 
 
 def test_an_end_is_reported_where_the_warning_was_an_earlier_enforcers() -> None:
-    assert EventDeduplicator().register(BACK, 0.0) == ONCE
+    assert EventDeduplicator().register(BACK, 0.0) == FIRST
 
 
 def test_who_is_gone_is_forgotten() -> None:
@@ -86,7 +86,7 @@ def test_who_is_gone_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("spell", "words"),
     [
-        (ONCE, ""),
+        (FIRST, ""),
         (Repetition(2, 310.0), ", for the 2nd time in 5 min"),
         (Repetition(11, 300.0), ", for the 11th time in 5 min"),
         (Repetition(121, 599.0), ", for the 121st time in 10 min"),

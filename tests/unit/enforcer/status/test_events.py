@@ -49,7 +49,7 @@ def deliver(api: Api, *notices: UserMessage) -> None:
     writer = ApiWriter()
     events = PodEventRecorder(api, NODE, writer)  # type: ignore[arg-type] # a stand-in
     for each in notices:
-        events.notify(each)
+        events.record(each)
     writer.run_once()
 
 
@@ -80,11 +80,11 @@ def test_notices_never_wait_even_if_nobody_takes_them() -> None:
     events = PodEventRecorder(Api(), NODE, writer)  # type: ignore[arg-type] # a stand-in
     begun = time.monotonic()
     for _ in range(10 * QUEUE):
-        events.notify(notice())
+        events.record(notice())
     assert time.monotonic() - begun < 5
     assert len(writer._writes) == QUEUE
     # Stand-ins take the place of the declared types.
-    NodeEventRecorder(Api(), NODE, writer).report(NodeEvent(Reason.CONTENDED, "note"))  # type: ignore[arg-type]
+    NodeEventRecorder(Api(), NODE, writer).record(NodeEvent(Reason.CONTENDED, "note"))  # type: ignore[arg-type]
     assert len(writer._writes) == QUEUE + 1, "tenants' notices leave room for others"
 
 
@@ -94,9 +94,9 @@ def test_the_thread_that_writes_is_woken_and_what_is_left_is_written_at_the_end(
     manager.add("api-writer", writer.run_once, wake=writer.wake)
     manager.start()
     events = PodEventRecorder(api, NODE, writer)  # type: ignore[arg-type] # a stand-in
-    events.notify(notice("one"))
+    events.record(notice("one"))
     assert holds_within(lambda: api.created, 20)
     manager.stop()
-    events.notify(notice("two"))
+    events.record(notice("two"))
     manager.stop()
     assert [event["note"] for event in api.created] == ["one", "two"]

@@ -1,15 +1,15 @@
 import pytest
 
 from enforcer.detection.types import Decision, KillDecision
-from enforcer.status.messages import DECIDED, NOTE_BYTES, cut, used_amounts
+from enforcer.status.messages import DECIDED, NOTE_BYTES, truncate_note, used_amounts
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import quota
 
 
 @pytest.mark.parametrize("note", ["a" * 5000, "\u20ac" * 900, "x\ny\x1b[31m\x00", "\ud800"])
 def test_a_note_fits_an_event(note: str) -> None:
-    assert len(cut(note).encode()) <= NOTE_BYTES
-    assert cut(note).isprintable()
+    assert len(truncate_note(note).encode()) <= NOTE_BYTES
+    assert truncate_note(note).isprintable()
 
 
 @pytest.mark.parametrize(

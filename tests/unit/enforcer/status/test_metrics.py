@@ -37,7 +37,7 @@ def enforcer_page(*problems: Problem) -> str:
     metrics.failed.labels("GpuFull", GPU).inc()
     metrics.released.labels("ClientTerminated").inc()
     metrics.signalled.labels("Killed").inc()
-    metrics.latest.show(json.loads(json.dumps(status(found))))
+    metrics.latest.update(json.loads(json.dumps(status(found))))
     return pages(metrics.registry, lambda: None)("/metrics").body.decode()
 
 

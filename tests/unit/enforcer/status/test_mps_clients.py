@@ -23,7 +23,7 @@ class Kept:
     def __init__(self) -> None:
         self.notices: list[UserMessage] = []
 
-    def notify(self, notice: UserMessage) -> None:
+    def record(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
 
@@ -65,10 +65,10 @@ def test_a_container_is_warned_once_above_its_number_and_again_after_it_was_with
     sink = Kept()
     clients = MpsClients(sink)
     for look in (snapshot(1, 2), snapshot(1, 2, 3), snapshot(1, 2, 3, 4), snapshot(can_read=False), snapshot(1, 2, 3)):
-        clients.look(look)
+        clients.observe(look)
     assert [(each.reason, each.quota.container_id) for each in sink.notices] == [(Reason.TOO_MANY_CLIENTS, CONTAINER)]
     assert "has 3 MPS clients" in sink.notices[0].note
     assert "its share reserves 2" in sink.notices[0].note
-    clients.look(snapshot(1))
-    clients.look(snapshot(1, 2, 3))
+    clients.observe(snapshot(1))
+    clients.observe(snapshot(1, 2, 3))
     assert len(sink.notices) == 2

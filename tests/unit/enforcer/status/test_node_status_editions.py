@@ -55,7 +55,7 @@ def _next(before: Snapshot) -> Snapshot:
 
 def test_a_look_that_finds_all_as_it_was_says_the_same_with_its_own_time() -> None:
     editions, first = StatusCache(), snapshot(seen(holder(101, 1000)))
-    (one, text), (other, again) = editions.of(first), editions.of(_next(first))
+    (one, text), (other, again) = editions.render(first), editions.render(_next(first))
     assert one.edition == other.edition == 1
     assert other.time == again["time"] == "2026-11-20T22:16:05.623Z"
     assert again == status(_next(first)) == {**text, "time": again["time"]}
@@ -64,9 +64,9 @@ def test_a_look_that_finds_all_as_it_was_says_the_same_with_its_own_time() -> No
 @pytest.mark.parametrize("name", sorted(CONTENT))
 def test_whatever_differs_makes_another_edition(name: str) -> None:
     editions, first = StatusCache(), snapshot(seen(holder(101, 1000)))
-    editions.of(first)
+    editions.render(first)
     changed = replace(_next(first), **{name: CONTENT[name]})
-    found, text = editions.of(changed)
+    found, text = editions.render(changed)
     assert found.edition == 2
     assert text == status(changed)
 
@@ -78,8 +78,8 @@ def test_of_every_part_of_a_look_there_is_a_case_above() -> None:
 @pytest.mark.parametrize("what", sorted(RUNNING))
 def test_where_a_time_runs_every_look_is_another(what: str) -> None:
     editions, first = StatusCache(), replace(snapshot(seen(holder(101, 1000))), state=RUNNING[what])
-    editions.of(first)
-    found, text = editions.of(_next(first))
+    editions.render(first)
+    found, text = editions.render(_next(first))
     assert found.edition == 2
     assert text == status(_next(first))
 
@@ -87,5 +87,5 @@ def test_where_a_time_runs_every_look_is_another(what: str) -> None:
 def test_where_a_gpu_cannot_be_read_every_look_says_for_how_long() -> None:
     editions = StatusCache()
     first = replace(snapshot(seen()), sight={GPU: NvmlOutage(999.0, Reason.NVML_HUNG, "the driver hangs")})
-    editions.of(first)
-    assert editions.of(_next(first))[0].edition == 2
+    editions.render(first)
+    assert editions.render(_next(first))[0].edition == 2

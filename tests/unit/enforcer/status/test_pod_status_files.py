@@ -60,7 +60,7 @@ class Sink:
     def __init__(self) -> None:
         self.notices: list[UserMessage] = []
 
-    def notify(self, one: UserMessage) -> None:
+    def record(self, one: UserMessage) -> None:
         self.notices.append(one)
 
 
@@ -98,7 +98,7 @@ def _no_umask() -> Iterator[None]:
 
 def test_the_enforcer_and_the_sidecar_agree_on_names_and_shape(files: Files) -> None:
     files.prepare()
-    files.files.notify(notice())
+    files.files.record(notice())
     files.files.write(snapshot(seen(holder(101, 1000), holder(201, 300, NEIGHBOUR), beside=200)))
     found = status.parse((files.run / "status" / POD / status.FILE).read_bytes())
     assert found is not None
@@ -133,7 +133,7 @@ def test_what_changes_between_looks_alike_is_reported_at_once(files: Files) -> N
     files.serving = False
     files.files.write(first)
     assert files.read()["ready"] is False
-    files.files.notify(notice())
+    files.files.record(notice())
     files.files.write(first)
     assert [each["text"] for each in files.read()["messages"]] == ["Killed: note 1"]
     (files.run / "status" / POD / "status.json").unlink()
@@ -260,7 +260,7 @@ def test_a_link_in_the_place_of_the_new_file_is_not_followed(files: Files) -> No
 def test_notices_go_on_and_the_last_few_are_kept(files: Files) -> None:
     files.prepare()
     for number in range(KEPT + 5):
-        files.files.notify(notice(number))
+        files.files.record(notice(number))
     files.files.write(snapshot(seen()))
     assert [message["text"] for message in files.read()["messages"]] == [
         f"Killed: note {n}" for n in range(5, KEPT + 5)
@@ -270,11 +270,11 @@ def test_notices_go_on_and_the_last_few_are_kept(files: Files) -> None:
 
 def test_what_an_enforcer_before_reported_stays_reported(files: Files) -> None:
     files.prepare()
-    files.files.notify(notice(1))
+    files.files.record(notice(1))
     files.files.write(snapshot(seen()))
     first = files.read()["messages"]
     files.files = files.again()
-    files.files.notify(notice(2))
+    files.files.record(notice(2))
     for _ in range(2):
         files.files.write(snapshot(seen()))
     assert files.read()["messages"][:1] == first
@@ -282,7 +282,7 @@ def test_what_an_enforcer_before_reported_stays_reported(files: Files) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"messages": 1}', b'{"messages": [1]}', b"[" * 99999, b"\xff"])
-def test_a_file_of_another_shape_is_written_anew(files: Files, data: bytes) -> None:
+def test_a_file_of_another_shape_is_written_again(files: Files, data: bytes) -> None:
     files.prepare().write_bytes(data)
     files.files.write(snapshot(seen()))
     assert files.read()["messages"] == []
@@ -290,7 +290,7 @@ def test_a_file_of_another_shape_is_written_anew(files: Files, data: bytes) -> N
 
 def test_of_a_pod_without_quotas_nothing_is_kept(files: Files) -> None:
     files.prepare()
-    files.files.notify(notice(1))
+    files.files.record(notice(1))
     files.files.write(snapshot(seen()))
     files.files.write(snapshot(seen(), quotas=()))
     assert not files.files._messages

@@ -18,7 +18,7 @@ from enforcer.audit.record import ChainHead
 from enforcer.detection.detector import evaluate
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
 from enforcer.nvml.types import GpuSample
-from enforcer.oom.diagnosis import Failure, diagnose, told
+from enforcer.oom.diagnosis import Failure, diagnose, diagnosis_message
 from enforcer.oom.memory_pressure import update_pressure
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.runtime.problem import Problem
@@ -122,14 +122,14 @@ def world(tenants: list[Tenant], *, blind: bool) -> tuple[Snapshot, list[KillDec
 def notices(decision: KillDecision) -> Iterator[UserMessage]:
     """Every notice there is about a decision."""
     yield from (words(decision) for words in messages.DECIDED.values())
-    yield messages.unrecorded(decision)
+    yield messages.audit_unavailable(decision)
     targets = decision.targets
     for result in messages.RESULTS:
         ended = [
             ProcessOutcome(pid=each.identity.pid, start=1, used_mib=each.used_mib, result=result, steps=("SIGTERM",))
             for each in targets
         ]
-        yield messages.ended(decision, result, ended, ChainHead(42, "sha256:ab"))
+        yield messages.killed(decision, result, ended, ChainHead(42, "sha256:ab"))
 
 
 def foreign(text: str, own: set[str], tenants: list[Tenant]) -> set[str]:
@@ -180,7 +180,7 @@ def test_what_is_reported_of_a_container_that_failed_names_another_pod_to_nobody
         failed = Failure(pod_uid=uid, container_id=mark.quota.container_id or "", exit_code=1, finished=5.0)
         decision = diagnose(failed, [replace(mark, ended=None)])
         assert decision is not None
-        words = told(failed, *decision)
+        words = diagnosis_message(failed, *decision)
         event = event_of("gpu-7", words, datetime(2026, 11, 20, tzinfo=UTC))
         assert not foreign(json.dumps(event) + message(words, "2026").text, own_names(uid, tenants), tenants)
     with_neighbours = [mark for mark in marks if len(mark.holders) > 1]

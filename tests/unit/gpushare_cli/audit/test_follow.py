@@ -111,7 +111,7 @@ def test_a_segment_alone_is_followed_and_a_folder_of_none_is_wrong_use(name: str
     assert (code, out, "contains no file kills-*.jsonl" in err) == (2, "", True)
 
 
-def test_the_log_of_a_folder_that_was_moved_aside_is_followed_from_its_first_record(tmp_path: Path) -> None:
+def test_the_log_of_a_folder_that_was_moved_away_is_followed_from_its_first_record(tmp_path: Path) -> None:
     write(tmp_path, 20)
     tail = Tail(tmp_path / "audit")
     assert len(list(tail.read())) == 20
@@ -122,7 +122,7 @@ def test_the_log_of_a_folder_that_was_moved_aside_is_followed_from_its_first_rec
     assert list(tail.read()) == []
 
 
-def test_records_that_went_before_they_were_shown_are_said_to_be_missing(tmp_path: Path, capsys: Any) -> None:
+def test_records_that_went_before_they_were_shown_are_reported_to_be_missing(tmp_path: Path, capsys: Any) -> None:
     write(tmp_path, 12)
     first, second, third, _ = segments(tmp_path / "audit")
     first.unlink()
@@ -225,7 +225,7 @@ def test_what_stands_in_the_logs_is_shown_as_it_stands_and_only_what_is_asked_fo
     assert (code, out.encode()) == (130, b"".join(stored[1:]))
 
 
-def test_records_of_a_node_that_went_before_they_were_shown_are_said_to_be_missing(
+def test_records_of_a_node_that_went_before_they_were_shown_are_reported_to_be_missing(
     nodes: Watched, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes.node("gpu-1")
@@ -247,7 +247,7 @@ def test_records_of_a_node_that_went_before_they_were_shown_are_said_to_be_missi
     assert (code, err) == (1, f"gpu-share: node gpu-1: {said}\n")
 
 
-def test_a_node_that_cannot_be_reached_is_said_once_and_when_it_is_back(
+def test_a_node_that_cannot_be_reached_is_reported_once_and_when_it_is_back(
     nodes: Watched, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("gpu-1", "gpu-2"):
@@ -321,7 +321,7 @@ def test_an_api_server_that_goes_away_later_ends_nothing(
     assert run(capsys, "follow", "-A") == (1, "", "gpu-share: the API server does not answer\n")
 
 
-def test_a_log_that_was_begun_anew_is_followed_from_its_first_record(nodes: Watched, capsys: Any) -> None:
+def test_a_log_that_was_begun_again_is_followed_from_its_first_record(nodes: Watched, capsys: Any) -> None:
     nodes.node("gpu-1")
 
     def begin_anew() -> None:

@@ -126,7 +126,7 @@ def test_a_line_that_nobody_finishes_is_torn(tmp_path: Path, capsys: Any, monkey
 
 
 @pytest.mark.parametrize("verb", ["verify", "show", "export"])
-def test_segments_that_go_while_the_log_is_read_are_said_to_have_gone(
+def test_segments_that_go_while_the_log_is_read_are_reported_to_have_gone(
     verb: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, 12)
@@ -217,7 +217,7 @@ def test_what_names_no_pod_is_refused(pod: str, tmp_path: Path, capsys: Any) -> 
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "-o", "json"], ["export"], ["export", "--format", "csv"]])
-def test_a_hole_in_a_log_is_told_by_whatever_reads_it(words: list[str], tmp_path: Path, capsys: Any) -> None:
+def test_a_hole_in_a_log_is_notified_by_whatever_reads_it(words: list[str], tmp_path: Path, capsys: Any) -> None:
     write(tmp_path, 12)
     assert run(capsys, *words, "--state", tmp_path)[0] == 0
     first, second, third, *_ = segments(tmp_path / "audit")

@@ -99,7 +99,7 @@ def test_an_event_about_a_node_that_is_not_there_is_no_silent_node(nodes: Nodes,
     assert run(capsys, "verify", "-A")[::2] == (0, "")
 
 
-def test_an_anchor_of_another_node_is_not_compared_and_said_to_be_missing(
+def test_an_anchor_of_another_node_is_not_compared_and_reported_to_be_missing(
     nodes: Nodes, tmp_path: Path, capsys: Any
 ) -> None:
     write(tmp_path)
@@ -115,7 +115,7 @@ def test_an_anchor_of_another_node_is_not_compared_and_said_to_be_missing(
     assert run(capsys, "verify", "--state", empty, "--anchor", "cluster")[0] == 0, "nothing written, nothing seen"
 
 
-def test_events_of_others_are_no_anchors_and_events_that_may_not_be_read_are_told(
+def test_events_of_others_are_no_anchors_and_events_that_may_not_be_read_are_notified(
     nodes: Nodes, tmp_path: Path, capsys: Any
 ) -> None:
     head = write(tmp_path)
@@ -344,7 +344,7 @@ def test_a_node_that_never_ends_does_not_keep_the_others_from_us(
     assert (code, len(json.loads(out)), "node liar: cannot read the audit log" in err) == (1, 3, True)
 
 
-def test_a_hole_in_a_nodes_log_is_told_with_the_nodes_name(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
+def test_a_hole_in_a_nodes_log_is_notified_with_the_nodes_name(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
     for node in ("gpu-7", "gpu-8"):
         write(tmp_path / node, 12, node=node)
         nodes.add(node, tmp_path / node)

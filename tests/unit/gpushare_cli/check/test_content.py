@@ -90,12 +90,35 @@ def test_an_added_field_is_a_difference_and_a_default_of_the_server_is_none(wher
 
 def test_a_difference_names_the_field_and_shows_short_values() -> None:
     assert difference([{"a": [{"b": 1}]}], {"a": [{"b": 2}]}) == "a[0].b is '2', and '1' as shipped"
-    assert difference([{"a": [1]}], {"a": [1, 2]}) == "a has 2 entries, and 1 as shipped"
+    assert difference([{"a": [1]}], {"a": [1, 2]}) == "a[1] is '2', and is not set as shipped"
+    assert difference([{"a": [1, 2]}], {"a": [1]}) == "a[1] is missing, and '2' as shipped"
     assert difference([{"a": 1}], {}) == "a is missing, and '1' as shipped"
     assert difference([{}], {"a": "\x1b[31m"}) == "a is '\\x1b[31m', and is not set as shipped"
     long = difference([{"a": "x" * 500}], {"a": "y" * 500}) or ""
     assert len(long) < 200
     assert difference([{"a": 1}, {"a": 2}], {"a": 2}) is None, "either variant"
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"), [("x" * 90 + "1", "x" * 90 + "2"), ("x" * 90, "x" * 95), ("x" * 9, "x" * 90)]
+)
+def test_values_that_differ_late_are_shown_where_they_differ(mine: str, theirs: str) -> None:
+    found = (difference([{"a": mine}], {"a": theirs}) or "").removesuffix(" as shipped").removeprefix("a is ")
+    live, _, shown = found.partition(", and ")
+    assert live != shown
+
+
+@pytest.mark.parametrize("changed", [{"internalTrafficPolicy": "Local"}, {"publishNotReadyAddresses": True}])
+def test_a_service_is_compared_but_for_what_the_api_server_chooses(changed: dict[str, Any]) -> None:
+    where = next(each for each in OBJECTS if each.endswith("services/gpu-share-webhook"))
+    chosen = {
+        "clusterIP": "10.0.0.7", "clusterIPs": ["10.0.0.7"], "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+        "internalTrafficPolicy": "Cluster", "sessionAffinity": "None", "type": "ClusterIP",
+    }  # fmt: skip
+    live = {**OBJECTS[where], "spec": {**OBJECTS[where]["spec"], **chosen}}
+    assert difference(shipped(FOUND)[where], compared(live) or {}) is None
+    live["spec"].update(changed)
+    assert next(iter(changed)) in (difference(shipped(FOUND)[where], compared(live) or {}) or "")
 
 
 def test_the_bundle_is_not_compared() -> None:

@@ -89,7 +89,7 @@ def test_who_may_not_try_is_answered_from_what_enforcers_published(
 
 
 @pytest.mark.parametrize("slices", [[], slice_of()])
-def test_who_may_not_try_and_finds_nothing_published_is_told_of_the_right(slices: Any) -> None:
+def test_who_may_not_try_and_finds_nothing_published_is_notified_of_the_right(slices: Any) -> None:
     with pytest.raises(ClusterError, match="cannot create resource"):
         feature_gates.consumable_capacity(Api(forbidden=("resourceslices",), slices=slices))  # type: ignore[arg-type]
 

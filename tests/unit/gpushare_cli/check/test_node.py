@@ -81,7 +81,7 @@ def test_the_enforcer_is_asked_for_on_nodes_only(tmp_path: Path) -> None:
     assert main(["check", "--node", *options]) == 1
 
 
-def test_this_machine_is_judged_by_what_is_there(tmp_path: Path) -> None:
+def test_this_machine_is_evaluated_by_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "self/ns").mkdir(parents=True)
     assert checks_node.pid_namespace(tmp_path, warning).level == "warning"
     (tmp_path / "self/ns/pid").touch()
@@ -98,7 +98,7 @@ def test_the_mps_program_is_looked_for_where_the_driver_is(tmp_path: Path, monke
     assert checks_node.mps(DriverRoot(), failed).detail == f"{PROGRAM} is not on the PATH"
 
 
-def test_a_driver_that_hangs_is_said_and_does_not_keep_us(
+def test_a_driver_that_hangs_is_reported_and_does_not_keep_us(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks_node, "NVML_SECONDS", 0.5)

@@ -61,7 +61,7 @@ def test_of_a_webhook_of_another_release_only_its_mark_is_known() -> None:
     pod = rewritten()
     pod["spec"].pop("resourceClaims")
     assert list(flaws_of(pod, NamespacePolicy(), exact=False)) == []
-    assert list(flaws_of(probe(1024), NamespacePolicy(), exact=False)) == ["it was not rewritten"]
+    assert list(flaws_of(probe(1024), NamespacePolicy(), exact=False)) == ["the webhook did not rewrite it"]
 
 
 class Server(Api):
@@ -199,6 +199,14 @@ def test_a_named_namespace_is_tried_alone_and_has_to_have_opted_in() -> None:
     assert asked(Server(a=other), "a") == (
         "wrong", "namespace a has not opted in: annotations of gpu-share.io do nothing there",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("kube-system", "cannot opt in"), ("gpu-share-system", "cannot opt in"), ("b", "no namespace b")]
+)
+def test_a_named_namespace_that_no_label_would_open_is_not_advised_to_opt_in(name: str, says: str) -> None:
+    found = trial(Server(), name)  # type: ignore[arg-type] # it only reads and tries
+    assert (found.level, says in found.detail, found.hint.startswith("kubectl label")) == ("wrong", True, False)
 
 
 def test_a_namespace_whose_policy_cannot_be_read_is_wrong() -> None:

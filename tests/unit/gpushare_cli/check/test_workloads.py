@@ -57,6 +57,15 @@ def test_webhook_replicas_have_to_be_ready(wanted: int, ready: int, level: str) 
     assert asked(workloads.webhooks, deployments=[])[0] == "wrong"
 
 
+@pytest.mark.parametrize("ask", [workloads.webhooks, workloads.certificates, workloads.enforcers])
+def test_where_no_pod_is_made_the_hint_shows_what_makes_them(ask: Ask) -> None:
+    """A description of pods that are not there says nothing."""
+    table = {"gpu-share": CONFIGURATION, "deployments": [deployment()], "daemonsets": [{}], "nodes": [item("n")]}
+    assert "describe deployments" in ask(Api({**table, "pods": []})).hint  # type: ignore[arg-type] # it only reads
+    broken = [item("p", ready=False, node="n")]
+    assert "describe pods" in ask(Api({**table, "pods": broken})).hint  # type: ignore[arg-type] # it only reads
+
+
 def test_somebody_has_to_renew_the_certificates() -> None:
     assert asked(workloads.certificates, pods=[item("p")]) == ("ok", "ready")
     for pods in ([], [item("p", ready=False)]):
@@ -121,12 +130,13 @@ def test_ended_and_waiting_pods_need_no_enforcer_and_without_a_daemonset_all_is_
         ({"auditLog": "disk full"}, "wrong", "n: audit log: disk full"),
         ({"problems": ["NVML is away"]}, "wrong", "n: NVML is away"),
         ({"enforcing": False}, "warning", "not killed on n"),
-        ({"problems": "x", "breaker": None, "version": 5}, "ok", ""),
+        ({"problems": "x"}, "wrong", "damaged one, of n"),
+        ({"version": 5}, "wrong", "damaged one, of n"),
         ({"problems": ["\x1b[31mred"]}, "wrong", "n:  [31mred"),
     ],
 )
 def test_reports_of_enforcers_are_read(said: dict[str, Any], level: str, says: str) -> None:
-    found = asked(workloads.reported, resourceslices=[report("n", **said)])
+    found = asked(workloads.reported, resourceslices=[report("n", **said)], nodes=[item("n")])
     assert (found[0], says in found[1]) == (level, True), found
 
 
@@ -136,7 +146,7 @@ def test_what_is_no_report_is_none(raw: str | None) -> None:
     slices = [{"metadata": {"annotations": annotations}, "spec": {"nodeName": "n"}}]
     for nodes, level in (([item("n")], "wrong"), ([item("n", ready=False)], "warning"), ([item("other")], "warning")):
         found = asked(workloads.reported, resourceslices=slices, nodes=nodes)
-        assert found == (level, "no report, or a damaged one, of n"), "a labelled node that is Ready has an enforcer"
+        assert found == (level, "no valid report from n"), "a labelled node that is Ready has an enforcer"
     assert asked(workloads.reported, resourceslices=[*slices, report("n")])[0] == "ok", "one slice has it"
 
 

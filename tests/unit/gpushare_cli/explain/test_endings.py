@@ -46,7 +46,7 @@ def test_a_completed_pod_shows_its_share_and_its_end() -> None:
         (ended(137) | {"events": None}, ""),
     ],
 )
-def test_why_a_pod_failed_is_said_as_far_as_it_is_known(content: dict[str, Any], says: str) -> None:
+def test_why_a_pod_failed_is_reported_as_far_as_it_is_known(content: dict[str, Any], says: str) -> None:
     found = explained(content)
     assert not found.fine
     (end,) = [each for each in found.findings if each.type == "ended"]

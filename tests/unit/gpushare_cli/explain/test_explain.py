@@ -37,7 +37,7 @@ def test_a_request_that_reserves_more_than_its_container_has_says_so(
     ]
 
 
-def test_every_pod_is_told_about_also_after_a_refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_pod_is_notified_about_also_after_a_refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pods = [wrapped("Job", pod(memory="1Mi")), wrapped("Pod", pod(memory=None)), wrapped("Pod", pod())]
     code, lines = explained("---\n".join(map(text, pods)), tmp_path, capsys)
     assert code == 1
@@ -51,7 +51,7 @@ def test_a_manifest_without_pods_says_so(tmp_path: Path, capsys: pytest.CaptureF
     assert explained("a: 1\n", tmp_path, capsys) == (0, ["no pod in this manifest"])
 
 
-def test_a_tag_at_a_value_that_is_none_is_said_with_its_line(
+def test_a_tag_at_a_value_that_is_none_is_reported_with_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in.yaml").write_text("apiVersion: v1\nkind: Pod\nspec:\n  x: !!bool abc\n")

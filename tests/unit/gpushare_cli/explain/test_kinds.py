@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import ConfigError
-from gpushare_cli.explain.kinds import target
+from gpushare_cli.explain.kinds import POD, target
 from gpushare_cli.main import main
 
 
@@ -44,3 +44,9 @@ def test_json_is_of_the_cluster_only(where: str, tmp_path: Path, capsys: pytest.
     words = ["x", "--state", str(tmp_path)] if where == "--state" else ["-f", str(tmp_path)]
     assert main(["explain", *words, "-o", "json"]) == 2
     assert "-o json is for pods and workloads of the cluster" in capsys.readouterr().err
+
+
+def test_a_word_that_is_no_kind_is_named_beside_the_namespace() -> None:
+    with pytest.raises(ConfigError, match=r"'svc' is neither a kind .* nor the namespace of -n, asr"):
+        target("svc/worker", "asr")
+    assert target("asr/worker", "asr") == (POD, "asr", "worker")

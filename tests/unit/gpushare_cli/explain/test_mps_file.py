@@ -25,7 +25,7 @@ def crashing(
     return fine, "\n".join(lines)
 
 
-def test_a_user_who_may_not_open_the_file_of_the_mps_server_is_told_why_and_what_to_set() -> None:
+def test_a_user_who_may_not_open_the_file_of_the_mps_server_is_notified_why_and_what_to_set() -> None:
     fine, text = crashing(1000)
     assert not fine
     assert (
@@ -66,5 +66,5 @@ def test_a_container_that_has_not_failed_has_no_such_reason(state: str, last: ob
         (1000, {"files": [{"user": "0", "mode": None}]}),
     ],
 )
-def test_nothing_is_said_where_it_may_and_where_that_is_not_known(user: Any, more: dict[str, Any]) -> None:
+def test_nothing_is_reported_where_it_may_and_where_that_is_not_known(user: Any, more: dict[str, Any]) -> None:
     assert "MPS server" not in crashing(user, **more)[1]

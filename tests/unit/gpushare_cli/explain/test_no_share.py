@@ -59,7 +59,7 @@ def test_a_pod_without_the_share_it_asks_for_has_the_reason(
 ) -> None:
     found = explained(around, where, **{MEMORY: "1Gi"})
     assert (found.fine, found.share, found.asks) == (False, False, True)
-    assert "WITHOUT a share, although it asks for one (gpu-share.io/memory: 1Gi)" in found.summary
+    assert "WITHOUT a share, although it requests one (gpu-share.io/memory: 1Gi)" in found.summary
     ((kind, message),) = findings(found)
     assert (kind, says in message) == ("noShare", True), message
     assert found.findings[0].hint
@@ -87,7 +87,9 @@ def test_a_namespace_that_may_not_be_read_is_not_accused() -> None:
     assert "you may not read namespace asr" in message
 
 
-@pytest.mark.parametrize(("claims", "says"), [(None, "may not read its claims"), ({}, "do not exist: mine")])
+@pytest.mark.parametrize(
+    ("claims", "says"), [(None, "may not read the pod's ResourceClaims"), ({}, "do not exist: mine")]
+)
 def test_a_claim_of_its_own_that_cannot_be_read_is_not_taken_for_none(claims: Any, says: str) -> None:
     metadata = {"name": "asking", "namespace": "asr", "uid": "u", "annotations": {MEMORY: "1Gi"}}
     entry = {"name": "own", "resourceClaimName": "mine"}
@@ -122,7 +124,7 @@ def test_a_mirror_of_a_static_pod_is_not_told_to_opt_in() -> None:
 def test_a_pod_that_asks_for_nothing_is_fine() -> None:
     found = explained(namespace())
     assert (found.fine, found.asks, found.lines) == (
-        True, False, ["asr/asking has no share of a GPU: no annotation and no claim of it asks for one"],
+        True, False, ["asr/asking has no share of a GPU: no annotation and no ResourceClaim of the pod requests one"],
     )  # fmt: skip
 
 

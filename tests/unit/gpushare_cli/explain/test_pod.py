@@ -72,20 +72,20 @@ def test_a_running_pod_is_fine_and_shows_asked_given_gpu_and_state() -> None:
     assert len(lines) == 3
 
 
-def test_who_waits_for_several_gpus_is_told_which_nodes_have_them() -> None:
+def test_who_waits_for_several_gpus_is_notified_which_nodes_have_them() -> None:
     content = load("waiting")
     annotations = content["pod"]["metadata"]["annotations"]
-    assert not any("by turns" in line for line in told(content)[1])
+    assert not any("time-slices" in line for line in told(content)[1])
     annotations["gpu-share.io/gpus"] = "2"
     fine, lines = told(content)
     assert not fine
-    assert any("shares them by turns (node label gpu-share.io/mode: time-slicing)" in line for line in lines)
+    assert any("time-slices them (node label gpu-share.io/mode: time-slicing)" in line for line in lines)
     assert row(lines)[1].endswith("of 2 GPUs")
     annotations["gpu-share.io/gpus"] = "1"
-    assert not any("by turns" in line or "of 1 GPUs" in line for line in told(content)[1])
+    assert not any("time-slices" in line or "of 1 GPUs" in line for line in told(content)[1])
     content["pod"]["spec"]["nodeName"] = "there"
     annotations["gpu-share.io/gpus"] = "2"
-    assert not any("by turns" in line for line in told(content)[1])
+    assert not any("time-slices" in line for line in told(content)[1])
 
 
 def test_whether_the_limit_is_in_force_is_shown() -> None:
@@ -121,11 +121,11 @@ def test_a_quota_that_is_not_what_was_reserved_is_shown_beside_it() -> None:
 @pytest.mark.parametrize(
     ("there", "says"),
     [
-        (True, "is in use by pod first, .* this pod may hold 0 MiB .* with a ResourceClaim of its own or"),
+        (True, "is in use by pod first, .* this pod's quota on it is 0 MiB.* with a ResourceClaim of its own or"),
         (False, "was prepared for pod first, which has ended; .* wait until it is gone, and create it again"),
     ],
 )
-def test_a_pod_that_joined_anothers_claim_is_told_that_it_may_hold_nothing_and_what_to_do(
+def test_a_pod_that_joined_anothers_claim_is_notified_that_it_may_hold_nothing_and_what_to_do(
     says: str, *, there: bool
 ) -> None:
     content = load("running")
@@ -181,7 +181,7 @@ def test_a_pod_without_room_says_so_and_what_that_means() -> None:
     assert len(lines) == 5, "that the template was not there at first is over"
 
 
-def test_a_claim_that_cannot_be_made_is_said() -> None:
+def test_a_claim_that_cannot_be_made_is_reported() -> None:
     content = load("waiting") | {"claims": {}}
     assert any("FailedResourceClaimCreation" in line for line in told(content)[1])
 
@@ -195,7 +195,7 @@ def test_a_claim_that_cannot_be_made_is_said() -> None:
     ],
 )
 @pytest.mark.parametrize("phase", ["Pending", "Running"])
-def test_what_kubernetes_says_of_a_share_is_told_while_it_holds(
+def test_what_kubernetes_says_of_a_share_is_notified_while_it_holds(
     reason: str, message: str, says: str, phase: str
 ) -> None:
     content = load("running")
@@ -247,10 +247,12 @@ def test_a_claim_of_ones_own_is_a_share_as_well() -> None:
     content["claims"] = {}
     fine, (line,) = told(content)
     assert fine
-    assert line.endswith("no annotation asks for one, and its ResourceClaims do not exist (any more): own")
+    assert line.endswith("no annotation requests one, and the pod's ResourceClaims do not exist (any more): own")
     pod["spec"]["resourceClaims"] = []
     (line,) = told(content)[1]
-    assert line == "explained-1/running has no share of a GPU: no annotation and no claim of it asks for one"
+    assert (
+        line == "explained-1/running has no share of a GPU: no annotation and no ResourceClaim of the pod requests one"
+    )
 
 
 def test_a_claim_that_the_scheduler_made_for_an_extended_resource_is_a_share_as_well() -> None:
@@ -281,7 +283,7 @@ def test_what_the_driver_froze_counts_and_not_what_the_pod_says() -> None:
     assert row(told(content)[1])[2:4] == ["4Gi, 25%", GPU.lower()]
 
 
-def test_two_requests_on_one_gpu_are_told_apart() -> None:
+def test_two_requests_on_one_gpu_are_distinguished() -> None:
     content = load("running")
     [claim] = content["claims"].values()
     results, devices = claim["status"]["allocation"]["devices"]["results"], claim["status"]["devices"]
@@ -324,7 +326,7 @@ def test_only_what_the_view_role_shows_is_needed() -> None:
     assert found.release == "gpu-share-system", "the usual one, where the release may not be read"
 
 
-def test_what_may_not_be_read_is_said_with_a_way_out() -> None:
+def test_what_may_not_be_read_is_reported_with_a_way_out() -> None:
     found = recorded(Api(load("killed"), "resourceclaims", "events"), "explained-1", "killed")  # type: ignore[arg-type]
     fine, lines = explain(found).fine, explain(found).lines
     assert fine

@@ -67,7 +67,7 @@ def test_a_claim_that_chooses_among_gpus_is_not_told_of_all_of_them() -> None:
 
 def test_a_reader_without_the_right_does_not_learn_that_it_fits() -> None:
     lines = explain(PodRecord(**waiting("100Gi", gpus=None))).lines
-    assert any("you may not list ResourceSlices, so that is not known" in line for line in lines)
+    assert any("you may not list ResourceSlices, so that is unknown" in line for line in lines)
 
 
 def test_gpus_are_read_from_slices_of_any_shape() -> None:

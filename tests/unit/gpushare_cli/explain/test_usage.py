@@ -57,7 +57,7 @@ def test_the_sidecar_is_asked_what_it_has() -> None:
 def test_an_old_figure_says_so() -> None:
     found = lines(usage_of(Api(written(age=90.0)), pod()))  # type: ignore[arg-type]
     assert "(seen 90 s ago)" in found[0]
-    assert "does not write any more" in found[1]
+    assert "has stopped writing" in found[1]
 
 
 def test_a_container_that_writes_for_ever_is_given_up() -> None:
@@ -87,12 +87,12 @@ def test_a_share_that_is_not_ready_is_shown_all_the_same() -> None:
     ("api", "says"),
     [
         (Api(error=ClusterError("no", 403)), "you may not run commands in its sidecar (pods/exec)"),
-        (Api(error=ClusterError("the node does not answer", 500)), "its use is not known: the node does not answer"),
-        (Api(b"usage: gpu-share"), "the answer of its sidecar cannot be read"),
-        (Api(b"9" * 1_000_000), "the answer of its sidecar cannot be read"),
+        (Api(error=ClusterError("the node does not answer", 500)), "its use is unknown: the node does not answer"),
+        (Api(b"usage: gpu-share"), "its sidecar's answer cannot be parsed"),
+        (Api(b"9" * 1_000_000), "its sidecar's answer cannot be parsed"),
     ],
 )
-def test_why_the_use_is_not_known_is_said(api: Api, says: str) -> None:
+def test_why_the_use_is_not_known_is_reported(api: Api, says: str) -> None:
     (line,) = lines(usage_of(api, pod()))  # type: ignore[arg-type]
     assert says in line
 
@@ -108,4 +108,4 @@ def test_json_has_the_same_figures() -> None:
             {"container": "main", "gpu": GPU, "usedMiB": None, "peakMiB": None, "quotaMiB": 4096, "state": "Unknown"}
         ],
     }
-    assert "an amount that is not known now of its 4096 MiB (seen" in lines(usage)[0]
+    assert "an unknown amount of its 4096 MiB (seen" in lines(usage)[0]

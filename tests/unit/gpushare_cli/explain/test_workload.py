@@ -161,18 +161,18 @@ def test_an_annotation_on_the_object_itself_is_named() -> None:
 
 def test_a_workload_that_asks_for_nothing_is_fine() -> None:
     found = explained(Api(deployments=[deployment(0)], namespaces=[OPTED_IN]))
-    assert (found.fine, found.lines) == (True, ["asr/w (Deployment): 0 of 0 pods; its pod template asks for no share"])
+    assert (found.fine, found.lines) == (True, ["asr/w (Deployment): 0 of 0 pods; its pod template requests no share"])
 
 
 def test_a_namespace_that_has_not_opted_in_is_the_first_reason() -> None:
     closed = {**OPTED_IN, "metadata": {"name": "asr"}}
     found = explained(Api(deployments=[deployment(1, **{MEMORY: "4GB"})], namespaces=[closed], pods=[pod("w")]))
-    assert found.summary.endswith("1 of 1 pod, WITHOUT shares, although its pod template asks for them")
+    assert found.summary.endswith("1 of 1 pod, WITHOUT shares, although its pod template requests them")
     assert types(found) == ["noShare", "refused"]
     assert "where the webhook rewrites pods, they would be refused" in found.findings[1].message
 
 
-def test_what_may_not_be_read_is_said() -> None:
+def test_what_may_not_be_read_is_reported() -> None:
     body = deployment(1, **{MEMORY: "1Gi"})
     found = explained(Api("namespaces", "events", deployments=[body]))
     assert types(found) == ["unknown", "unknown"]
@@ -249,3 +249,35 @@ def test_json_has_the_same_facts_under_keys_that_stay() -> None:
         "kind", "namespace", "name", "fine", "summary", "phase", "node", "share", "asks", "containers", "use",
         "findings",
     ]  # fmt: skip
+
+
+def failed_job(uid: str = "w", owner: str = "") -> dict[str, Any]:
+    condition = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long"}
+    return made(
+        JOB, uid=uid, owner=owner, status={"conditions": [condition]}, spec={"template": template(**{MEMORY: "4Gi"})}
+    )
+
+
+def test_a_job_that_failed_is_not_fine_also_where_its_pods_are_gone() -> None:
+    found = explained(Api(namespaces=[OPTED_IN], jobs=[failed_job()]), JOB)
+    assert (found.fine, [each.reason for each in found.findings]) == (False, ["DeadlineExceeded"])
+    spec = {"jobTemplate": {"spec": {"template": template(**{MEMORY: "4Gi"})}}}
+    cron = made(CRON_JOB, spec=spec)
+    jobs = [failed_job("j1", owner="w"), made(JOB, uid="j2", owner="w")]
+    for number, each in enumerate(jobs):
+        each["metadata"]["creationTimestamp"] = f"2026-11-20T22:16:0{number}Z"
+    assert explained(Api(namespaces=[OPTED_IN], cronjobs=[cron], jobs=jobs), CRON_JOB).fine, "the newest counts"
+    assert not explained(Api(namespaces=[OPTED_IN], cronjobs=[cron], jobs=jobs[:1]), CRON_JOB).fine
+
+
+def test_a_workload_that_somebody_stopped_says_so_while_it_has_too_few_pods() -> None:
+    job = made(JOB, spec={"suspend": True, "template": template(**{MEMORY: "4Gi"})})
+    found = explained(Api(namespaces=[OPTED_IN], jobs=[job]), JOB)
+    assert (found.fine, ["spec.suspend" in each.message for each in found.findings]) == (True, [True])
+    paused = deployment(1, **{MEMORY: "4Gi"})
+    paused["spec"]["paused"] = True
+    found = explained(Api(namespaces=[OPTED_IN], deployments=[paused]))
+    assert (found.fine, ["spec.paused" in each.message for each in found.findings]) == (False, [True])
+    owned = made(REPLICA_SET, uid="r", owner="w")
+    found = explained(Api(namespaces=[OPTED_IN], deployments=[paused], replicasets=[owned], pods=[pod("r")]))
+    assert "spec.paused" not in str(found.findings)

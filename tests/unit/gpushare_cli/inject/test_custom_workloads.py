@@ -82,7 +82,7 @@ def test_annotations_of_the_object_itself_count_where_its_pods_inherit_them() ->
     ],
     ids=repr,
 )
-def test_nothing_is_said_of_anything_else(value: Any) -> None:
+def test_nothing_is_reported_of_anything_else(value: Any) -> None:
     assert list(notes(value)) == []
 
 

@@ -242,13 +242,13 @@ def test_labels_that_should_be_annotations_are_pointed_out(inject: Run) -> None:
 
 
 @pytest.mark.parametrize("source", ["", text(wrapped("Pod", pod(memory=None))), FOREIGN[0]])
-def test_a_stream_in_which_nothing_asks_is_said_to_be_one(inject: Run, source: str) -> None:
+def test_a_stream_in_which_nothing_asks_is_reported_to_be_one(inject: Run, source: str) -> None:
     code, out, err = inject(source)
     assert (code, out) == (0, source)
     assert err.startswith("nothing to rewrite: ") and "gpu-share.io/memory" in err
 
 
-def test_nothing_is_said_of_a_stream_that_is_rewritten_already(inject: Run) -> None:
+def test_nothing_is_reported_of_a_stream_that_is_rewritten_already(inject: Run) -> None:
     asked = pod()
     asked["spec"]["securityContext"] = {"runAsNonRoot": True}
     once = inject(text(wrapped("Pod", asked)))

@@ -107,7 +107,7 @@ def test_a_number_on_a_namespace_is_refused_with_what_to_write(inject: Run, key:
         ("a: 1\n---\napiVersion: v1\nkind: Pod\nspec:\n  x: !!bool abc", "document 2, line 6: 'abc' cannot be read"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_one_line(inject: Run, source: str | bytes, says: str) -> None:
+def test_what_cannot_be_read_is_reported_in_one_line(inject: Run, source: str | bytes, says: str) -> None:
     code, out, err = inject(source)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert re.search(says, err), err

@@ -198,7 +198,7 @@ def test_what_is_not_ours_stays(server: Server, controller: Controller, clock: C
     assert server.writes == []
 
 
-def test_a_forged_reference_is_said_once_and_not_created(
+def test_a_forged_reference_is_reported_once_and_not_created(
     server: Server, controller: Controller, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pod = managed()

@@ -46,7 +46,7 @@ def foreign(pod: dict[str, Any], **metadata: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("labels", [{}, {"gpu-share.io/managed": "true"}], ids=["unlabelled", "with our label"])
-def test_a_name_that_is_taken_is_said_once_and_what_took_it_stays_until_somebody_deletes_it(
+def test_a_name_that_is_taken_is_reported_once_and_what_took_it_stays_until_somebody_deletes_it(
     server: Server,
     controller: Controller,
     clock: Clock,

@@ -74,7 +74,7 @@ def test_nothing_is_looked_at_again_for_what_is_known_of_a_pod() -> None:
     assert index.named_by("1") == A
 
 
-def test_what_nobody_names_is_left_over_after_a_while_and_said_once() -> None:
+def test_what_nobody_names_is_left_over_after_a_while_and_reported_once() -> None:
     index = TemplateIndex()
     index.put_template(have(A), 5.0)
     index.put_template(have(B), 6.0)
@@ -85,7 +85,7 @@ def test_what_nobody_names_is_left_over_after_a_while_and_said_once() -> None:
     assert left_over(index, [A, B]) == {A}
 
 
-def test_being_named_again_starts_the_wait_anew() -> None:
+def test_being_named_again_starts_the_wait_again() -> None:
     index = TemplateIndex()
     index.put_template(have(A), 0.0)
     index.put_pod("1", want(A), 50.0)

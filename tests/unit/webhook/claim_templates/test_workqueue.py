@@ -56,7 +56,7 @@ def test_what_is_not_confirmed_is_tried_again_with_ever_longer_pauses() -> None:
     assert pauses == [RETRY_SECONDS * each for each in (1, 2, 4, 8, 16)] + [MAX_RETRY_SECONDS] * 3
 
 
-def test_one_that_was_dropped_begins_anew() -> None:
+def test_one_that_was_dropped_begins_again() -> None:
     queue = wanting(A)
     queue.get(0.0)
     queue.done(A, 0.0, Outcome.ANSWERED)
@@ -66,7 +66,7 @@ def test_one_that_was_dropped_begins_anew() -> None:
     assert queue.get(0.1) == [A]
 
 
-def test_one_that_is_wanted_anew_while_it_is_written_is_written_again_at_once() -> None:
+def test_one_that_is_wanted_again_while_it_is_written_is_written_again_at_once() -> None:
     queue = wanting(A)
     queue.get(0.0)
     queue.discard(A)

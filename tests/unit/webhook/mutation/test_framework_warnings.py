@@ -94,7 +94,7 @@ def about(case: Case, **annotations: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "cases"), [("vllm", VLLM), ("ranks", RANKS), ("managed", MANAGED)])
-def test_what_the_command_line_shows_is_said(kind: str, cases: list[Case]) -> None:
+def test_what_the_command_line_shows_is_reported(kind: str, cases: list[Case]) -> None:
     assert [case for case in cases if about(case) != [kind]] == []
 
 

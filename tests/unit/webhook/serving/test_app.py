@@ -49,7 +49,7 @@ def test_echoes_the_uid() -> None:
     assert answer.json["response"] == {"uid": "abc", "allowed": True}
 
 
-def test_a_refused_pod_is_a_verdict() -> None:
+def test_a_refused_pod_is_a_result() -> None:
     answer = post(failing(PolicyDenied("spec.hostPID", "set it to false", Reason.CONFLICTS_WITH_SHARE)))
 
     response = answer.json["response"]
@@ -128,7 +128,7 @@ def test_series_are_there_before_anything_happened() -> None:
 def responder(namespaces: NamespacePolicyCache | None = None) -> AdmissionHandler:
     if namespaces is None:
         namespaces = NamespacePolicyCache()
-        namespaces.reset([{"metadata": {"name": "team", "annotations": {"gpu-share.io/max-memory": "8Gi"}}}])
+        namespaces.replace([{"metadata": {"name": "team", "annotations": {"gpu-share.io/max-memory": "8Gi"}}}])
     return AdmissionHandler(settings=Settings(), namespaces=namespaces, claims=KnownClaims())
 
 

@@ -275,7 +275,7 @@ def test_denied_names_code_reason_and_all_problems() -> None:
     ]
 
 
-def test_an_error_gives_no_verdict() -> None:
+def test_an_error_gives_no_result() -> None:
     answer = review.errored(500, Reason.INTERNAL, "a sentence")
 
     assert (answer.status, answer.body) == (500, b"a sentence")

@@ -117,7 +117,7 @@ def test_a_moment_without_descriptors_costs_neither_handshake_nor_renewal(
     assert certificates.context() is not first
 
 
-def test_a_certificate_that_ends_is_said_so_and_not_ready(
+def test_a_certificate_that_ends_is_reported_so_and_not_ready(
     certificates: tls.Certificates,
     clocks: Clocks,
     authority: pki.Authority,

@@ -1,64 +1,64 @@
-"""Commands to one MPS control daemon, in the words of MPS v2 (standard input; observed on 535.309.01).
+"""The commands of one MPS control daemon: one method for each. ``protocol`` writes each command and parses its answer.
 
-Servers are named by their pids.
+A new command is a method here and its text in ``protocol``. Servers are named by their pids (observed on 535.309.01).
 """
 
 from collections.abc import Callable
 from typing import Protocol
 
 from enforcer.mps import protocol
-from enforcer.mps.control import Deadline
+from enforcer.mps.control_program import Deadline
 from enforcer.mps.protocol import ServerStatus
 
 
-class Asking(Protocol):
-    """Carries one command to the daemon and its answer back; ``MpsControl`` does."""
+class CommandSender(Protocol):
+    """Sends one command to the daemon and returns the answer; ``ControlProgram`` does."""
 
     def ask(self, command: str, deadline: Deadline | None = None, moot: Callable[[], bool] | None = None) -> str:
-        """Send one command, unless it is moot by then. Raises ``MpsError``."""
+        """Send one command, unless it became moot before. Raises ``MpsError``."""
 
 
-class Client:
-    """One control daemon. ``deadline``: 10 s for the command where none is given.
+class DaemonCommands:
+    """The commands of one control daemon. ``deadline``: 10 s for the command by default.
 
-    The daemon has one GPU, so limits name none. Every method raises ``MpsError`` if nobody answers, if the answer has
-    not the one expected form, or (reason ``MpsControlBlocked``) if it does not come before the deadline. A setting is
-    read back before its method returns: exit codes lie.
+    The daemon has one GPU, so limits name none. Every method raises ``MpsError`` if no daemon answers, if the answer
+    does not have the expected form, or (reason ``MpsControlBlocked``) if it does not come before the deadline.
+    A setting is read back before its method returns, because the program exits with 0 also if the daemon refused.
 
     Args:
         control: sends the commands.
     """
 
-    def __init__(self, control: Asking) -> None:
+    def __init__(self, control: CommandSender) -> None:
         self._control = control
 
     def alive(self, deadline: Deadline | None = None) -> None:
-        """Make sure that a daemon answers and speaks these words. The cheapest question there is."""
+        """Check that a daemon answers, by the cheapest command."""
         self.percentage(deadline)
 
     def percentage(self, deadline: Deadline | None = None) -> float:
-        """Default share of the multiprocessors for each client, above 0 to 100."""
+        """Return the default percentage of the multiprocessors for each client, above 0 to 100."""
         return protocol.parse_percentage(self._control.ask(protocol.GET_PERCENTAGE, deadline))
 
     def set_percentage(self, percent: float, deadline: Deadline | None = None) -> None:
-        """Set it for servers that start from now on."""
+        """Set the percentage for servers that start from now on."""
         protocol.check_percentage(self._control.ask(protocol.set_percentage(percent), deadline), percent)
 
     def priority(self, deadline: Deadline | None = None) -> int:
-        """Default priority of clients: 0 normal, 1 below normal."""
+        """Return the default priority of clients: 0 normal, 1 below normal."""
         return protocol.parse_priority(self._control.ask(protocol.GET_PRIORITY, deadline))
 
     def set_priority(self, priority: int, deadline: Deadline | None = None) -> None:
-        """Set it for clients that come from now on."""
+        """Set the priority for clients that connect from now on."""
         limit = deadline or Deadline()
         self._control.ask(protocol.set_priority(priority), limit)
         protocol.check_priority(self._control.ask(protocol.GET_PRIORITY, limit), priority)
 
     def check_limit(self, mib: int, deadline: Deadline | None = None) -> None:
-        """Compare each client's default memory limit with this one, as far as the answer allows.
+        """Compare the default memory limit of clients with ``mib``, as far as the answer allows.
 
         Raises:
-            MpsError: it is another one (reason ``MpsLimitNotApplied``).
+            MpsError: it differs (reason ``MpsLimitNotApplied``).
         """
         protocol.check_limit(self._control.ask(protocol.get_limit(), deadline), mib)
 
@@ -74,38 +74,38 @@ class Client:
         self.check_limit(mib, limit)
 
     def servers(self, deadline: Deadline | None = None) -> tuple[int, ...]:
-        """Pids of the servers that run."""
+        """Return the pids of the running servers."""
         return protocol.parse_pids(self._control.ask(protocol.GET_SERVERS, deadline))
 
     def status(self, server: int, deadline: Deadline | None = None) -> ServerStatus | None:
-        """How a server is; ``None`` where the daemon is too old to say."""
+        """Return a server's status; ``None`` if the daemon is too old for the command."""
         return protocol.parse_status(self._control.ask(protocol.get_status(server), deadline))
 
     def clients(self, server: int, deadline: Deadline | None = None) -> tuple[int, ...]:
-        """Pids of a server's clients, in the daemon's pid namespace."""
+        """Return the pids of a server's clients, in the daemon's pid namespace."""
         return protocol.parse_pids(self._control.ask(protocol.get_clients(server), deadline))
 
     def start_server(self, uid: int, deadline: Deadline | None = None) -> None:
-        """Start a user's server before its first client comes. Whether it came up has to be asked."""
+        """Start a user's server before its first client connects. ``servers`` shows whether it started."""
         self._control.ask(protocol.start_server(uid), deadline)
 
     def terminate(
         self, server: int, pid: int, deadline: Deadline | None = None, ended: Callable[[], bool] | None = None
     ) -> str | None:
-        """End a client's contexts without hurting its neighbours; the process lives on.
+        """Terminate a client: its contexts end, other clients and the process itself go on.
 
         Args:
-            server: as ``servers`` names it.
-            pid: the client.
-            deadline: 10 s where none is given.
-            ended: asked while we wait whether that process has ended; its pid may be another client's by then.
+            server: pid of the server.
+            pid: pid of the client.
+            deadline: 10 s by default.
+            ended: returns whether the process has exited, after which its pid may be another client's.
 
         Returns:
-            ``None`` where it is done, else what the daemon said instead.
+            ``None`` if the client was terminated, else the daemon's answer.
         """
         answer = self._control.ask(protocol.terminate_client(server, pid), deadline, ended)
         return None if protocol.parse_terminated(answer) else answer
 
     def quit(self, deadline: Deadline | None = None) -> None:
-        """Ask the daemon to end, with its servers."""
+        """Ask the daemon to exit, with its servers."""
         self._control.ask(protocol.QUIT, deadline)

@@ -1,4 +1,7 @@
-"""Which container asks for how much: a pod's annotations, read alike at admission and on the node. Pure."""
+"""Find the pod annotations that request memory or compute, by container; admission and node use the same. Pure.
+
+``gpushare.annotation_table`` has the table of all annotations.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ from gpushare.annotation_table import PREFIX_OF
 
 @dataclass(frozen=True, slots=True)
 class ShareAnnotation:
-    """One annotation that asks for an amount."""
+    """One annotation that requests memory or compute."""
 
     key: str
     value: object
@@ -24,7 +27,7 @@ def memory_and_compute(
 
 
 def by_container(annotations: Mapping[str, Any], main: str, key: str) -> dict[str, ShareAnnotation]:
-    """Collect the containers for which an annotation asks; the one with a container's name wins over ``key``."""
+    """Return the annotation of each container; one with the container's name takes precedence over ``key``."""
     prefix = PREFIX_OF[key]
     found = {main: ShareAnnotation(key, annotations[key])} if key in annotations else {}
     named = {

@@ -10,12 +10,12 @@ from typing import Any, Final, Self
 
 from gpushare import contract, main_container, namespace_policy
 from gpushare.annotation_table import PREFIX_OF, of_pod
-from gpushare.annotations import ShareAnnotation, by_container
 from gpushare.checks import Check, attempt, collect, traced, values_of
 from gpushare.errors import PolicyDenied, Problem, QuantityError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import format_mib, profile_mib, quoted
 from gpushare.reasons import Reason
+from gpushare.share_annotations import ShareAnnotation, by_container
 from webhook.mutation.annotation_keys import KEY_SHOWN, MAX_NAME, field_of, read_keys
 from webhook.mutation.podview import Container, Kind, PodView
 from webhook.mutation.settings import Settings
@@ -73,11 +73,6 @@ def asking(pod: PodView, main: str) -> frozenset[str]:
     return frozenset().union(*named) or frozenset({main})
 
 
-def main_name(pod: PodView) -> str:
-    """Name the main container."""
-    return _main(pod).name
-
-
 def parse_share_request(pod: PodView, policy: NamespacePolicy, settings: Settings) -> ShareRequest:
     """Read the annotations of a pod that asks.
 
@@ -96,7 +91,7 @@ def planning(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check
 
 
 def _plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[ShareRequest]:
-    choice = _main(pod)
+    choice = pod.main
     wanted, limits = _Wanted.of(pod.annotations, choice.name), _Limits(policy, settings)
     names = wanted.names() or {choice.name}
     yield from _doubts(pod, choice, shares=choice.name in names)
@@ -125,20 +120,10 @@ def read_models(annotations: Mapping[str, Any]) -> tuple[str, ...]:
     return models
 
 
-def _main(pod: PodView) -> main_container.Choice:
-    """Choose the container that pod-wide annotations mean."""
-    # A container whose name cannot be read has an empty one in the view.
-    return main_container.choose(pod.annotations, [{**each.raw, "name": each.name} for each in _apps(pod)])
-
-
-def _apps(pod: PodView) -> list[Container]:
-    return [each for each in pod.containers if each.kind is Kind.APP]
-
-
 def _doubts(pod: PodView, choice: main_container.Choice, *, shares: bool) -> Iterator[str]:
     """Warn where the author may have meant another container by the pod-wide annotations."""
     wanted, name = pod.annotations.get(contract.DEFAULT_CONTAINER), choice.name
-    if wanted is not None and wanted not in [each.name for each in _apps(pod)]:
+    if wanted is not None and wanted not in [each.name for each in pod.apps]:
         yield f"{contract.DEFAULT_CONTAINER} names no app container; {name:.30} counts as main"
     elif main_container.is_proxy(wanted) and wanted != name:
         yield f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; {name:.30} counts as main"

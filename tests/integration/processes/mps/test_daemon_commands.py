@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.mps.client import Client
+from enforcer.mps.daemon_commands import DaemonCommands
 from gpushare.errors import ConfigError, MpsError
 from gpushare.reasons import Reason
 from tests.fakes.gpu.state import MpsFault, Sim
@@ -15,14 +15,14 @@ pytestmark = pytest.mark.node
 
 
 @pytest.fixture(name="client")
-def _client(binary: Path, make: Make) -> Client:
+def _client(binary: Path, make: Make) -> DaemonCommands:
     daemon = make(binary)
     daemon.start()
     return daemon.client
 
 
 @pytest.mark.parametrize("mib", [1, 511, 512, 1023, 1024, 1536, 4608, 16384, 143771, 196608])
-def test_limits_are_set_and_read_back(client: Client, mib: int) -> None:
+def test_limits_are_set_and_read_back(client: DaemonCommands, mib: int) -> None:
     client.set_limit(mib)
     client.check_limit(mib)
     with pytest.raises(MpsError) as caught:
@@ -30,7 +30,7 @@ def test_limits_are_set_and_read_back(client: Client, mib: int) -> None:
     assert caught.value.reason is Reason.MPS_LIMIT_NOT_APPLIED
 
 
-def test_percentages_and_priorities_are_set_and_read_back(client: Client) -> None:
+def test_percentages_and_priorities_are_set_and_read_back(client: DaemonCommands) -> None:
     assert (client.percentage(), client.priority()) == (100.0, 0)
     for percent in (0.5, 33.3, 100.0):
         client.set_percentage(percent)
@@ -40,7 +40,7 @@ def test_percentages_and_priorities_are_set_and_read_back(client: Client) -> Non
         assert client.priority() == priority
 
 
-def test_what_the_daemon_would_misread_is_never_sent(client: Client) -> None:
+def test_what_the_daemon_would_misread_is_never_sent(client: DaemonCommands) -> None:
     before = client.percentage(), client.priority()
     for wrong in (0.0, -1.0, 100.5, float("nan")):
         with pytest.raises(ConfigError, match="write "):
@@ -52,7 +52,7 @@ def test_what_the_daemon_would_misread_is_never_sent(client: Client) -> None:
     assert (client.percentage(), client.priority()) == before
 
 
-def test_a_server_is_asked_by_its_pid(client: Client) -> None:
+def test_a_server_is_asked_by_its_pid(client: DaemonCommands) -> None:
     for server in client.servers():
         assert client.clients(server) == ()
     with pytest.raises(MpsError):

@@ -1,7 +1,7 @@
-"""Sends commands to an MPS control daemon through the standard input of NVIDIA's control program.
+"""Run NVIDIA's control program to send one line to an MPS control daemon; ``daemon_commands`` has the commands.
 
 A tenant that connects to the control socket and stays silent blocks every command to that daemon. So each command has
-a deadline, a look-out closes such connections (``control_socket``), and one command runs at a time on this node.
+a deadline, an observer closes such connections (``control_socket``), and one command runs at a time on this node.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ TIMEOUT: Final = 10.0
 """Seconds a transaction, or a chain of them with one purpose, may take."""
 POLL: Final = 0.02
 LOOK: Final = 0.1
-"""Seconds between looks at who is in the way, while an answer is awaited."""
+"""Seconds between two observations while the program waits for an answer."""
 
 
 class Deadline:
@@ -35,33 +35,33 @@ class Deadline:
 
 
 class StallObserver(Protocol):
-    """Looks during one transaction what keeps it from being answered."""
+    """Finds what keeps one command from being answered, and removes it."""
 
     @property
     def hung(self) -> bool:
-        """Whether the daemon did not move, and nothing is in its way."""
+        """Whether the daemon made no progress and no connection blocks it."""
 
-    def look(self, ours: int) -> None:
-        """Look, and clear the way. ``ours``: the process that waits for the answer."""
+    def observe(self, ours: int) -> None:
+        """Close connections that block the daemon. ``ours``: pid of the process that waits for the answer."""
 
 
 class NullObserver:
-    """No look-out: who is in the way stays there."""
+    """Closes no connection."""
 
     hung = False
 
-    def look(self, ours: int) -> None:
+    def observe(self, ours: int) -> None:
         """See ``StallObserver``."""
 
 
-class MpsControl:
-    """The control program's standard input: one transaction at a time, whoever of this node asks.
+class ControlProgram:
+    """Sends commands through the control program's standard input, one at a time on this node.
 
     Args:
         binary: NVIDIA's control program.
-        lock: file that whoever has its turn holds locked.
+        lock: file that is locked while a command runs.
         environment: of the program.
-        watch: makes a look-out for each transaction.
+        watch: makes an observer for each command.
     """
 
     def __init__(
@@ -74,22 +74,22 @@ class MpsControl:
         self._binary, self._lock, self._environment = binary, lock, dict(environment)
         self._watch = watch
         self._hung: float | None = None
-        """When the first of the questions was asked that found it hung; none was answered since."""
+        """When the first command was sent that found the daemon hung; none was answered since."""
 
     def hung_for(self) -> float:
-        """Seconds for which the daemon has been hung, with nobody in its way; 0 where it is not known to be."""
+        """Seconds for which the daemon has been hung while no connection blocked it; 0 if it is not known to hang."""
         return 0.0 if self._hung is None else time.monotonic() - self._hung
 
     def ask(self, command: str, deadline: Deadline | None = None, moot: Callable[[], bool] | None = None) -> str:
-        """Send one command and return what is answered.
+        """Send one command and return the answer.
 
         Args:
             command: one line.
-            deadline: 10 s where none is given.
-            moot: asked while we wait whether there is no point in it any more.
+            deadline: 10 s by default.
+            moot: returns whether the command is not needed any more; called until the answer comes.
 
         Raises:
-            MpsError: no daemon is there, it did not answer in time (reason ``MpsControlBlocked``), or ``moot``
+            MpsError: no daemon runs, it did not answer in time (reason ``MpsControlBlocked``), or ``moot``
                 (``AlreadyExited``).
         """
         if "\n" in command:
@@ -111,8 +111,8 @@ class MpsControl:
         return out
 
     def _run(self, line: str, deadline: Deadline, moot: Callable[[], bool]) -> tuple[int, str, str]:
-        """Let the program say something; its exit code, standard output and standard error."""
-        lookout, begun = self._watch(), time.monotonic()
+        """Run the program once; return its exit code, standard output and standard error."""
+        observer, begun = self._watch(), time.monotonic()
         if moot():
             raise MpsError(
                 f"the enforcer did not send {line.strip()!r}: its target had already exited", Reason.ALREADY_EXITED
@@ -123,13 +123,13 @@ class MpsControl:
         )  # fmt: skip
         with program:
             try:
-                _look(NullObserver(), moot, program.pid)  # to start it took a while, and it was told nothing yet
-                out, err = _answer(program, line, deadline, partial(_look, lookout, moot))
+                _observe(NullObserver(), moot, program.pid)  # starting it took a while, and nothing is sent yet
+                out, err = _answer(program, line, deadline, partial(_observe, observer, moot))
                 self._hung = None
             except BaseException as error:
                 program.kill()
                 if isinstance(error, TimeoutError):
-                    self._hung = (self._hung or begun) if lookout.hung else None
+                    self._hung = (self._hung or begun) if observer.hung else None
                 raise
         return program.returncode, out, err
 
@@ -147,24 +147,24 @@ def _never() -> bool:
     return False
 
 
-def _look(lookout: StallObserver, moot: Callable[[], bool], ours: int) -> None:
+def _observe(observer: StallObserver, moot: Callable[[], bool], ours: int) -> None:
     if moot():
         raise MpsError("the enforcer cancelled a command to MPS: its target had already exited", Reason.ALREADY_EXITED)
-    lookout.look(ours)
+    observer.observe(ours)
 
 
 def _answer(
-    program: subprocess.Popen[str], words: str, deadline: Deadline, look: Callable[[int], None]
+    program: subprocess.Popen[str], command: str, deadline: Deadline, observe: Callable[[int], None]
 ) -> tuple[str, str]:
-    """Standard output and standard error of a program that is told something. Raises ``TimeoutError``."""
-    unsaid: str | None = words
+    """Send the command; return standard output and standard error. Raises ``TimeoutError``."""
+    unsent: str | None = command
     while True:
         with suppress(subprocess.TimeoutExpired):
-            return program.communicate(unsaid, timeout=max(POLL, min(LOOK, deadline.left())))
-        unsaid = None
+            return program.communicate(unsent, timeout=max(POLL, min(LOOK, deadline.left())))
+        unsent = None
         if not deadline.left():
             raise TimeoutError
-        look(program.pid)
+        observe(program.pid)
 
 
 def _locked(descriptor: int) -> bool:
