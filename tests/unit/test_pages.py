@@ -24,17 +24,6 @@ TOO_LONG: Final = frozenset(
     {
         # the root
         "SECURITY.md",
-        # docs/design
-        "docs/design/benchmarks.md",
-        "docs/design/placement.md",
-        "docs/design/safety.md",
-        "docs/design/scale.md",
-        "docs/design/threat-model.md",
-        # docs/reference
-        "docs/reference/claims.md",
-        "docs/reference/files.md",
-        "docs/reference/kills.md",
-        "docs/reference/limits.md",
         # docs/tenants
         "docs/tenants/frameworks.md",
         "docs/tenants/inside.md",
@@ -146,7 +135,6 @@ def chart_options() -> list[tuple[str, tuple[str, ...]]]:
     [
         ("start/faq.md", "../../SECURITY.md", "../SECURITY.md"),
         ("start/faq.md", "glossary.md", "glossary.md"),
-        ("SECURITY.md", "docs/design/safety.md", "design/safety.md"),
         ("examples/README.md", "../docs/tenants/ask.md", "../tenants/ask.md"),
         ("CONTRIBUTING.md", "docs/start/glossary.md", "start/glossary.md"),
     ],
