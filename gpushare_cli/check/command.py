@@ -38,6 +38,7 @@ class Symbol(StrEnum):
     WRONG = "FAIL"
 
 
+PAGE: Final = "docs/operators/check.md#check"
 AGAIN_SECONDS: Final = 2.0
 """Between two rounds of questions, with ``--wait``."""
 _WHOSE: Final = {
@@ -178,4 +179,5 @@ def lines(answers: Sequence[Answer], terminal: Terminal) -> list[str]:
 
 def _total(answers: Sequence[Answer]) -> str:
     count = {level: sum(1 for answer in answers if answer.level is level) for level in Level}
-    return f"{count[Level.OK]} fine, {count[Level.WARNING]} to look at, {count[Level.WRONG]} wrong"
+    total = f"{count[Level.OK]} fine, {count[Level.WARNING]} to look at, {count[Level.WRONG]} wrong"
+    return total if count[Level.OK] == len(answers) else f"{total}; what each line asks: {PAGE}"
