@@ -18,7 +18,7 @@ def test_the_quickstart_ends_with_a_kill_and_a_record_that_verifies(site: Site) 
     share, kill, audit, end = (
         site.run_block(block, readme.QUICKSTART, TEAM=team) for block in readme.blocks(readme.QUICKSTART)
     )
-    assert "the share of the GPU is ready: steady 4096 MiB" in share
+    assert "steady     4Gi    4Gi, no cap  GPU-" in share
     assert "Killed: container greedy" in kill
     assert kill.splitlines()[-1].split()[:4] == ["steady", "2/2", "Running", "0"]
     assert [kind in audit for kind in ("WARNED", "INTENT", "OUTCOME")] == [True] * 3
