@@ -15,11 +15,13 @@ ROOT: Final = pages.ROOT
 README: Final = ROOT / "README.md"
 UPGRADES: Final = ROOT / "docs" / "operators" / "upgrades.md"
 NIGHT: Final = ROOT / "docs" / "operators" / "runbook.md"
+QUICKSTART: Final = ROOT / "docs" / "start" / "quickstart.md"
 UNINSTALL: Final = ROOT / "docs" / "operators" / "uninstall.md"
 ELSEWHERE: Final = {
     "install": "fixtures", "verify": "fixtures", "uninstall": "test_upgrade_and_uninstall",
     "upgrade": "test_upgrade_and_uninstall", "rescue": "test_upgrade_and_uninstall",
     "refused": "test_upgrade_and_uninstall",
+    "quickshare": "test_kill", "quickkill": "test_kill", "quickaudit": "test_kill", "quickend": "test_kill",
 }  # fmt: skip
 """Blocks that tests of their own run, and which; one test runs all others on one node."""
 

@@ -6,11 +6,25 @@ import pytest
 
 from gpushare import contract
 from gpushare_cli.main import main
-from tests.e2e import pods
+from tests.e2e import pods, readme
 from tests.e2e.site import Site, restarts
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 GREEDY = ("hold", "1Gi", "--then", "6Gi", "--after", "4s", "--over-limit")
+
+
+def test_the_quickstart_ends_with_a_kill_and_a_record_that_verifies(site: Site) -> None:
+    team = site.namespace("quick")
+    share, kill, audit, end = (
+        site.run_block(block, readme.QUICKSTART, TEAM=team) for block in readme.blocks(readme.QUICKSTART)
+    )
+    assert "steady     4Gi    4Gi, no cap  GPU-" in share
+    assert "Killed: container greedy" in kill
+    assert kill.splitlines()[-1].split()[:4] == ["steady", "2/2", "Running", "0"]
+    assert [kind in audit for kind in ("WARNED", "INTENT", "OUTCOME")] == [True] * 3
+    assert "ok: " in audit
+    assert "greedy" in end
+    site.drop(team)
 
 
 @pytest.fixture(scope="module")
