@@ -160,7 +160,7 @@ class EnforcementLoop:
         """Return since how many seconds no iteration has come to its end; ``None`` while they do. Takes no lock."""
         age = self._clock() - self._polled
         late = age > STALLED_SECONDS + 1.5 * self._interval
-        return f"no iteration for {age:.0f} s: nothing is watched" if late else None
+        return f"the enforcer's loop has not sampled the GPUs for {age:.0f} s and enforces no quota" if late else None
 
     def run(self, stopped: threading.Event, interval: float) -> None:
         """Look every ``interval`` seconds until stopped; then wait for what is being acted upon.

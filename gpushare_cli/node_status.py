@@ -302,7 +302,7 @@ def _failed(raw: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[st
         if all(_text(one, key) == _text(container, key) for key in same):
             found = one.get("holders")
             users = ", ".join(clean(str(each)) for each in found) if isinstance(found, list) else "not known"
-            yield f"{_text(one, 'reason')}: {_text(one, 'sentence')}; memory in use then: {users}"
+            yield f"{_text(one, 'reason')}: {_text(one, 'sentence')}; GPU memory in use at that moment: {users}"
 
 
 def _text(value: Mapping[str, Any], key: str) -> str:

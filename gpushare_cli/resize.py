@@ -237,4 +237,4 @@ def _print(target: Target, answer: Object, request: ResizeRequest, args: argpars
     if answer["note"]:
         print(f"  {answer['note']}")
     if args.dry_run:
-        print("  no change was requested; the node's enforcer decides, also by the container's current GPU memory use")
+        print("  dry run: no change was requested; the node's enforcer can still refuse it")

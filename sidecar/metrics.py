@@ -14,7 +14,11 @@ MIB = 1024 * 1024
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _AMOUNTS: Final[Sequence[tuple[str, str, Callable[[Use], int | None]]]] = (
     ("gpu_share_container_memory_used_bytes", "GPU memory that a container uses.", lambda use: use.used_mib),
-    ("gpu_share_container_memory_peak_bytes", "The most GPU memory that samples saw.", lambda use: use.peak_mib),
+    (
+        "gpu_share_container_memory_peak_bytes",
+        "Highest GPU memory use of a container that the enforcer measured.",
+        lambda use: use.peak_mib,
+    ),
     ("gpu_share_container_memory_quota_bytes", "Quota of a container.", lambda use: use.quota_mib),
 )
 

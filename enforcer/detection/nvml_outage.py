@@ -87,5 +87,5 @@ def operator_message(change: OutageChange, now: float) -> str | None:
 
 def container_message(container: str, outage: NvmlOutage | None, now: float) -> str:
     """Return what an outage means to a container."""
-    why = "" if outage is None else f" for {max(0.0, now - outage.since):.0f} s ({outage.reason}: {outage.why})"
-    return f"the enforcer does not enforce the quota of {container}: its GPU has been unreadable{why}"
+    lasted = "" if outage is None else f" for {max(0.0, now - outage.since):.0f} s ({outage.reason}: {outage.why})"
+    return f"the enforcer does not enforce the quota of {container}: it could not read the GPU{lasted}"

@@ -131,8 +131,9 @@ def _sentence(claim: PreparedClaim, granted: AllocatedDevice) -> str:
     if granted.gpu is None:
         return "this device gives the pod its status directory, no GPU"
     limits = [each for each in claim.limits if each.request == granted.request]
-    names = ", ".join(each.container for each in limits) or "no container"
-    text = f"{granted.memory_mib} MiB of {granted.gpu} for {names}"
+    names = ", ".join(each.container for each in limits)
+    users = f"for container {names}" if names else "and no container uses it"
+    text = f"the claim holds {granted.memory_mib} MiB of {granted.gpu} {users}"
     if granted.mode is Mode.TIME_SLICING and any(each.compute for each in limits):
         # The scheduler counts the percentage all the same; nothing on the node holds anybody to it.
         text += "; the GPU is time-sliced, so nothing limits its compute"

@@ -90,8 +90,8 @@ class PodEvictor:
         delay = RETRY if before is None else min(2 * before.delay, MOST_RETRY)
         self._refused[quota.pod_uid] = _Refusal(error.message, delay, self._clock() + delay)
         log.warning(
-            "pod not evicted; tried again", reason=str(Reason.EVICTION_REFUSED), namespace=quota.namespace,
-            pod=quota.pod, seconds=delay, error=error.message,
+            "the API server did not evict the pod; the enforcer asks again", reason=str(Reason.EVICTION_REFUSED),
+            namespace=quota.namespace, pod=quota.pod, seconds=delay, error=error.message,
         )  # fmt: skip
         if before is None and error.status != 0:
             note = f"the GPU Operator upgrades the GPU driver, and this pod is not evicted yet: {error.message}"

@@ -315,7 +315,12 @@ class MpsDaemon:
             cause = log_tail(self.log)
         except MpsError as error:
             cause = error.message
-        log.warning("the MPS server did not start early", reason=Reason.MPS_UNREACHABLE, gpu=self.gpu, cause=cause)
+        log.warning(
+            "the MPS server did not start in advance; it starts with its first client",
+            reason=Reason.MPS_UNREACHABLE,
+            gpu=self.gpu,
+            cause=cause,
+        )
 
     def _assert_exclusive(self) -> bool:
         """Only MPS's server may open contexts: a tenant that misses the pipe gets nothing instead of everything."""

@@ -10,6 +10,7 @@ import structlog
 from enforcer.nvml.types import Gpu
 from enforcer.resourceslices.contention import UNKNOWN, Allocatable, claimed_by_plugins, claimed_by_slices
 from enforcer.status.events import NodeEvent, NodeEventRecorder
+from gpushare.contract import NODE_GPUS
 from gpushare.errors import ClusterError, KubeletError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
@@ -96,8 +97,8 @@ class ContentionMonitor:
         before, self._reported = self._reported, dict(found)
         for gpu in found.keys() - before.keys():
             note = (
-                f"GPU {gpu} gets no new shares: {found[gpu]}; running pods keep theirs. Disable one of the two "
-                "for this GPU."
+                f"GPU {gpu} gets no new shares from gpu-share: {found[gpu]}; running pods keep theirs. Take the GPU "
+                f"from the other one, or leave it out of the node's annotation {NODE_GPUS}."
             )
             self._reporter.record(NodeEvent(Reason.CONTENDED, note))
         for gpu in before.keys() - found.keys():

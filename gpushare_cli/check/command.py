@@ -63,7 +63,7 @@ def add_parser(subparsers: Any) -> None:
         "--namespace",
         type=namespace_name,
         metavar="NS",
-        help="create the sharing pod of the dry run there; checks the cluster only",
+        help="namespace in which the dry run creates its sharing pod; this machine is then not checked",
     )
     parser.add_argument("--cluster", action="store_true", help="check the cluster only")
     parser.add_argument("--node", action="store_true", help="check this machine only; what is missing is then an error")

@@ -94,7 +94,7 @@ def _advice(record: PodRecord, name: str, peak: int, enough: int) -> Finding:
         command, hint = "", above
     elif _can_resize(record, name, enough, ceiling):
         command = f"gpu-share resize {record.name} {name} {format_mib(enough)}"
-        hint = f"its pod reserved that much already: {command}"
+        hint = f"its pod reserved that much already; run {command}"
     elif not any(map(is_our_claim, objects(record.spec, "resourceClaims"))):
         command = f"{contract.CAPACITY_MEMORY}: {format_mib(enough)}"
         hint = f"write {command} into capacity.requests of a new ResourceClaim, or of its template"

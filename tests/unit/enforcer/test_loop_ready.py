@@ -19,6 +19,6 @@ def test_a_loop_without_an_iteration_is_not_ready(world: World) -> None:
     world.look()
     assert not_ready() is None
     world.clock[0] += STALLED_SECONDS + 1
-    assert "no iteration for 11 s" in str(not_ready())
+    assert "not sampled the GPUs for 11 s" in str(not_ready())
     world.look()
     assert not_ready() is None

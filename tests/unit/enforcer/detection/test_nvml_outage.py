@@ -73,7 +73,7 @@ def test_another_reason_goes_on_with_the_same_blindness() -> None:
 def test_a_container_on_a_gpu_that_cannot_be_read_is_reported_so_and_not_what_it_kept_before() -> None:
     state, _ = update({}, {GPU: HUNG}, 5.0)
     text = container_message("model", state[GPU], 17.0)
-    assert text.startswith("the enforcer does not enforce the quota of model: its GPU has been unreadable")
+    assert text.startswith("the enforcer does not enforce the quota of model: it could not read the GPU")
     assert text.endswith(" for 12 s (NvmlHung: the driver hangs)")
 
 
@@ -88,7 +88,7 @@ def test_status_metrics_and_operators_say_of_blindness_what_for_and_since_when(w
     gpu, [container] = status["gpus"][0], status["containers"]
     assert (gpu["blindReason"], gpu["blindFor"], text) == ("NvmlUnavailable", 1.0, [])
     assert (container["state"], container["usedMib"]) == ("Unknown", None)
-    assert "has been unreadable for 1 s (NvmlUnavailable: the GPU fell off the bus)" in container["sentence"]
+    assert "could not read the GPU for 1 s (NvmlUnavailable: the GPU fell off the bus)" in container["sentence"]
     world.look(int(REPORT_AFTER / 0.5))
     [news] = text
     assert (news.reason, GPU in news.note, news.warning) == (Reason.NVML_UNAVAILABLE, True, True)

@@ -108,4 +108,4 @@ def test_the_sidecar_says_it_and_explain_on_the_node_says_who(world: World, tmp_
     assert "asr/other-0/model: 2000 MiB" in mine.failed[0]
     raw["failures"] = [7, {"podUid": 3}, {**raw["failures"][0], "holders": "x"}]
     mine = next(use for gpu in node_status.read(raw, {}).gpus for use in gpu.uses if use.pod == "tts-0")
-    assert "memory in use then: not known" in mine.failed[0]
+    assert "memory in use at that moment: not known" in mine.failed[0]
