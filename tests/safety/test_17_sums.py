@@ -155,5 +155,5 @@ def test_random_vectors_are_evaluated_as_counted_by_hand() -> None:
         assert not alone or list(expected) == [(vector[0][0].name, vector[0][0].gpu)], "one tenant over by 1 MiB"
     assert wrong == hit == 0
     assert min(killed, exact) > every // 4, "vectors that say something"
-    extent.figure("17", "vectors judged otherwise than by hand", f"{wrong} in {every:,}")
+    extent.figure("17", "kill decisions that differ from those by hand", f"{wrong} in {every:,}")
     extent.figure("17", "containers exactly at their quota that were killed", f"{hit} of {exact:,}")

@@ -101,9 +101,11 @@ def test_31_errors_of_10_calls_once_three_times_and_forever(made: Bed) -> None:
         tried += 1
     assert all(blind[call] > 0 for call in EACH_LOOK)
     extent.figure(
-        "21", "kills while blind, over 31 errors x 10 calls (once, three times, forever)", f"0 in {tried} cells"
+        "21",
+        "kills while NVML is unavailable, over 31 errors x 10 calls (once, three times, forever)",
+        f"0 in {tried} cells",
     )
-    extent.figure("21", "sight back with the first look after the error ends", f"{tried} of {tried}")
+    extent.figure("21", "NVML readable again with the first sample after the error ends", f"{tried} of {tried}")
 
 
 @pytest.mark.parametrize("call", [COMPUTE, "nvmlInitWithFlags", "nvmlDeviceGetHandleByUUID"])
@@ -132,7 +134,7 @@ def test_a_driver_that_hangs_stops_no_look_and_is_heard_when_it_wakes(
         assert made.reader._kept is not first
     made.reader._waits = PATIENT
     sees_again(made, looks)
-    tell(f"driver that hangs for {seconds} s (scaled): kills in blind looks, {call}", looks)
+    tell(f"driver that hangs for {seconds} s (scaled): kills in samples without NVML, {call}", looks)
 
 
 def test_the_process_that_hangs_ends_with_the_enforcer_all_the_same(made: Bed) -> None:
@@ -164,7 +166,7 @@ def test_a_library_that_crashes_takes_its_own_process_and_nothing_else(made: Bed
         assert (look.seen, look.kills) == (made.truth, True)
     else:
         sees_again(made, looks)
-    tell(f"library that crashes {times} times: kills in blind looks, {call}", looks)
+    tell(f"library that crashes {times} times: kills in samples without NVML, {call}", looks)
 
 
 def test_a_count_that_lies_and_a_list_that_never_fits_are_no_list(made: Bed) -> None:

@@ -75,7 +75,9 @@ def test_an_enforcer_whose_driver_fails_goes_on_looking_kills_nobody_and_then_do
     wait_for(lambda: bool(node.records("OUTCOME")), 60)
     assert (node.records("OUTCOME")[0]["result"], alive(tenant)) == ("Killed", False)
     assert node.stop() == 0
-    extent.figure("21", f"whole enforcer, {reason}: INTENT records while blind", f"{intents} in {lasts:.0f} s")
+    extent.figure(
+        "21", f"whole enforcer, {reason}: INTENT records while NVML is unavailable", f"{intents} in {lasts:.0f} s"
+    )
 
 
 def test_the_process_that_asks_nvml_does_not_outlive_an_enforcer_that_is_killed(node: Node) -> None:

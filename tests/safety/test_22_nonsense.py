@@ -175,5 +175,5 @@ def test_nobody_is_killed_on_fewer_than_three_samples_that_agree() -> None:
     extent.figure(
         "22",
         "kills on fewer than three samples that agree",
-        f"0 in {stories:,} stories with {nonsense:,} nonsensical looks",
+        f"0 in {stories:,} stories with {nonsense:,} nonsensical samples",
     )

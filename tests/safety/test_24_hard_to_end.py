@@ -94,7 +94,9 @@ def test_a_corpse_that_is_reported_to_hold_memory_is_let_be_and_so_is_everybody_
         assert not case.bench.kill(case.quota).acted
     assert case.bench.signals() == []
     assert (case.bench.records(), alive(case.sibling)) == ([], True)
-    extent.figure("24", "victims in place of a corpse, looks", f"{len(case.bench.signals())} in {count:,}")
+    extent.figure(
+        "24", "signals while an exited process is reported to use memory", f"{len(case.bench.signals())} in {count:,}"
+    )
 
 
 @pytest.fixture(name="cold")
@@ -126,7 +128,7 @@ def test_what_hangs_is_signalled_once_nobody_dies_in_its_place_and_its_end_is_on
     extent.figure(
         "24", "hanging (frozen): victims in its place, or signals after the first two", f"{more} in {count:,}"
     )
-    extent.figure("24", "looks from its end to its OUTCOME", str(len(case.bench.records("OUTCOME"))))
+    extent.figure("24", "samples from its exit to its OUTCOME", str(len(case.bench.records("OUTCOME"))))
 
 
 def numbered(container: Container, number: int) -> int:

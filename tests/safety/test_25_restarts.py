@@ -35,21 +35,21 @@ def test_killed_at_random_points_of_a_grace_period_it_ends_when_it_would_have(fo
     assert found["restarts"] >= extent.trials(16, 200)
     assert set(found["points"]) <= {0, 1}, "looks late; below none it would be shortened"
     said = f"{max(found['points'])} at most in {found['restarts']} restarts (grace {GRACE} s, poll {POLL} s)"
-    extent.figure("25", "looks by which the end of grace came late", said)
+    extent.figure("25", "samples by which the end of grace came late", said)
 
 
 def test_a_restart_loop_gains_no_more_than_two_looks(found: dict[str, Any]) -> None:
     assert found["lives"] > 3 * len(found["loops"])
     assert set(found["loops"]) <= {0, 1, 2}
-    said = f"{max(found['loops'])} at most in {found['lives']} lives of {LOOP} looks (grace {LOOP_GRACE} s)"
-    extent.figure("25", "looks by which a restart loop delayed the end of grace", said)
+    said = f"{max(found['loops'])} at most in {found['lives']} lives of {LOOP} samples (grace {LOOP_GRACE} s)"
+    extent.figure("25", "samples by which a restart loop delayed the end of grace", said)
 
 
 def test_a_state_file_that_is_none_gives_a_full_grace_and_is_notified(found: dict[str, Any]) -> None:
     assert found["ruins"].keys() == RUINS.keys()
     wrong = {name: told for name, told in found["ruins"].items() if told[0] not in {0, 1} or not told[1]}
     assert wrong == {}
-    extent.figure("25", "spoilt state files without a full grace, or not told", f"{len(wrong)} of {len(RUINS)}")
+    extent.figure("25", "spoilt state files without a full grace, or not reported", f"{len(wrong)} of {len(RUINS)}")
 
 
 def test_the_program_itself_killed_in_mid_grace(tmp_path: Path) -> None:

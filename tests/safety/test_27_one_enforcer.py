@@ -207,7 +207,7 @@ def test_one_enforcer_is_at_work_at_any_instant_and_no_intent_is_doubled(tmp_pat
     extent.figure("27", "doubled INTENTs", f"{open_twice(records)} of {sum(killed.values()):,} kills")
     p99 = took[int(len(took) * 0.99)]
     extent.figure(
-        "27", "handover, from the SIGKILL to the next one's first look", f"{p99:.2f} s p99, {took[-1]:.2f} s worst"
+        "27", "handover, from the SIGKILL to the next one's first sample", f"{p99:.2f} s p99, {took[-1]:.2f} s worst"
     )
 
 

@@ -209,4 +209,4 @@ def test_a_storm_ends_after_three_kills_is_notified_at_once_and_only_an_operator
         "29", "containers killed before the breaker opened", f"{most} at most in {every:,} storms of 2 to 16 tenants"
     )
     extent.figure("29", "repeated kills of these containers, which came back over quota", f"{again} at most")
-    extent.figure("29", "storms not told with the look that opened the breaker", f"{late} of {every:,}")
+    extent.figure("29", "storms not reported with the sample that opened the breaker", f"{late} of {every:,}")

@@ -24,7 +24,7 @@ FOREIGN: Final = frozenset(
         "--admission-control-config-file", "--annotations", "--clusterrole", "--command", "--from-file", "--group",
         "--local", "--no-deps", "--no-hooks", "--overwrite", "--reuse-values", "--set", "--strict", "--target",
         "--wait", "--all-namespaces", "--field-selector", "--ignore-case", "--selector", "--show-labels", "--tail",
-        "--restart",
+        "--restart", "--install", "--take-ownership",
     }
 )  # fmt: skip
 """Options of kube-apiserver, kubectl, helm, pip, mypy and grep."""

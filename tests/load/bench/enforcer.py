@@ -231,7 +231,7 @@ def figures(idle: list[Cost], busy: list[Cost], turns: Turns) -> list[tuple[str,
     both = f"{megabytes(busy[0].both)}, what they share counted once; of no file {megabytes(own)}"
     return [
         (
-            "64 GPU processes of 500, a look every 0.5 s: CPU",
+            "64 GPU processes of 500, a sample every 0.5 s: CPU",
             f"{100 * core:.2f} % of a core, {100 * middle:.2f} % in the middle window; {core / none:.1f} times idle",
         ),
         ("... memory, both processes", f"{both}; PSS here {megabytes(pss)}; RSS {megabytes(rss)}"),
