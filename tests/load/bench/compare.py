@@ -17,6 +17,7 @@ from tests.load.bench.candidates import OURS, Candidate, all_of_them, left_out
 from tests.load.bench.client import Load, drive
 from tests.load.bench.pods import pods
 from tests.support import reviews
+from tests.support.pictures.svg import FOLDER as PICTURES
 
 CONNECTIONS: Final = (1, 8)
 FIGURES: Final = ("rate", "p50_ms", "p99_ms", "cpu_us", "client_cpu_us")
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> int:
         found["rows"] = list(rows(measure(servers, asked.rounds, asked.seconds)))
     report.publish(found, COLUMNS, asked.write)
     if asked.write:
-        plot.write(found)
+        plot.write(found, PICTURES)
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from tests.load.bench.report import footer
 from tests.support.pictures.chart import WIDE, Axis, Line, drawn
 from tests.support.pictures.panels import marks
-from tests.support.pictures.svg import FOLDER, document, words
+from tests.support.pictures.svg import document, words
 
 NAME: Final = "webhook-latency.svg"
 CAPTION: Final = 24
@@ -28,6 +28,6 @@ def picture(found: Mapping[str, Any]) -> str:
     return document(TITLE, (WIDE.width, WIDE.height + CAPTION), [*body, caption])
 
 
-def write(found: Mapping[str, Any], folder: Path = FOLDER) -> None:
+def write(found: Mapping[str, Any], folder: Path) -> None:
     """Write the picture into a folder."""
     (folder / NAME).write_text(picture(found), encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.load.bench import api, compare, report, soak
+from tests.load.bench import api, compare, plot, report, soak
 from tests.load.bench.candidates import FLASK, GO, OURS, WSGI, left_out
 from tests.load.bench.client import HOST, Load, drive
 from tests.load.bench.pods import pods
@@ -72,6 +72,7 @@ def test_a_paced_client_counts_from_when_a_request_was_due_and_counts_refusals(c
 
 def test_every_server_is_measured_and_the_table_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(compare, "PICTURES", tmp_path)
     monkeypatch.setattr(compare, "CONNECTIONS", (2,))
     monkeypatch.setattr(compare, "pods", lambda: {"typical": pods()["typical"]})
     page = tmp_path / "page.md"
@@ -87,6 +88,7 @@ def test_every_server_is_measured_and_the_table_is_written(tmp_path: Path, monke
     assert "old" not in text
     assert all(f"| {server} |" in text for server in servers)
     assert "HAMi is left out" in text
+    assert OURS in (tmp_path / plot.NAME).read_text()
 
 
 def test_a_soak_holds_its_rate_and_then_opens_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

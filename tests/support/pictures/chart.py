@@ -54,7 +54,7 @@ class Axis:
     def at(self, value: float) -> float:
         """Where a value lies, from 0 at the first mark to 1 at the last; what is beyond lies on the edge."""
         low, high = self.marks[0], self.marks[-1]
-        return min(1.0, max(0.0, (value - low) / (high - low)))
+        return min(1.0, max(0.0, (value - low) / ((high - low) or 1.0)))
 
     def labelled(self) -> Iterator[tuple[float, str]]:
         """Return where each mark lies, and its label."""
