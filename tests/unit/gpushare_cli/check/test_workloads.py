@@ -130,8 +130,8 @@ def test_ended_and_waiting_pods_need_no_enforcer_and_without_a_daemonset_all_is_
         ({"auditLog": "disk full"}, "wrong", "n: audit log: disk full"),
         ({"problems": ["NVML is away"]}, "wrong", "n: NVML is away"),
         ({"enforcing": False}, "warning", "not killed on n"),
-        ({"problems": "x"}, "wrong", "damaged one, of n"),
-        ({"version": 5}, "wrong", "damaged one, of n"),
+        ({"problems": "x"}, "wrong", "no valid report from n"),
+        ({"version": 5}, "wrong", "no valid report from n"),
         ({"problems": ["\x1b[31mred"]}, "wrong", "n:  [31mred"),
     ],
 )
