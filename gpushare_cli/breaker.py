@@ -53,8 +53,8 @@ def add_parser(subparsers: Any) -> None:
         "breaker",
         help="show whether the circuit breaker stopped kills on a node, and reset it",
         description="Show whether the circuit breaker is open: it opens if most containers of a node would be "
-        "killed; then none is killed until an operator has found the cause and resets it. On a node with an "
-        "enforcer: of this node; elsewhere: of all nodes.",
+        "killed, and closes when the cause has ended or an operator resets it. While it is open, no container of that "
+        "node is killed. On a node with an enforcer: of this node; elsewhere: of all nodes.",
     )
     whose = parser.add_mutually_exclusive_group()
     what = f"of this node: the enforcer's state directory ({STATE_DIRECTORY})"

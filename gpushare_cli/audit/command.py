@@ -104,8 +104,8 @@ def _add_verify(parser: Any) -> None:
     )
     parser.add_argument(
         "--anchor", metavar="ANCHOR", action="append", default=[],
-        help="anchor that the log must still contain: SEQ:HASH from the Event of a kill, a file with the output of "
-        "`audit anchors`, or the word cluster; may be repeated (default with -A: cluster)",
+        help="anchor that the log must still contain: SEQ:HASH from `audit anchors`, a file with its output, or the "
+        "word cluster (the anchors in the ResourceSlices); may be repeated (default with -A: cluster)",
     )  # fmt: skip
     _add_everywhere(parser)
 

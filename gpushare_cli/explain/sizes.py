@@ -101,7 +101,7 @@ def _advice(record: PodRecord, name: str, peak: int, enough: int) -> Finding:
     else:
         command = f"{_annotation(record, name)}: {format_mib(enough)}"
         hint = f"set {command} {_place(record)}"
-    message = f"container {name} held {peak} MiB at most: {format_mib(enough)} would have sufficed for that"
+    message = f"container {name} used {peak} MiB at most: {format_mib(enough)} would have sufficed for that"
     return Finding(type=FindingType.ADVICE, message=message, hint=hint, command=command, container=name)
 
 

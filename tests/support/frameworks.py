@@ -25,7 +25,8 @@ SHOWN: Final = ("NVIDIA H100 80GB HBM3", 12288, 300)
 MARK: Final = "<!-- python -m tests.support.frameworks: {} -->\n"
 END: Final = "<!-- end -->\n"
 HEADS: Final = {
-    "frameworks": ("framework", "by default", "what to do", "line", "back ends", "source", "evidence", "example"),
+    "frameworks": ("framework", "by default", "what to do", "line"),
+    "evidence": ("framework", "evidence", "source", "back ends", "example"),
     "variables": ("variable", "value", "where it is set", "framework"),
     "figures": ("framework", *BACKENDS),
 }
@@ -60,15 +61,21 @@ def cases() -> Iterator[Case]:
 def page() -> str:
     """Return docs/tenants/frameworks.md with its tables written anew."""
     text = PAGE.read_text()
-    for name, rows in (("frameworks", _frameworks()), ("variables", _variables()), ("figures", _figures())):
+    for name, rows in (
+        ("frameworks", _frameworks()), ("evidence", _evidence()), ("variables", _variables()), ("figures", _figures()),
+    ):  # fmt: skip
         text = with_rows(text, (MARK.format(name), END), HEADS[name], lambda _, rows=rows: rows)  # type: ignore[misc] # bound by a default
     return text
 
 
 def _frameworks() -> list[Row]:
+    return [(each.name, each.default, each.advice, f"`{each.line}`") for each in TABLE]
+
+
+def _evidence() -> list[Row]:
     return [
         (
-            each.name, each.default, each.advice, f"`{each.line}`", each.backends, each.source, str(each.evidence),
+            each.name, str(each.evidence), each.source, each.backends,
             f"[{each.example}](../../examples/frameworks/{each.example})",
         )
         for each in TABLE

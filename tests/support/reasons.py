@@ -8,7 +8,7 @@ from gpushare.reason_row import Place, ReasonRow
 from gpushare.reason_table import TABLE
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "reasons.md"
-HEAD: Final = """# Troubleshooting
+HEAD: Final = """# Reasons
 
 <!-- python -m tests.support.reasons -->
 

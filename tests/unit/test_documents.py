@@ -1,9 +1,13 @@
 """What the documents name is there and spelled like that: commands, options, values, metrics, reasons, files, links."""
 
 import argparse
+import ast
+import errno
+import os
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +28,7 @@ FOREIGN: Final = frozenset(
         "--admission-control-config-file", "--annotations", "--clusterrole", "--command", "--from-file", "--group",
         "--local", "--no-deps", "--no-hooks", "--overwrite", "--reuse-values", "--set", "--strict", "--target",
         "--wait", "--all-namespaces", "--field-selector", "--ignore-case", "--selector", "--show-labels", "--tail",
-        "--restart", "--install", "--take-ownership",
+        "--restart", "--install", "--take-ownership", "--ignore-daemonsets", "--delete-emptydir-data",
     }
 )  # fmt: skip
 """Options of kube-apiserver, kubectl, helm, pip, mypy and grep."""
@@ -152,6 +156,28 @@ def test_every_alert_has_a_section_of_the_page_for_the_night() -> None:
     heads = " ".join(re.findall(r"^## (.*)$", text("docs/operators/runbook.md"), re.MULTILINE))
     assert alerts
     assert [each for each in alerts if each not in heads] == []
+
+
+OF_OTHER_PROGRAMS: Final = {os.strerror(errno.ENOSPC), os.strerror(errno.EROFS), "cannot allocate all claims"}
+"""Messages of the kernel and of the scheduler."""
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """The strings of a program; a value that is filled in is a line's end, so that no quote crosses it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "\n" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_every_message_that_the_page_for_the_night_quotes_is_printed() -> None:
+    rows = re.findall(r"^\| (`[^|]+) \|", text("docs/operators/runbook.md"), re.MULTILINE)
+    quoted = {quote for row in rows for quote in re.findall(r"`([^`]+ [^`]+)`", row)} - OF_OTHER_PROGRAMS
+    files = (file for folder in PRODUCT for file in (ROOT / folder).rglob("*.py"))
+    printed = "\n".join(chain.from_iterable(texts(ast.parse(file.read_text())) for file in files))
+    assert len(quoted) > 5
+    assert {quote for quote in quoted if quote not in printed} == set()
 
 
 def test_every_alert_is_of_a_metric_there_is_and_an_open_breaker_is_one() -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from functools import cache
 from itertools import chain, pairwise
 from typing import Any, Final
@@ -62,19 +63,21 @@ def test_lists_are_lists_for_github_and_for_the_site(page: str) -> None:
     assert re.findall(r"^ {1,3}(?:[-*]|\d+\.) .*", text, re.MULTILINE) == [], "indent inner lists by four spaces"
 
 
-def test_every_page_is_within_three_clicks() -> None:
-    nav = yaml.safe_load(pages.read("mkdocs.yml"))["nav"]
+def listed(entries: list[Any], depth: int = 1) -> Iterator[tuple[int, str, str]]:
+    """Yield each page of the navigation: how many clicks away, its label or nothing, its path in the site."""
+    for entry in entries:
+        label, inner = ("", entry) if isinstance(entry, str) else next(iter(entry.items()))
+        yield from [(depth, label, inner)] if isinstance(inner, str) else listed(inner, depth + 1)
 
-    def depths(entries: list[Any], depth: int) -> list[tuple[int, str]]:
-        found = []
-        for entry in entries:
-            inner = entry if isinstance(entry, str) else next(iter(entry.values()))
-            found += [(depth, inner)] if isinstance(inner, str) else depths(inner, depth + 1)
-        return found
 
-    listed = depths(nav, 1)
-    assert len(listed) > 40
-    assert [page for depth, page in listed if depth > CLICKS] == []
+def test_every_page_is_within_three_clicks_under_a_name_that_its_title_has() -> None:
+    found = list(listed(yaml.safe_load(pages.read("mkdocs.yml"))["nav"]))
+    assert len(found) > 40
+    assert [page for depth, _, page in found if depth > CLICKS] == []
+    files = {page: f"docs/{page}" if (pages.DOCS / page).exists() else page for _, _, page in found}
+    titles = {page: pages.read(file).partition("# ")[2].partition("\n")[0] for page, file in files.items()}
+    assert [(label, titles[page]) for _, label, page in found if label.lower() not in titles[page].lower()] == []
+    assert len(set(titles.values())) == len(titles)
 
 
 def test_generated_pages_are_what_the_code_says() -> None:

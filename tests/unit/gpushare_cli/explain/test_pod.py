@@ -154,7 +154,7 @@ def test_a_killed_pod_says_when_and_why() -> None:
     fine, lines = told(load("killed"))
     assert not fine
     assert lines[3].startswith("  last kill: 2026-11-20T22:16:07.000000Z Killed: container main holds 9000 MiB")
-    assert lines[4] == "  container main held 9000 MiB at most: 10Gi would have sufficed for that"
+    assert lines[4] == "  container main used 9000 MiB at most: 10Gi would have sufficed for that"
     assert lines[5].startswith("    set gpu-share.io/memory: 10Gi on a new pod")
     assert lines[6].startswith("  2026-11-20T22:16:01.000000Z OverQuota: ")
     assert row(lines)[1:4] == ["4Gi", "4Gi, no cap", GPU.lower()]

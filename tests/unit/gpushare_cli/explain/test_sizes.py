@@ -115,7 +115,7 @@ def killed(limit: int = 4096, reserved: str = "4Gi") -> dict[str, Any]:
 def test_after_a_kill_the_annotation_is_named() -> None:
     (found,) = advice(killed())
     assert (found.container, found.command) == ("main", "gpu-share.io/memory: 10Gi")
-    assert "held 9000 MiB at most: 10Gi would have sufficed" in found.message
+    assert "used 9000 MiB at most: 10Gi would have sufficed" in found.message
 
 
 def test_a_claim_that_people_wrote_is_where_more_is_asked_for() -> None:
