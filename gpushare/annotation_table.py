@@ -196,7 +196,7 @@ TABLE: Final = (
     Annotation(
         key=contract.ON_EXCEED, on=Object.NAMESPACE, read_by=_SHARE, default=defaults.ON_EXCEED,
         type=_one_of(
-            kill="the enforcer kills processes until the container is within its quota",
+            kill="the enforcer kills processes until the container is within its quota plus tolerance",
             kill_container="the enforcer kills the whole container", warn="the enforcer only warns",
         ),
         meaning="what the enforcer does with a container over its quota",

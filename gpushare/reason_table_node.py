@@ -239,7 +239,8 @@ _QUOTAS: Final = (
     ),
     ReasonRow(
         reason=Reason.BACK_UNDER_QUOTA, places=_KILL,
-        meaning="The container freed GPU memory in time and is within its quota again. The enforcer did not kill it.",
+        meaning="The container freed GPU memory in time and is within its kill threshold (quota plus tolerance) again. "
+        "The enforcer did not kill it.",
     ),
     ReasonRow(
         reason=Reason.QUOTA_REACHED, places=_FAILED,
@@ -277,7 +278,7 @@ _KILLS: Final = (
     ReasonRow(
         reason=Reason.KILLED, places=_KILL,
         meaning="The enforcer killed processes of a container that was over its quota. The container is within its "
-        "quota again, or has exited.",
+        "kill threshold (quota plus tolerance) again, or has exited.",
         action=f"Request more GPU memory with {contract.MEMORY}, or reduce the memory use of the program. gpu-share "
         "audit shows the record.",
     ),

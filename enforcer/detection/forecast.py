@@ -12,7 +12,7 @@ from enforcer.quota.types import Quota
 RESET: Final = "gpu-share breaker --reset"
 _PHRASES: Final = {
     Phase.NOT_STARTED: "has not started",
-    Phase.WITHIN: "is within its quota",
+    Phase.WITHIN: "is within its kill threshold",
     Phase.KILLING: "is over its quota, and the enforcer is killing it",
 }
 

@@ -5,8 +5,8 @@ recheck, because the disk may have taken seconds; terminate the MPS clients, bec
 neighbours; recheck the processes to which nothing was done, because MPS may have taken seconds; then SIGTERM, wait,
 SIGKILL, wait; report what came of it.
 
-This repeats, round by round, until the container is within its quota. A container that starts new processes in place of
-the killed ones is not raced: where it has a first process, that is the one to kill.
+This repeats, round by round, until the container is within its kill threshold. A container that starts new processes in
+place of the killed ones is not raced: where it has a first process, that is the one to kill.
 """
 
 import signal
@@ -132,7 +132,7 @@ class ContainerKill:
         return pinned
 
     def _run_rounds(self, stack: ExitStack, targets: Sequence[PinnedProcess]) -> Reason:
-        """Kill the targets, and what the container forked meanwhile, until it is within its quota.
+        """Kill the targets, and what the container forked meanwhile, until it is within its kill threshold.
 
         Returns why it stopped.
         """

@@ -59,8 +59,9 @@ def in_debt(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessa
 
 
 def recovered(decision: KillDecision, _: Repetition = FIRST) -> UserMessage:
-    """The container is within its quota again, in time."""
-    note = f"{_holds(decision.quota, decision.used_mib)}: back within its quota, so the enforcer kills nothing"
+    """The container is within its kill threshold again, in time."""
+    back = "back within its kill threshold (quota plus tolerance)"
+    note = f"{_holds(decision.quota, decision.used_mib)}: {back}, so the enforcer kills nothing"
     return UserMessage(quota=decision.quota, reason=Reason.BACK_UNDER_QUOTA, note=note, action="Warn", warning=False)
 
 
@@ -105,14 +106,14 @@ def truncate_note(note: str) -> str:
 
 
 RESULTS: Final = {
-    Reason.KILLED: "the container is within its quota again, or gone",
+    Reason.KILLED: "the container is within its kill threshold (quota plus tolerance) again, or gone",
     Reason.ALREADY_EXITED: "the processes had already exited",
     Reason.UNKILLABLE: "some processes survive SIGKILL: they hang in the kernel",
     Reason.TERMINATE_FAILED: "the MPS server did not terminate one client; the enforcer spared it",
     Reason.IDENTITY_CHANGED: "the pids now belong to other processes than at the kill decision",
     Reason.NVML_UNAVAILABLE: "the enforcer could no longer read the GPU",
     Reason.NOT_ENFORCING: "a changed policy, a changed quota or the open circuit breaker cancelled the kill",
-    Reason.BACK_UNDER_QUOTA: "the container had come back within its quota",
+    Reason.BACK_UNDER_QUOTA: "the container had come back within its kill threshold (quota plus tolerance)",
     Reason.INTERNAL: "the enforcer failed during the kill; read the enforcer's log",
     Reason.LIMIT_EXCEEDED: "the container is still over its quota: new processes start too fast to kill",
 }

@@ -133,7 +133,7 @@ def _waiting(found: Mapping[Key, Any]) -> str:
 
 def _writes(found: Mapping[Key, Any]) -> str:
     lines = [Line(order.value, [(every, found["writes", order, every].writes) for every in LOOKS]) for order in WRITTEN]
-    x = Axis("seconds between an enforcer's looks", (0, 10, 20, 30, 40, 50, 60))
+    x = Axis("seconds between an enforcer's checks", (0, 10, 20, 30, 40, 50, 60))
     y = Axis("writes of a slice for each pod", (0, 0.5, 1, 1.5))
     return chart("What an order costs; the mix, 640 pods at a time", x, y, [*lines, Line("fixed", [(0, 0), (60, 0)])])
 
@@ -148,6 +148,6 @@ def _gap(found: Mapping[Key, Any]) -> str:
         Line(f"{pace:g} pods a second", [(every, worst_gap(found, pace, every)) for every in LOOKS])
         for pace in figures.PACES
     ]
-    x = Axis("seconds between an enforcer's looks", (0, 10, 20, 30, 40, 50, 60))
+    x = Axis("seconds between an enforcer's checks", (0, 10, 20, 30, 40, 50, 60))
     y = Axis("fullest GPU less emptiest, largest shares", (0, 2, 4, 6, 8, 10, 12, 14))
     return chart("Spread within a node of 8 GPUs", x, y, lines)

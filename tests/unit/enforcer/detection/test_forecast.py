@@ -17,7 +17,7 @@ def decisions(case: ViolationState, allowed: Quota | None = None, **state: objec
 
 def test_what_is_well_is_reported_in_a_few_words() -> None:
     assert describe(DetectorState(), quota(), 1.0, RULES) == "model holds 0 MiB of 4096 MiB and has not started"
-    assert decisions(ViolationState(used_mib=4000)) == "model holds 4000 MiB of 4096 MiB and is within its quota"
+    assert decisions(ViolationState(used_mib=4000)) == "model holds 4000 MiB of 4096 MiB and is within its kill threshold"
     acting = replace(OVER, acting=True)
     assert decisions(acting) == "model holds 5000 MiB of 4096 MiB and is over its quota, and the enforcer is killing it"
 
@@ -68,9 +68,9 @@ def test_the_seconds_are_those_of_the_sentence() -> None:
 def test_a_debt_is_named_once_half_of_the_credit_is_used_up() -> None:
     key = ((POD, "model"), GPU)
     within = ViolationState(used_mib=4000)
-    assert decisions(within, debts={key: Debt(seconds=4.9, at=1000.0)}).endswith("is within its quota")
+    assert decisions(within, debts={key: Debt(seconds=4.9, at=1000.0)}).endswith("is within its kill threshold")
     assert decisions(within, debts={key: Debt(seconds=6.25, at=1000.0)}).endswith(
-        "is within its quota; earlier violations used up 6.2s of its credit of 10.0s"
+        "is within its kill threshold; earlier violations used up 6.2s of its credit of 10.0s"
     )
     killed = decisions(replace(OVER, graceless=True), debts={key: Debt(seconds=6.0, at=1000.0, killed=960.0)})
     assert killed.endswith(
