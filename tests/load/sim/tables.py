@@ -30,7 +30,8 @@ def tables(found: Found, most_nodes: int) -> dict[str, str]:
         ),
         "churn": table(("asked for", "size", "pods", "waited: half", "99 %", "longest"), _churn(found)),
         "late": table(
-            ("seconds between checks", *(f"writes, {order}" for order in WRITTEN), *map(_pace, figures.PACES)), _late(found)
+            ("seconds between checks", *(f"writes, {order}" for order in WRITTEN), *map(_pace, figures.PACES)),
+            _late(found),
         ),
         "held": table(("the mix, 10 nodes", *POLICIES), _held(found)),
         "cards": table(("left to shares", *(f"{size} GiB" for size in ROUND), "mix, of the bound"), _cards(found)),

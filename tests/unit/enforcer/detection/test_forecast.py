@@ -17,7 +17,9 @@ def decisions(case: ViolationState, allowed: Quota | None = None, **state: objec
 
 def test_what_is_well_is_reported_in_a_few_words() -> None:
     assert describe(DetectorState(), quota(), 1.0, RULES) == "model holds 0 MiB of 4096 MiB and has not started"
-    assert decisions(ViolationState(used_mib=4000)) == "model holds 4000 MiB of 4096 MiB and is within its kill threshold"
+    assert (
+        decisions(ViolationState(used_mib=4000)) == "model holds 4000 MiB of 4096 MiB and is within its kill threshold"
+    )
     acting = replace(OVER, acting=True)
     assert decisions(acting) == "model holds 5000 MiB of 4096 MiB and is over its quota, and the enforcer is killing it"
 
