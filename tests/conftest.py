@@ -14,6 +14,17 @@ settings.register_profile(
 settings.load_profile("busy")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fail where pytest-xdist does not keep groups together: each of its workers would make what one makes for all."""
+    if getattr(session.config.option, "loadgroup", False):
+        lost = [
+            item.nodeid for item in session.items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid
+        ]
+        if lost:
+            raise pytest.UsageError(f"pytest-xdist does not keep groups together: {lost[0]} has no group in its name")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect tests marked ``full``; ``make release-check`` runs them."""
