@@ -84,7 +84,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Verdict, str]] = {
     ),
     "H4 the ladder hurts neighbours": ("H4", {"terminate_hurts_neighbours": 1}, FAILS, "ladders did harm"),
     "H4 neighbours compute wrongly": ("H4", {"terminate_hurts_neighbours": 2}, FAILS, "a wrong result"),
-    "H5 the enforcer is in time": ("H5", {}, HOLDS, "over its ceiling"),
+    "H5 the enforcer is in time": ("H5", {}, HOLDS, "over its kill threshold"),
     "H5 MPS does not let go of clients": ("H5", {"mps.terminate_client": "1"}, FAILS, "did not end"),
     "H6 only clients are hurt": ("H6", {}, HOLDS, "all 2 neighbours hurt"),
     "H6 faults are contained": ("H6", {"fault_contained": 1}, FAILS, "2 of 2 neighbours were not hurt"),

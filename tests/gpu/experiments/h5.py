@@ -55,7 +55,7 @@ class Trial:
     "H5",
     title="Exposure to a tenant that takes all it can",
     hypothesis=f"At a poll of {TARGET_POLL:g} s and no grace, the memory of a tenant that fills the card at full speed "
-    f"is back within {TARGET_S:g} s of crossing its ceiling",
+    f"is back within {TARGET_S:g} s of crossing its kill threshold",
     limit_s=110,
     order=60,
 )
@@ -137,7 +137,7 @@ def judge_trials(trials: list[Trial], figures: dict[str, Any]) -> Result:
     """Say whether the target was met at the poll it is set for."""
     aimed = [trial for trial in trials if trial.poll == TARGET_POLL]
     if not any(trial.overshoot_mib for trial in aimed):
-        raise NotMeasurable("the tenant never got beyond its ceiling, so there was nothing to end")
+        raise NotMeasurable("the tenant never got beyond its kill threshold, so there was nothing to end")
     late = [trial for trial in aimed if trial.exposed_s is None or trial.exposed_s > TARGET_S]
     worst = max((trial.exposed_s for trial in aimed if trial.exposed_s is not None), default=None)
     wrong = (
@@ -146,7 +146,7 @@ def judge_trials(trials: list[Trial], figures: dict[str, Any]) -> Result:
     if not figures["audit_log_verifies"]:
         wrong.append("the audit log does not verify")
     peak = max(trial.overshoot_mib for trial in aimed)
-    return judged(wrong, f"worst of {len(aimed)}: {worst} s, {peak} MiB over its ceiling at the peak", **figures)
+    return judged(wrong, f"worst of {len(aimed)}: {worst} s, {peak} MiB over its kill threshold at the peak", **figures)
 
 
 def about(trials: list[Trial]) -> dict[str, Any]:
