@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Final
 
 from tests.load.bench.report import footer
@@ -10,8 +11,10 @@ from tests.support.pictures.panels import marks
 from tests.support.pictures.svg import document, words
 
 NAME: Final = "webhook-latency.svg"
-CAPTION: Final = 24
-"""Pixels below the chart."""
+LETTERS: Final = 100
+"""Of one line of the caption."""
+LINE: Final = 18
+"""Pixels from one line of the caption to the next."""
 TITLE: Final = "Median latency of an admission review"
 
 
@@ -24,8 +27,9 @@ def picture(found: Mapping[str, Any]) -> str:
     names = [f"{pod}, {connections} conn." for pod, connections in loads]
     up = marks(max(rows.values()), "none")
     body = drawn(TITLE, Axis("load", range(len(loads)), names), Axis("p50, ms", up.marks, up.labels), lines, WIDE)
-    caption = words(footer(found), WIDE.left, WIDE.height + 8)
-    return document(TITLE, (WIDE.width, WIDE.height + CAPTION), [*body, caption])
+    below = wrap(footer(found), LETTERS)
+    caption = [words(text, WIDE.left, WIDE.height + 8 + LINE * at) for at, text in enumerate(below)]
+    return document(TITLE, (WIDE.width, WIDE.height + 16 + LINE * len(below)), [*body, *caption])
 
 
 def write(found: Mapping[str, Any], folder: Path) -> None:

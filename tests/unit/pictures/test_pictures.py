@@ -27,7 +27,7 @@ def test_a_picture_is_small_and_has_nothing_from_elsewhere(path: Path) -> None:
     assert {each.tag.removeprefix(SVG) for each in tree.iter()} <= PLAIN
     assert tree.get("aria-label")
     assert not re.search(r"url\((?!#)|@import|href", text)
-    assert text.count("http") == text.count("http://www.w3.org/2000/svg")
+    assert text.count("://") == text.count("http://www.w3.org/2000/svg")
 
 
 def test_every_part_in_the_architecture_is_a_part_of_the_page_or_the_glossary() -> None:
@@ -98,5 +98,6 @@ def test_a_benchmark_is_drawn_with_its_servers_loads_machine_and_versions(tmp_pa
     plot.write({"when": "2026-11-25T00:00:00", "machine": machine, "settings": {"rounds": 5}, "rows": rows}, tmp_path)
     said = [str(each.text) for each in ET.fromstring((tmp_path / plot.NAME).read_text()).iter(f"{SVG}text")]
     assert {"gpu-share", "Go", "p50, ms", "typical, 8 conn."} <= set(said)
-    assert "EPYC" in said[-1]
-    assert "Python 3.11.7" in said[-1]
+    below = " ".join(said[-2:])
+    assert "EPYC" in below
+    assert "Python 3.11.7" in below
