@@ -161,7 +161,8 @@ def main(name: str, seeds: int, seconds: int, *, saboteur: bool) -> dict[str, An
     """Run so many seeds, of so many seconds each, under one kind of jump."""
     digest, kills, moved = hashlib.sha256(), 0, 0.0
     for seed in range(seeds):
-        with tempfile.TemporaryDirectory() as folder:
+        # The last write of the state may still be on its way when the enforcer is closed.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             run = Run(Path(folder), seed, seconds, JUMPS[name], saboteur=saboteur)
             begun = time.time()
             run.go()
