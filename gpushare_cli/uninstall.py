@@ -62,12 +62,12 @@ class Clock:
 class Claim:
     """A claim that asks for devices of our classes: its ``namespace/name``, and the pods it is of, if any.
 
-    ``held``: it was allocated, so that pods of it may run; else it only waits for a GPU.
+    ``allocated``: it was allocated, so that pods of it may run; else it only waits for a GPU.
     """
 
     place: str
     pods: tuple[str, ...]
-    held: bool
+    allocated: bool
 
     def __str__(self) -> str:
         whose = f"of pod {', '.join(self.pods[:SHOWN])}" if self.pods else "of no pod"
@@ -141,9 +141,9 @@ def before(api: KubeClient, clock: Clock, *, ignore_claims: bool) -> int:
     if left and not ignore_claims:
         print("\n".join(["uninstall refused; nothing was changed", *_in_the_way(left)]))
         return NOT_FINE
-    if held := [each for each in left if each.held]:
+    if allocated := [each for each in left if each.allocated]:
         print(
-            f"continuing although these claims still hold shares: {_named(held)}; their pods will stay Terminating "
+            f"continuing although these claims still hold shares: {_named(allocated)}; their pods will stay Terminating "
             "until you force-delete them"
         )
     gone = _delete(api, path(ADMISSION_V1, "mutatingwebhookconfigurations", CONFIGURATION))
@@ -153,9 +153,9 @@ def before(api: KubeClient, clock: Clock, *, ignore_claims: bool) -> int:
 
 def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
     """Say of each kind of claim what it is and how to get rid of it."""
-    held, waiting = ([each for each in left if each.held is which] for which in (True, False))
-    if held:
-        yield f"  these claims hold shares, and their pods cannot terminate without the enforcer: {_named(held)}"
+    allocated, waiting = ([each for each in left if each.allocated is which] for which in (True, False))
+    if allocated:
+        yield f"  these claims hold shares, and their pods cannot terminate without the enforcer: {_named(allocated)}"
         yield (
             "    delete those pods and run the command again; or set uninstall.waitForClaims to false and "
             "force-delete the pods later"
@@ -221,15 +221,15 @@ def claims(api: KubeClient) -> list[Claim]:
 
 def _is_ours(claim: Object) -> bool:
     allocation = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
-    held = any(each.get("driver") == contract.DRIVER for each in allocation.get("results") or ())
-    return held or not CLASSES.isdisjoint(_classes(claim))
+    allocated = any(each.get("driver") == contract.DRIVER for each in allocation.get("results") or ())
+    return allocated or not CLASSES.isdisjoint(_classes(claim))
 
 
 def _claim(item: Object) -> Claim:
     status = item.get("status") or {}
     owners = [each["name"] for each in item["metadata"].get("ownerReferences") or [] if each.get("kind") == "Pod"]
     users = [each["name"] for each in status.get("reservedFor") or [] if each.get("resource") == "pods"]
-    return Claim(place=_place(item), pods=tuple(owners or users), held="allocation" in status)
+    return Claim(place=_place(item), pods=tuple(owners or users), allocated="allocation" in status)
 
 
 def programs(api: KubeClient, namespace: str) -> list[str]:
@@ -281,11 +281,11 @@ def _classes(claim: Object) -> Iterator[str]:
 
 def _wait(look: Callable[[], list[T]], what: str, clock: Clock) -> list[T]:
     """Look until nothing is left or time is up; returns what is left. Says so whenever it changes."""
-    ends, said = clock.now() + clock.seconds, -1
+    ends, shown = clock.now() + clock.seconds, -1
     while left := look():
-        if len(left) != said:
+        if len(left) != shown:
             print(f"waiting up to {max(0.0, ends - clock.now()):.0f} s: {_named(left)} {what}", flush=True)
-            said = len(left)
+            shown = len(left)
         if clock.now() >= ends:
             return left
         clock.sleep(LOOK_SECONDS)

@@ -101,18 +101,18 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
 def version(api: KubeClient) -> CheckResult:
     """Compare the API server's version."""
     found = api.get("/version")
-    said = str(found.get("gitVersion", ""))
+    server = str(found.get("gitVersion", ""))
     if (emulated := found.get("emulationMinor")) and emulated != found.get("minor"):
-        said = f"v{found['emulationMajor']}.{emulated} (emulated by {said})"
-    match = _VERSION.match(said)
+        server = f"v{found['emulationMajor']}.{emulated} (emulated by {server})"
+    match = _VERSION.match(server)
     oldest = ".".join(map(str, OLDEST))
     if match is None:
-        return warning(f"the version {said!r} cannot be read")
+        return warning(f"the version {server!r} cannot be read")
     number = int(match.group(1)), int(match.group(2))
     if number < OLDEST:
-        missing = failed(f"{said}; {oldest} is needed", f"upgrade the cluster to {oldest} or newer")
+        missing = failed(f"{server}; {oldest} is needed", f"upgrade the cluster to {oldest} or newer")
         return replace(missing, last=number < FIRST_WITH_CLAIMS)
-    return ok(said)
+    return ok(server)
 
 
 def webhook(api: KubeClient, now: datetime) -> CheckResult:
@@ -144,7 +144,7 @@ def _calls_us(hook: Mapping[str, Any], namespace: str) -> bool:
 
 
 def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
-    """Judge the ``caBundle`` of the webhook ``name``."""
+    """Check the ``caBundle`` of the webhook ``name``."""
     hint = "the Deployment gpu-share-certs writes it within ten seconds: look at its pod's log"
     try:
         pem = base64.b64decode(config.get("caBundle") or "", validate=True)
@@ -241,5 +241,5 @@ def opted_in(api: KubeClient) -> CheckResult:
     loose = sorted(name for name, level in enforced.items() if level not in STRICT)
     if not loose:
         return ok(str(len(enforced)))
-    said = f"{len(enforced)}, of which {len(loose)} without Pod Security baseline: {some(loose, NAMED)}"
-    return warning(said, f"kubectl label namespace NAME {POD_SECURITY}=baseline")
+    detail = f"{len(enforced)}, of which {len(loose)} without Pod Security baseline: {some(loose, NAMED)}"
+    return warning(detail, f"kubectl label namespace NAME {POD_SECURITY}=baseline")

@@ -29,15 +29,15 @@ def consumable_capacity(api: KubeClient) -> CheckResult:
         kept = {"a claim's capacity": _asked(api).get("capacity"), **_shared(_device(api))}
     except ClusterError as error:
         kept = _unless_forbidden(error, lambda: _published(api))
-    return _judged(CONSUMABLE, kept, "every share takes a whole GPU")
+    return _result(CONSUMABLE, kept, "every share takes a whole GPU")
 
 
 def device_taints(api: KubeClient) -> CheckResult:
-    """Whether a GPU that is ill can be kept from new pods."""
-    return _judged(TAINTS, {"taints": _device(api).get("taints")}, "the scheduler allocates unhealthy GPUs to new pods")
+    """Whether an unhealthy GPU can be kept from new pods."""
+    return _result(TAINTS, {"taints": _device(api).get("taints")}, "the scheduler allocates unhealthy GPUs to new pods")
 
 
-def _judged(gate: str, kept: Json, so: str) -> CheckResult:
+def _result(gate: str, kept: Json, so: str) -> CheckResult:
     dropped = [name for name, value in kept.items() if not value]
     if not dropped:
         return ok()

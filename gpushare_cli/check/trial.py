@@ -173,8 +173,8 @@ def _refused(error: GpuShareError, namespace: str, found: Installation) -> Check
     detail = f"refused in namespace {namespace}: {sentence(error)}"
     if (why := OUR_CERTIFICATE.search(error.message[:MAX_REFUSAL])) is not None:
         where = f"Secret {found.namespace}/{SERVING}"
-        said = f"refused in namespace {namespace}: the API server does not accept the webhook's serving certificate"
-        return failed(f"{said} ({where}): {clean(why[1])}", RENEW.format(found.namespace))
+        detail = f"refused in namespace {namespace}: the API server does not accept the webhook's serving certificate"
+        return failed(f"{detail} ({where}): {clean(why[1])}", RENEW.format(found.namespace))
     if (
         isinstance(error, ClusterError)
         and error.status == HTTPStatus.FORBIDDEN

@@ -13,7 +13,6 @@ from gpushare.reasons import Reason
 from gpushare_cli.explain import no_share, obstacles, pod_events, sizes
 from gpushare_cli.explain.explanation import ContainerFacts, PodExplanation
 from gpushare_cli.explain.findings import Finding, FindingType
-from gpushare_cli.explain.no_share import Judge
 from gpushare_cli.explain.pod_record import (
     PodRecord,
     claims_of,
@@ -23,6 +22,7 @@ from gpushare_cli.explain.pod_record import (
     shortened,
 )
 from gpushare_cli.explain.shares import asked_by, given_to, sharing_containers
+from gpushare_cli.inject.rewrite import Admit
 from gpushare_cli.inject.workloads import PodPlace, pods
 from gpushare_cli.terminal import some
 
@@ -34,12 +34,12 @@ STALE_SECONDS: Final = 60.0
 """The enforcer writes a pod's status every few seconds; a restart of it takes less than this."""
 
 
-def explain(record: PodRecord, judge: Judge | None = None) -> PodExplanation:
+def explain(record: PodRecord, admit: Admit | None = None) -> PodExplanation:
     """Return all about a pod.
 
     Args:
         record: what the cluster has about it.
-        judge: the webhook's decision on pods of its namespace; ``None``: it is not computed.
+        admit: the webhook's decision on pods of its namespace; ``None``: it is not computed.
     """
     asked = no_share.asks(record.annotations)
     if has_share(record):
@@ -48,7 +48,7 @@ def explain(record: PodRecord, judge: Judge | None = None) -> PodExplanation:
         summary = f"{record.name}: {_where(record)}; whether it has the requested share is unknown"
         return _explanation(record, summary, tuple(_unknown(record)), fine=False, share=False, asks=True)
     place = next(iter(pods({"apiVersion": "v1", "kind": "Pod", **record.pod})), None)
-    findings = tuple(no_share.why(record, place, judge)) if asked else tuple(_misplaced(place, record, judge))
+    findings = tuple(no_share.why(record, place, admit)) if asked else tuple(_misplaced(place, record, admit))
     summary = f"{record.name} has no share of a GPU: {no_share.nothing_asked(record)}"
     if asked:
         named = some(asked, no_share.NAMED)
@@ -98,10 +98,10 @@ def _with_share(record: PodRecord, *, asks: bool) -> PodExplanation:
     return _explanation(record, summary, tuple(findings), fine=fine, share=True, asks=asks, containers=containers)
 
 
-def _misplaced(place: PodPlace | None, record: PodRecord, judge: Judge | None) -> Iterator[Finding]:
+def _misplaced(place: PodPlace | None, record: PodRecord, admit: Admit | None) -> Iterator[Finding]:
     """Warn of labels that should be annotations, on a pod that asks for nothing."""
-    if place is not None and judge is not None:
-        decision = no_share.decide(place, judge, record.namespace_name)
+    if place is not None and admit is not None:
+        decision = no_share.decide(place, admit, record.namespace_name)
         yield from no_share.warnings(decision, FindingType.NO_SHARE)
 
 

@@ -24,7 +24,7 @@ from gpushare_cli.explain.pod_record import NO_USAGE, has_share
 from gpushare_cli.explain.workload_state import explain_workload
 from gpushare_cli.inject import command, files, rewrite
 from gpushare_cli.inject.manifest import Document, split
-from gpushare_cli.inject.rewrite import Judge
+from gpushare_cli.inject.rewrite import Admit
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, pods
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use, stale
 from gpushare_cli.options import STATE_DIRECTORY, add_cluster, pod_name
@@ -101,13 +101,13 @@ def _pod(api: KubeClient, namespace: str, name: str, args: argparse.Namespace) -
     found = pod.recorded(api, namespace, name)
     usage = pod.usage_of(api, found.pod) if has_share(found) else NO_USAGE
     schedulers = command.settings(args).scheduler_names
-    judge = _policy(found.namespace, list((found.claims or {}).values()), args)
-    return explain(replace(found, usage=usage, schedulers=schedulers), judge)
+    admit = _policy(found.namespace, list((found.claims or {}).values()), args)
+    return explain(replace(found, usage=usage, schedulers=schedulers), admit)
 
 
-def _policy(namespace: Object | None, claims: Sequence[Object], args: argparse.Namespace) -> Judge:
+def _policy(namespace: Object | None, claims: Sequence[Object], args: argparse.Namespace) -> Admit:
     """Return the webhook's decision in a namespace of the cluster, by the settings that the options name."""
-    return command.judge_for([*([] if namespace is None else [namespace]), *claims], args)
+    return command.admit_for([*([] if namespace is None else [namespace]), *claims], args)
 
 
 def _manifest(args: argparse.Namespace) -> int:
@@ -115,29 +115,29 @@ def _manifest(args: argparse.Namespace) -> int:
     values = command.known_values(documents, args)
     if wrong := list(command.no_strings(values)):
         raise PolicyDenied.of(wrong)
-    judge = command.judge_for(values, args)
-    told = [
+    admit = command.admit_for(values, args)
+    answers = [
         answer
         for number, document in rewrite.numbered(documents)
-        for answer in _document(document, number, judge, args)
+        for answer in _document(document, number, admit, args)
     ]
-    print("\n".join(text for _, text in told) if told else "no pod in this manifest")
-    return 0 if all(good for good, _ in told) else 1
+    print("\n".join(text for _, text in answers) if answers else "no pod in this manifest")
+    return 0 if all(good for good, _ in answers) else 1
 
 
-def _document(document: Document, number: int, judge: Judge, args: argparse.Namespace) -> Iterator[tuple[bool, str]]:
+def _document(document: Document, number: int, admit: Admit, args: argparse.Namespace) -> Iterator[tuple[bool, str]]:
     """Yield, for each pod, whether it would be admitted, and the text about it."""
     for place in pods(rewrite.load(document, number)):
         try:
-            yield True, "\n".join(_admitted(place, judge, place.named or args.namespace or DEFAULT_NAMESPACE))
+            yield True, "\n".join(_admitted(place, admit, place.named or args.namespace or DEFAULT_NAMESPACE))
         except PolicyDenied as error:
             field = f"{place.field}." if place.field else ""
             problems = "".join(f"\n  {field}{problem}" for problem in error.problems)
             yield False, f"{place.label}: {error.reason}: would be refused{problems}"
 
 
-def _admitted(place: PodPlace, judge: Judge, namespace: str) -> Iterator[str]:
-    change = rewrite.change_of(place, judge, namespace)
+def _admitted(place: PodPlace, admit: Admit, namespace: str) -> Iterator[str]:
+    change = rewrite.change_of(place, admit, namespace)
     yield f"{place.label}: {change.reason}: {SENTENCES.get(change.reason, 'would be admitted')}"
     if change.reason in rewrite.SHARES:
         yield from _indented(table(SHARES, shares(change.pod)))
@@ -234,7 +234,7 @@ def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
 
 def _processes(use: Use) -> str:
     """Say which processes hold memory there, the largest first."""
-    each = [f"pid {pid} {NOT_AVAILABLE if held is None else format_mib(held)}" for pid, held in use.processes]
+    each = [f"pid {pid} {NOT_AVAILABLE if mib is None else format_mib(mib)}" for pid, mib in use.processes]
     return f"processes: {len(each)}, the largest first: {some(each, NAMED)}"
 
 

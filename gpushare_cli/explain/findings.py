@@ -42,12 +42,12 @@ class Finding:
     @property
     def line(self) -> str:
         """Return the fact for people, without the hint."""
-        said = f"{self.reason}: {self.message}" if self.reason else self.message
+        fact = f"{self.reason}: {self.message}" if self.reason else self.message
         if self.type is FindingType.LIMIT:
-            return f"limit {said}" + (f" (since {self.time})" if self.time else "")
+            return f"limit {fact}" + (f" (since {self.time})" if self.time else "")
         if self.type is FindingType.WARNING:
-            return f"warning: {said}"
-        dated = f"{self.time} {said}" if self.time else said
+            return f"warning: {fact}"
+        dated = f"{self.time} {fact}" if self.time else fact
         return f"last kill: {dated}" if self.type is FindingType.KILL else dated
 
     def json(self) -> dict[str, str]:

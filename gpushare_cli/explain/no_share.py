@@ -1,6 +1,6 @@
 """Why a pod or a workload that asks for a share gets none: its namespace, the webhook, or its own annotations."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,13 +11,10 @@ from gpushare.raw_objects import Object, mapping
 from gpushare_cli.explain.findings import Finding, FindingType
 from gpushare_cli.explain.pod_record import PodRecord, missing_claims, shortened
 from gpushare_cli.inject import rewrite
-from gpushare_cli.inject.rewrite import Change
+from gpushare_cli.inject.rewrite import Admit, Change
 from gpushare_cli.inject.workloads import PodPlace
 from gpushare_cli.terminal import some
-from webhook.mutation.mutate import Mutation
 
-Judge = Callable[[Mapping[str, Any], str], Mutation]
-"""The webhook's decision on a pod in a namespace; raises ``PolicyDenied``."""
 KUBE_SYSTEM: Final = "kube-system"
 NAMED: Final = 3
 """So many annotations or claims are named."""
@@ -56,13 +53,13 @@ def closed(namespace: Object | None, name: str, release: str) -> Iterator[tuple[
         yield f"namespace {name} has not opted in{value}", f"an operator runs {command}; then create the pod again"
 
 
-def why(record: PodRecord, place: PodPlace | None, judge: Judge | None) -> Iterator[Finding]:
+def why(record: PodRecord, place: PodPlace | None, admit: Admit | None) -> Iterator[Finding]:
     """Yield why a pod that asks for a share has none.
 
     Args:
         record: the pod.
         place: the same pod as ``gpushare_cli.inject`` finds it.
-        judge: the webhook's decision on pods of its namespace; ``None``: it is not computed.
+        admit: the webhook's decision on pods of its namespace; ``None``: it is not computed.
     """
     reasons = list(closed(record.namespace, record.namespace_name, record.release))
     if missing := missing_claims(record):
@@ -74,15 +71,15 @@ def why(record: PodRecord, place: PodPlace | None, judge: Judge | None) -> Itera
     elif not reasons:
         reasons = [(TOO_LATE.format(record.namespace_name), "create the pod again")]
     yield from (Finding(type=FindingType.NO_SHARE, message=message, hint=hint) for message, hint in reasons)
-    if place is not None and judge is not None and contract.MIRROR not in record.annotations:
-        decision = decide(replace(place, pod=_created_again(place.pod)), judge, record.namespace_name)
+    if place is not None and admit is not None and contract.MIRROR not in record.annotations:
+        decision = decide(replace(place, pod=_created_again(place.pod)), admit, record.namespace_name)
         yield from refusals(decision, place, "created again, it would be refused: ")
 
 
-def decide(place: PodPlace, judge: Judge, namespace: str) -> Change | PolicyDenied:
+def decide(place: PodPlace, admit: Admit, namespace: str) -> Change | PolicyDenied:
     """Return what the webhook would do with a pod or a pod template."""
     try:
-        return rewrite.change_of(place, judge, namespace)
+        return rewrite.change_of(place, admit, namespace)
     except PolicyDenied as error:
         return error
 

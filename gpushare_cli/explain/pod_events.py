@@ -30,7 +30,7 @@ def kills(record: PodRecord) -> list[Object]:
     return [each for each in of_enforcer(record) if each.get("action") == KILL]
 
 
-def held(record: PodRecord) -> dict[str, tuple[int, int]]:
+def peaks(record: PodRecord) -> dict[str, tuple[int, int]]:
     """Return what the enforcer's Events say that each container held at most, and its quota then, in MiB."""
     found: dict[str, tuple[int, int]] = {}
     for event in of_enforcer(record):

@@ -78,10 +78,10 @@ def sufficient_mib(peak_mib: int) -> int:
 
 def advice(record: PodRecord) -> Iterator[Finding]:
     """Yield for each container that was killed how much would have sufficed for its peak, and how to ask for it."""
-    seen = pod_events.held(record)
+    seen = pod_events.peaks(record)
     for name in dict.fromkeys(map(pod_events.container_of, pod_events.kills(record))):
-        held, quota = seen.get(name, (0, 0))
-        peak = max([held, *_peaks(record, name)])
+        used, quota = seen.get(name, (0, 0))
+        peak = max([used, *_peaks(record, name)])
         enough = sufficient_mib(peak)
         if quota and peak > quota and enough > (_limit_now(record, name) or quota):
             yield _advice(record, name, peak, enough)

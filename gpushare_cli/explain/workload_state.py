@@ -11,9 +11,8 @@ from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.explanation import PodExplanation, WorkloadExplanation
 from gpushare_cli.explain.findings import Finding, FindingType
 from gpushare_cli.explain.kinds import CRON_JOB, DAEMON_SET, JOB
-from gpushare_cli.explain.no_share import Judge
 from gpushare_cli.explain.workload import WorkloadRecord, created
-from gpushare_cli.inject.rewrite import Change
+from gpushare_cli.inject.rewrite import Admit, Change
 from gpushare_cli.inject.workloads import PodPlace
 from gpushare_cli.terminal import counted
 
@@ -23,11 +22,11 @@ FAILED: Final = "Failed"
 """The condition of a Job that makes no pod any more; its pods may be gone."""
 
 
-def explain_workload(record: WorkloadRecord, judge: Judge) -> WorkloadExplanation:
-    """Return all about a workload; ``judge`` is the webhook's decision on pods of its namespace."""
+def explain_workload(record: WorkloadRecord, admit: Admit) -> WorkloadExplanation:
+    """Return all about a workload; ``admit`` is the webhook's decision on pods of its namespace."""
     metadata = mapping(record.workload, "metadata")
     namespace, name = text(metadata, "namespace"), text(metadata, "name")
-    decision = None if record.place is None else no_share.decide(record.place, judge, namespace)
+    decision = None if record.place is None else no_share.decide(record.place, admit, namespace)
     asks = record.place is not None and bool(
         no_share.asks(mapping(mapping(record.place.pod, "metadata"), "annotations"))
     )
@@ -40,7 +39,7 @@ def explain_workload(record: WorkloadRecord, judge: Judge) -> WorkloadExplanatio
     )  # fmt: skip
     failed = list(_failed(record))
     findings = [*_closed(record, shut, asks=asks), *template, *refused, *failed, *_stopped(record, short=short)]
-    pods = tuple(explain(each, judge) for each in record.pods)
+    pods = tuple(explain(each, admit) for each in record.pods)
     outcome = _outcome(decision if short else None, refused, asks=asks, shut=bool(shut))
     count = counted(record.found, "pod") if wanted is None else f"{record.found} of {counted(wanted, 'pod')}"
     return WorkloadExplanation(

@@ -18,7 +18,7 @@ from gpushare.reasons import Reason
 from gpushare_cli import pod_paths
 from gpushare_cli.inject import custom_workloads, files, rewrite
 from gpushare_cli.inject.manifest import Document, split
-from gpushare_cli.inject.rewrite import Judge, Result
+from gpushare_cli.inject.rewrite import Admit, Result
 from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, objects
 from gpushare_cli.inject.yaml_hints import no_string
 from gpushare_cli.inject.yaml_writer import dump
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 def rewritten(documents: Sequence[Document], args: argparse.Namespace) -> list[Result]:
     """Rewrite documents with the options of ``add_policy_options``. Raises ``PolicyDenied`` and ``RequestError``."""
     values = _around(args) + rewrite.readable(documents)
-    return rewrite.rewrite(documents, judge_for(values, args), args.namespace, no_strings(values), paths(args))
+    return rewrite.rewrite(documents, admit_for(values, args), args.namespace, no_strings(values), paths(args))
 
 
 def paths(args: argparse.Namespace) -> list[Steps]:
@@ -143,13 +143,13 @@ def _around(args: argparse.Namespace) -> list[Any]:
     return _values([document for file in args.namespaces for document in split(files.source(file))])
 
 
-def judge_for(values: Sequence[Any], args: argparse.Namespace) -> Judge:
+def admit_for(values: Sequence[Any], args: argparse.Namespace) -> Admit:
     """Return what decides on the pods of a stream: its own Namespaces and claims, and the options' settings."""
     own, others = (_claims(values, args.namespace or DEFAULT_NAMESPACE, of) for of in (is_own, is_of_other_gpus))
-    return _telling(_closed(values), judge(_policies(values), own, others, settings(args)))
+    return _warning_of_closed(_closed(values), admit(_policies(values), own, others, settings(args)))
 
 
-def judge(policies: Mapping[str, Annotations], own: Claims, others: Claims, chosen: Settings) -> Judge:
+def admit(policies: Mapping[str, Annotations], own: Claims, others: Claims, chosen: Settings) -> Admit:
     """Return the webhook's decision.
 
     Args:
@@ -175,11 +175,11 @@ def judge(policies: Mapping[str, Annotations], own: Claims, others: Claims, chos
     return decided
 
 
-def _telling(closed: frozenset[str], judged: Judge) -> Judge:
+def _warning_of_closed(closed: frozenset[str], admit: Admit) -> Admit:
     """Return decisions that warn of shares in namespaces where the webhook is never called."""
 
     def decided(pod: Mapping[str, Any], namespace: str) -> Mutation:
-        decision = judged(pod, namespace)
+        decision = admit(pod, namespace)
         if namespace not in closed or decision.reason not in rewrite.SHARES:
             return decision
         warning = (

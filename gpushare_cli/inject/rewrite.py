@@ -24,7 +24,7 @@ from webhook.mutation.annotation_keys import field_of
 from webhook.mutation.mutate import Mutation
 from webhook.mutation.resourceclaims import template_for
 
-Judge = Callable[[Mapping[str, Any], str], Mutation]
+Admit = Callable[[Mapping[str, Any], str], Mutation]
 """Decide on a pod in the namespace of that name; raises ``PolicyDenied``."""
 
 SEPARATOR: Final = "---\n"
@@ -73,7 +73,7 @@ class Result:
 
 def rewrite(
     documents: Sequence[Document],
-    judge: Judge,
+    admit: Admit,
     namespace: str | None = None,
     known: Iterable[Problem] = (),
     at: Sequence[Steps] = (),
@@ -82,7 +82,7 @@ def rewrite(
 
     Args:
         documents: a stream, in order.
-        judge: what decides on one pod.
+        admit: what decides on one pod.
         namespace: the namespace of pods that name none; ``default`` when absent.
         known: problems of the stream that are reported before those of its pods.
         at: where objects of unknown kinds have pods.
@@ -94,7 +94,7 @@ def rewrite(
     problems, complete = list(known), True
     for number, document in numbered(documents):
         try:
-            results.append(_rewrite(document, number, judge, namespace or DEFAULT_NAMESPACE, at))
+            results.append(_rewrite(document, number, admit, namespace or DEFAULT_NAMESPACE, at))
         except PolicyDenied as error:
             problems += error.problems
             complete &= error.complete
@@ -143,12 +143,12 @@ def load(document: Document, number: int, *, any_kind: bool = False) -> Any:
         raise RequestError(f"{document.place(number)}, line {start + error.line}: {error.message}") from None
 
 
-def _rewrite(document: Document, number: int, judge: Judge, namespace: str, at: Sequence[Steps]) -> Result:
+def _rewrite(document: Document, number: int, admit: Admit, namespace: str, at: Sequence[Steps]) -> Result:
     before = load(document, number, any_kind=bool(at) and contract.GROUP in document.text)
     changes, problems, complete = list[Change](), list[Problem](), True
     for place in pods(before, at):
         try:
-            changes.append(change_of(place, judge, place.named or namespace))
+            changes.append(change_of(place, admit, place.named or namespace))
         except PolicyDenied as error:
             problems += _located(error, document, number, place, place.named or namespace)
             complete &= error.complete
@@ -168,11 +168,11 @@ def _operations(changes: Sequence[Change]) -> list[dict[str, Any]]:
     return [dict(op) for change in changes for op in change.patch]
 
 
-def change_of(place: PodPlace, judge: Judge, namespace: str) -> Change:
+def change_of(place: PodPlace, admit: Admit, namespace: str) -> Change:
     """Decide on one pod. Raises ``PolicyDenied`` with fields inside the pod."""
     no_strings = {problem.field: problem for problem in _no_strings(place.pod)}
     try:
-        decision = judge(place.pod, namespace)
+        decision = admit(place.pod, namespace)
     except PolicyDenied as error:
         # The value itself is not a string: what to write instead is already known, and better.
         others = [each for each in error.problems if each.field not in no_strings or each.reason not in _OF_VALUES]

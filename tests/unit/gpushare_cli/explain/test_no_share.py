@@ -36,8 +36,8 @@ def explained(around: dict[str, Any] | None, where: str = "asr", **annotations: 
     }
     parser = argparse.ArgumentParser()
     command.add_policy_options(parser)
-    judge = command.judge_for([] if around is None else [around], parser.parse_args([]))
-    return explain(PodRecord(pod=pod, claims={}, events=[], namespace=around), judge)
+    admit = command.admit_for([] if around is None else [around], parser.parse_args([]))
+    return explain(PodRecord(pod=pod, claims={}, events=[], namespace=around), admit)
 
 
 def findings(found: PodExplanation) -> list[tuple[str, str]]:

@@ -73,7 +73,7 @@ def explained(api: Api, kind: Kind = DEPLOYMENT) -> WorkloadExplanation:
     parser = argparse.ArgumentParser()
     command.add_policy_options(parser)
     values = [*([record.namespace] if record.namespace else []), *record.claims]
-    return explain_workload(record, command.judge_for(values, parser.parse_args([])))
+    return explain_workload(record, command.admit_for(values, parser.parse_args([])))
 
 
 def types(found: WorkloadExplanation) -> list[str]:
