@@ -135,13 +135,14 @@ def can_switch(state: State, now: datetime, wanted: DesiredCertificates) -> DueC
         return DueCheck(due=False, reason="no next CA exists")
     if not works(state, now):
         return DueCheck(
-            due=True, reason="no valid serving certificate exists that the switch to the next CA could disturb"
+            due=True, reason="no valid serving certificate exists, so the switch to the next CA breaks no client"
         )
     if state.bundled is None or state.bundled > now:
         return DueCheck(due=False, reason="the published CA bundle does not hold the next CA yet")
     if now < (moment := state.bundled + wanted.settle):
         return DueCheck(
-            due=False, reason=f"clients get time to load the bundle with the next CA until {moment:%F %T}Z (--settle)"
+            due=False,
+            reason=f"waiting until {moment:%F %T}Z (--settle) for clients to load the bundle with the next CA",
         )
     return DueCheck(due=True, reason=f"the bundle with the next CA has been published since {state.bundled:%F %T}Z")
 

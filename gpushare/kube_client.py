@@ -368,7 +368,7 @@ def _body(response: urllib3.BaseHTTPResponse) -> bytes:
     while chunk := response.read1(CHUNK):
         found.append(chunk)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the body takes longer than {BODY_SECONDS:.0f} s")
+            raise TimeoutError(f"the answer did not end within {BODY_SECONDS:.0f} s")
     return b"".join(found)
 
 

@@ -27,7 +27,7 @@ CLOSED: Final = "closed"
 OPEN: Final = "open"
 UNKNOWN: Final = "unknown"
 NO_REPORT: Final = "its enforcer reports nothing"
-BY_HAND: Final = "an operator put its file there"
+BY_HAND: Final = "an operator created its file"
 """A file that the enforcer wrote says since when it is there."""
 RESET: Final = ("breaker", "--reset")
 MAX_ANSWER: Final = 300
@@ -57,14 +57,16 @@ def add_parser(subparsers: Any) -> None:
         "node is killed. On a node with an enforcer: of this node; elsewhere: of all nodes.",
     )
     whose = parser.add_mutually_exclusive_group()
-    what = f"of this node: the enforcer's state directory ({STATE_DIRECTORY})"
+    what = f"show the breaker of this node; DIR is the enforcer's state directory ({STATE_DIRECTORY})"
     whose.add_argument("--state", type=Path, metavar="DIR", help=what)
-    whose.add_argument("--node", metavar="NODE", help="of that node of the cluster")
-    what = "close it; each container gets a full grace period first. Of the cluster with --node only, by pods/exec"
+    whose.add_argument("--node", metavar="NODE", help="show the breaker of this node of the cluster")
+    what = "close the breaker; each container then gets a full grace period. In a cluster: needs --node and pods/exec"
     parser.add_argument("--reset", action="store_true", help=what)
     add_enforcers(parser, "; with --node and --reset")
     add_cluster(parser)
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="json: of the cluster only")
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json"), default="table", help="json: for nodes of the cluster only"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             return _in_cluster(args)
         return _on_node(folder, args)
     except OSError as error:
-        raise GpuShareError(f"{folder / NAME}: {error.strerror}; root may read and remove it") from None
+        raise GpuShareError(f"{folder / NAME} cannot be read or removed: {error.strerror}; run as root") from None
 
 
 def _on_node(folder: Path, args: argparse.Namespace) -> int:
@@ -104,7 +106,7 @@ def _show(folder: Path) -> int:
         return FINE
     print(
         f"the breaker is open{since and f' since {printable(since)}'}: no container of this node is killed"
-        " until --reset"
+        " until you run gpu-share breaker --reset"
     )
     return NOT_FINE
 
@@ -118,8 +120,9 @@ def _in_cluster(args: argparse.Namespace) -> int:
         return _reset_remote(api, args)
     found = [each for each in breakers(api) if args.node in {None, each.node}]
     if not found:
-        where = "there is no node" if args.node is None else f"node {args.node!r:.200} is not one"
-        raise GpuShareError(f"{where} with a ResourceSlice of gpu-share; name one of: kubectl get resourceslices")
+        where = "no node" if args.node is None else f"node {args.node!r:.200}"
+        verb = "has" if args.node is None else "does not have"
+        raise GpuShareError(f"{where} {verb} a ResourceSlice of gpu-share; list the nodes: kubectl get resourceslices")
     rows = [(each.node, each.state, each.since, each.reason) for each in found]
     as_json = args.output == "json"
     print(json.dumps([each.json() for each in found], indent=2) if as_json else "\n".join(table(HEADERS, rows)))

@@ -143,8 +143,8 @@ def before(api: KubeClient, clock: Clock, *, ignore_claims: bool) -> int:
         return NOT_FINE
     if allocated := [each for each in left if each.allocated]:
         print(
-            f"continuing although these claims still hold shares: {_named(allocated)}; their pods will stay Terminating "
-            "until you force-delete them"
+            f"continuing although these claims still hold shares: {_named(allocated)}; their pods will stay "
+            "Terminating until you force-delete them"
         )
     gone = _delete(api, path(ADMISSION_V1, "mutatingwebhookconfigurations", CONFIGURATION))
     print(f"webhook configuration {CONFIGURATION} {'deleted' if gone else 'was gone already'}")

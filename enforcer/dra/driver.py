@@ -289,7 +289,7 @@ class Driver:
         """Wait until NVML reads these GPUs: quotas of containers that start before that would not be enforced."""
         while unread := set(gpus) - {view.gpu.uuid for view in self._parts.watch.sample() if view.sample is not None}:
             if not call.goes_on(CALL_PATIENCE):
-                message = f"NVML cannot read {min(unread)} at the moment; it is tried again"
+                message = f"NVML cannot read {min(unread)} at the moment; the kubelet retries"
                 raise PrepareError(message, Reason.NVML_UNAVAILABLE)
             time.sleep(PAUSE)
 

@@ -90,7 +90,7 @@ class PodEvictor:
         delay = RETRY if before is None else min(2 * before.delay, MOST_RETRY)
         self._refused[quota.pod_uid] = _Refusal(error.message, delay, self._clock() + delay)
         log.warning(
-            "the API server did not evict the pod; the enforcer asks again", reason=str(Reason.EVICTION_REFUSED),
+            "the API server did not evict the pod; the enforcer retries", reason=str(Reason.EVICTION_REFUSED),
             namespace=quota.namespace, pod=quota.pod, seconds=delay, error=error.message,
         )  # fmt: skip
         if before is None and error.status != 0:

@@ -252,11 +252,11 @@ class NvmlClient:
 
     def _started(self) -> WorkerProcess:
         if self._stopped:
-            raise NvmlError("the enforcer is stopping and calls NVML no more")
+            raise NvmlError("the enforcer is stopping and no longer calls NVML")
         if self._paused:
             raise NvmlError("NVML is closed while the GPU driver is upgraded", Reason.DRIVER_UPGRADE)
         if len(self._left) >= MOST_LEFT:
-            raise NvmlError(f"the enforcer calls NVML no more: {self.problem}; reboot the node", Reason.NVML_HUNG)
+            raise NvmlError(f"the enforcer no longer calls NVML: {self.problem}; reboot the node", Reason.NVML_HUNG)
         now = time.monotonic()
         self._crashes = [when for when in self._crashes if now - when < WINDOW]
         late = len(self._crashes) - FREE_STARTS

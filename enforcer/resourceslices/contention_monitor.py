@@ -97,8 +97,8 @@ class ContentionMonitor:
         before, self._reported = self._reported, dict(found)
         for gpu in found.keys() - before.keys():
             note = (
-                f"GPU {gpu} gets no new shares from gpu-share: {found[gpu]}; running pods keep theirs. Take the GPU "
-                f"from the other one, or leave it out of the node's annotation {NODE_GPUS}."
+                f"GPU {gpu} gets no new shares from gpu-share: {found[gpu]}; running pods keep theirs. Remove the "
+                f"GPU from the other driver or device plugin, or leave it out of the node's annotation {NODE_GPUS}."
             )
             self._reporter.record(NodeEvent(Reason.CONTENDED, note))
         for gpu in before.keys() - found.keys():

@@ -49,7 +49,7 @@ class Metrics:
             "mps_clients_terminated", "MPS clients of deleted pods that the enforcer terminated.", "reason"
         )
         self.failed: Final = self._counter(
-            "memory_failures", "Containers that likely failed for want of GPU memory.", "reason", "gpu"
+            "memory_failures", "Containers that likely failed because of a GPU out-of-memory error.", "reason", "gpu"
         )
         self.nvml_errors: Final = self._counter("nvml_errors", "Failed NVML samples.", "reason")
         self.record_errors: Final = self._counter("audit_write_errors", "Audit records that failed to write.")
@@ -97,10 +97,14 @@ class StatusCollector(Collector):
         """Yield the gauges of one moment."""
         status = self.status
         gpus, containers = status.get("gpus", ()), status.get("containers", ())
-        yield _plain("enforcer_enforcing", "1 while processes over quota are killed.", status.get("enforcing", False))
+        yield _plain(
+            "enforcer_enforcing",
+            "1 while the enforcer kills containers over quota, 0 while it only warns.",
+            status.get("enforcing", False),
+        )
         yield _problems(status.get("problemReasons", ()))
         breaker = status.get("kills", {}).get("breakerOpen", 0)
-        yield _plain("breaker_open", "1 while the circuit breaker is open and no process is killed.", breaker)
+        yield _plain("breaker_open", "1 while the circuit breaker is open and the enforcer kills nothing.", breaker)
         yield _info(gpus, status.get("node", ""))
         yield from (_of_gpu(*family, gpus) for family in _AMOUNTS_OF_GPU)
         yield _growth(gpus)
@@ -122,7 +126,7 @@ class VerificationCollector(Collector):
         finished = self._verifier.finished
         help_ = "When the enforcer last verified its audit log (Unix time); 0 before the first time."
         yield _plain("audit_verification_timestamp_seconds", help_, finished or 0)
-        intact = GaugeMetricFamily("gpu_share_audit_intact", "1 where the last verification found nothing wrong.")
+        intact = GaugeMetricFamily("gpu_share_audit_intact", "1 if the last verification found no problem, else 0.")
         if finished is not None:
             intact.add_metric([], self._verifier.problem is None)
         yield intact
@@ -130,16 +134,16 @@ class VerificationCollector(Collector):
 
 _OF_CONTAINERS: Final[Sequence[tuple[str, str, str, float]]] = (
     ("container_memory_used_bytes", "GPU memory that a container uses.", "usedMib", MIB),
-    ("container_memory_peak_bytes", "The most GPU memory that samples saw.", "peakMib", MIB),
+    ("container_memory_peak_bytes", "Highest GPU memory use of a container that a sample showed.", "peakMib", MIB),
     ("container_memory_quota_bytes", "Quota of a container.", "quotaMib", MIB),
     ("container_memory_reserved_bytes", "GPU memory that a container's share reserves.", "reservedMib", MIB),
     (
-        "container_utilization_ratio", "Share of the time in which a container runs kernels, 0 to 1.",
+        "container_utilization_ratio", "Fraction of the time in which a container runs kernels, 0 to 1.",
         "utilizationPercent", 0.01,
     ),
-    ("container_debt_seconds", "Seconds over quota that count.", "debt", 1),
-    ("container_mps_clients", "MPS clients a container has.", "mpsClients", 1),
-    ("container_mps_clients_allowed", "MPS clients its share counts as.", "mpsClientsAllowed", 1),
+    ("container_debt_seconds", "Debt: seconds of earlier violations that still count.", "debt", 1),
+    ("container_mps_clients", "MPS clients of a container.", "mpsClients", 1),
+    ("container_mps_clients_allowed", "MPS clients that the share of a container reserves.", "mpsClientsAllowed", 1),
 )  # fmt: skip
 """Name, help, key in the status, factor."""
 _AMOUNTS_OF_GPU: Final = (
@@ -148,7 +152,7 @@ _AMOUNTS_OF_GPU: Final = (
     ("gpu_memory_unattributed_bytes", "GPU memory in use by no process that NVML lists.", "unattributedMib"),
 )
 _CONDITIONS: Final = (
-    ("gpu_nvml_unavailable", "1 while the GPU cannot be read.", "blind"),
+    ("gpu_nvml_unavailable", "1 while NVML cannot read the GPU.", "blind"),
     ("gpu_contended", "1 while another driver or device plugin offers the GPU too.", "contended"),
     ("gpu_unhealthy", "1 while the GPU gets no new shares because of errors.", "unhealthy"),
 )
@@ -177,7 +181,7 @@ def _growth(gpus: Any) -> GaugeMetricFamily:
 
 
 def _problems(present: Collection[str]) -> GaugeMetricFamily:
-    help_ = "1 while something of that Reason hinders the enforcer."
+    help_ = "1 while the enforcer has a problem with this Reason."
     family = GaugeMetricFamily("gpu_share_enforcer_problem", help_, labels=["reason"])
     for reason in sorted({*map(str, PROBLEMS), *present}):
         family.add_metric([reason], reason in present)
@@ -186,14 +190,14 @@ def _problems(present: Collection[str]) -> GaugeMetricFamily:
 
 def _info(gpus: Any, node: str) -> GaugeMetricFamily:
     labels = ("gpu", "index", "model", "node", "mode")
-    family = GaugeMetricFamily("gpu_share_gpu_info", "What a GPU is and how it is shared; always 1.", labels=labels)
+    family = GaugeMetricFamily("gpu_share_gpu_info", "Model and sharing mode of a GPU; always 1.", labels=labels)
     for gpu in gpus:
         family.add_metric([gpu["uuid"], str(gpu["index"]), gpu["model"], node, gpu["mode"] or ""], 1)
     return family
 
 
 def _unavailable(gpus: Any) -> GaugeMetricFamily:
-    help_ = "For how long the GPU could not be read, and why."
+    help_ = "Seconds for which NVML has not read the GPU; the label has the Reason."
     family = GaugeMetricFamily("gpu_share_gpu_nvml_unavailable_seconds", help_, labels=["gpu", "reason"])
     for gpu in gpus:
         if gpu["blindFor"] is not None:
@@ -202,7 +206,7 @@ def _unavailable(gpus: Any) -> GaugeMetricFamily:
 
 
 def _states(containers: Any) -> GaugeMetricFamily:
-    help_ = "1 for the state that a container is in."
+    help_ = "1 for the current state of a container."
     family = GaugeMetricFamily("gpu_share_container_state", help_, labels=[*_OF_CONTAINER, "state"])
     for container in containers:
         family.add_metric([*(container[label] for label in _OF_CONTAINER), container["state"]], 1)

@@ -29,14 +29,14 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "bundle",
-        help="write one archive with what support needs, without Secrets and environment values",
+        help="write one archive for support, without Secrets and environment values",
         description="Write a tar.gz with versions, the result of the check, ResourceSlices, claims, sharing pods, "
-        "Events, policies, the workloads of the release and their logs, and the node status. No Secret is read, "
-        "values of environment variables and annotations of others are left out. What cannot be read is named in "
-        f"{INDEX}.",
+        "Events, policies, the workloads of the release and their logs, and the node status. It contains no Secret, "
+        "no value of an environment variable and no annotation of another group. "
+        f"{INDEX} lists the parts that could not be read.",
     )
     parser.add_argument("--to", type=Path, metavar="FILE", help="the archive (gpu-share-bundle-TIME.tar.gz)")
-    what = "begin no part after that time, for example 30s or 2m (%(default)s)"
+    what = "start no further part after this time, for example 30s or 2m (%(default)s)"
     parser.add_argument("--timeout", type=_duration, default=TIMEOUT, metavar="TIME", help=what)
     add_cluster(parser)
 
@@ -74,8 +74,8 @@ def _report(archive: Archive) -> int:
     failed = [line for line in archive.lines if line["error"]]
     for line in failed:
         print(f"gpu-share: {line['file']}: {line['error']}", file=sys.stderr)
-    whole = counted(len(archive.lines) - len(failed), "whole part")
-    print(f"{archive.file}: {whole}, {len(failed)} missing or not whole ({INDEX} names them)")
+    whole = counted(len(archive.lines) - len(failed), "complete part")
+    print(f"{archive.file}: {whole}, {len(failed)} missing or incomplete ({INDEX} lists them)")
     return FINE
 
 

@@ -39,7 +39,7 @@ MAX_LOG: Final = 4 * 1024 * 1024
 MAX_ERROR: Final = 500
 MAX_OBJECTS: Final = 50_000
 """Objects of one list; those of a large cluster's Events are hardly more."""
-OUT_OF_TIME: Final = "not read: the time for the bundle was over (--timeout)"
+OUT_OF_TIME: Final = "not read: the time for the bundle (--timeout) had passed"
 WHY_PENDING: Final = TROUBLE | {"FailedScheduling", "FailedResourceClaimCreation"}
 Show = Callable[[Object], dict[str, Any]]
 """What may be shown of an object."""
@@ -92,7 +92,9 @@ def read(source: Source, task: Task) -> Part:
     except GpuShareError as error:
         return Part(name=task.name, error=clean(sentence(error)[:MAX_ERROR]))
     except GARBAGE as error:  # an object of another shape costs its own part; the error may quote what it holds
-        return Part(name=task.name, error=f"an object of another shape: {type(error).__name__}")
+        return Part(
+            name=task.name, error=f"the API server returned an object of an unexpected shape: {type(error).__name__}"
+        )
 
 
 def tasks(source: Source) -> list[Task]:

@@ -40,14 +40,14 @@ DELETE: Final = "kubectl delete mutatingwebhookconfiguration"
 OTHERS: Final = f"the node annotation {contract.NODE_GPUS}"
 ADVICE: Final[Mapping[str, str]] = {
     UNKNOWN: "wait: the enforcer does not know yet whether another driver publishes that GPU",
-    Reason.CONTENDED: f"a contended GPU needs one owner: remove it from the other driver, or name others in {OTHERS}",
+    Reason.CONTENDED: f"remove the GPU from the other driver, or list only the GPUs for gpu-share in {OTHERS}",
     CHANGES: "wait: a GPU that changes its sharing mode is published again once its last claim is unprepared",
     contract.NODE_MODE: f"correct the node's label {contract.NODE_MODE}",
 }
 """Words of an enforcer's reasons, and what to do; the first that are there count."""
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
-UNFIT: Final = f"exclude GPUs that cannot be shared: name the others in {OTHERS}"
+UNFIT: Final = f"to exclude GPUs that cannot be shared, list only the other GPUs in {OTHERS}"
 
 
 def questions(namespace: str | None) -> list[tuple[str, Ask]]:
@@ -133,7 +133,9 @@ def other_configurations(api: KubeClient) -> CheckResult:
     }  # fmt: skip
     if not (found := sorted(calling - {OURS})):
         return ok("none")
-    detail = f"{some(found, NAMED)}: the API server calls the webhook by {counted(len(found), 'configuration')} more"
+    detail = (
+        f"{some(found, NAMED)}: the API server also calls the webhook by {counted(len(found), 'other configuration')}"
+    )
     return failed(detail, f"delete what is left of another installation: {DELETE} {found[0]}")
 
 
@@ -145,18 +147,20 @@ def _calls_us(hook: Mapping[str, Any], namespace: str) -> bool:
 
 def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
     """Check the ``caBundle`` of the webhook ``name``."""
-    hint = "the Deployment gpu-share-certs writes it within ten seconds: look at its pod's log"
+    hint = "the Deployment gpu-share-certs writes the caBundle within ten seconds: read the log of its pod"
     try:
         pem = base64.b64decode(config.get("caBundle") or "", validate=True)
         certificates = x509.load_pem_x509_certificates(pem) if pem else []
     except (binascii.Error, ValueError):
         return failed(f"{name}: its caBundle cannot be read", hint)
     if not certificates:
-        return failed(f"{name} has no caBundle: every pod that it is asked about is refused", hint)
+        return failed(f"{name} has no caBundle, so the API server refuses the pods that it sends to the webhook", hint)
     last = max(certificate.not_valid_after_utc for certificate in certificates)
     if last <= now:
         return failed(
-            f"{name}: its caBundle expired on {last:%Y-%m-%d}: every pod that it is asked about is refused", hint
+            f"{name}: its caBundle expired on {last:%Y-%m-%d}, so the API server refuses the pods that it sends to the "
+            "webhook",
+            hint,
         )
     if last <= now + SOON:
         return warning(f"{name}: its caBundle expires on {last:%Y-%m-%d %H:%M}", hint)
@@ -176,7 +180,7 @@ def published(api: KubeClient) -> CheckResult:
     if not tainted:
         return ok(detail)
     answer = failed if tainted == len(gpus) else warning
-    return answer(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices")
+    return answer(f"{detail}, {tainted} of them tainted", "read the taints: kubectl get resourceslices -o yaml")
 
 
 def _modes(devices: Iterable[Mapping[str, Any]]) -> str:

@@ -16,7 +16,7 @@ from gpushare_cli.check import cluster, node, preinstall
 from gpushare_cli.check.node import Folders
 from gpushare_cli.check.result import Checker, CheckResult, Level
 from gpushare_cli.options import add_cluster, namespace_name
-from gpushare_cli.terminal import SYMBOLS, Colour, Terminal
+from gpushare_cli.terminal import SYMBOLS, Colour, Terminal, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,5 +179,5 @@ def lines(answers: Sequence[Answer], terminal: Terminal) -> list[str]:
 
 def _total(answers: Sequence[Answer]) -> str:
     count = {level: sum(1 for answer in answers if answer.level is level) for level in Level}
-    total = f"{count[Level.OK]} fine, {count[Level.WARNING]} to look at, {count[Level.WRONG]} wrong"
-    return total if count[Level.OK] == len(answers) else f"{total}; what each line asks: {PAGE}"
+    total = f"{count[Level.OK]} ok, {counted(count[Level.WARNING], 'warning')}, {count[Level.WRONG]} wrong"
+    return total if count[Level.OK] == len(answers) else f"{total}; each line is explained on {PAGE}"

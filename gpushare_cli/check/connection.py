@@ -10,7 +10,7 @@ from gpushare.kube_client import KubeClient
 from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check.result import CheckResult, failed, warning
 
-AS_OPERATOR: Final = "ask as an operator of the cluster (--kubeconfig, --context)"
+AS_OPERATOR: Final = "use the credentials of a cluster operator (--kubeconfig, --context)"
 
 Ask = Callable[[KubeClient], CheckResult]
 

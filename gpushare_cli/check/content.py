@@ -81,24 +81,24 @@ def _differences(mine: object, theirs: object, where: str) -> Iterator[str]:
             yield from _of_key(value, theirs, f"{where}.{key}" if where else key, key)
         for key in theirs.keys() - mine.keys():
             if theirs[key] and SERVER_DEFAULTS.get(key) != theirs[key]:
-                yield f"{where}.{key}".lstrip(".") + f" is {_shown(theirs[key])}, and is not set as shipped"
+                yield f"{where}.{key}".lstrip(".") + f" is {_shown(theirs[key])}, but the chart does not set it"
     elif isinstance(mine, list) and isinstance(theirs, list):
         for number, (one, other) in enumerate(zip(mine, theirs, strict=False)):
             yield from _differences(one, other, f"{where}[{number}]")
         for number, one in list(enumerate(mine))[len(theirs) :]:
-            yield f"{where}[{number}] is missing, and {_shown(one)} as shipped"
+            yield f"{where}[{number}] is missing, but the chart has {_shown(one)}"
         for number, other in list(enumerate(theirs))[len(mine) :]:
-            yield f"{where}[{number}] is {_shown(other)}, and is not set as shipped"
+            yield f"{where}[{number}] is {_shown(other)}, but the chart does not set it"
     elif mine != theirs:
         begin = _beginning(str(mine), str(theirs))
-        yield f"{where} is {_shown(theirs, begin)}, and {_shown(mine, begin)} as shipped"
+        yield f"{where} is {_shown(theirs, begin)}, but the chart has {_shown(mine, begin)}"
 
 
 def _of_key(mine: object, theirs: Json, where: str, key: str) -> Iterator[str]:
     if key in theirs:
         yield from _differences(mine, theirs[key], where)
     elif mine and SERVER_DEFAULTS.get(key) != mine:
-        yield f"{where} is missing, and {_shown(mine)} as shipped"
+        yield f"{where} is missing, but the chart has {_shown(mine)}"
 
 
 def _beginning(one: str, other: str) -> int:

@@ -20,7 +20,7 @@ from gpushare_cli.terminal import clean, some
 
 RESTORE: Final = (
     "install or restore it: helm upgrade --install gpu-share deploy/helm/gpu-share -n gpu-share-system, with the "
-    "options of the installation (and its namespace, where that is another)"
+    "options of the installation (and its namespace, if it differs)"
 )
 DEPLOYMENT: Final = "gpu-share-webhook"
 NAMED: Final = 5
@@ -112,7 +112,7 @@ def as_shipped(api: KubeClient, kinds: tuple[str, ...]) -> CheckResult:
         return warning(detail, f"run the check with the command line of {found.version}")
     if not wrong:
         return ok(f"{len(wanted)} as shipped")
-    return failed(f"{len(wrong)} of {len(wanted)} not as shipped: {some(wrong, NAMED)}", RESTORE)
+    return failed(f"{len(wrong)} of {len(wanted)} differ from the chart: {some(wrong, NAMED)}", RESTORE)
 
 
 def _wrong(api: KubeClient, wanted: Mapping[str, list[Json]], *, content: bool) -> Iterator[str]:

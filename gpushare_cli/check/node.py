@@ -102,7 +102,7 @@ def _of_namespace(bad: MakeResult, *, allowed: bool) -> Checker:
         category=CATEGORY,
         description="initial pid namespace",
         ask=lambda: pid_namespace(Path("/proc"), warning if allowed else bad),
-        hint="the enforcer needs hostPID: true, or it would take one process for another",
+        hint="set hostPID: true in the enforcer's pod: NVML reports pids of the host's pid namespace",
     )
 
 
@@ -112,7 +112,8 @@ def _of_enforcer(folders: Folders, bad: MakeResult) -> list[Checker]:
             category=CATEGORY,
             description="enforcer",
             ask=lambda: enforcer(folders.state, bad),
-            hint="it runs where the node has the label; its log says what it lacks (--state DIR, if it is elsewhere)",
+            hint=f"label the node {contract.NODE_LABEL}=true, and read the log of its enforcer; --state DIR names "
+            "another state directory",
         ),
         Checker(
             category=CATEGORY,
@@ -125,7 +126,8 @@ def _of_enforcer(folders: Folders, bad: MakeResult) -> list[Checker]:
             category=CATEGORY,
             description="CDI folder",
             ask=lambda: cdi(folders.cdi, bad),
-            hint="the container runtime has to read it: containerd >= 2.0 does, 1.7 with enable_cdi (--cdi-root DIR)",
+            hint="the container runtime must read this folder: containerd 2.0 does, 1.7 with enable_cdi; "
+            "--cdi-root DIR names another folder",
         ),
     ]
 
@@ -201,4 +203,4 @@ def pid_namespace(proc: Path, bad: MakeResult) -> CheckResult:
         initial = in_initial_pid_namespace(proc)
     except OSError as error:
         return bad(f"cannot be read: {error.strerror}")
-    return ok() if initial else bad("this directory is the container's own")
+    return ok() if initial else bad("this pid namespace is the container's own")

@@ -43,7 +43,7 @@ def gpu_nodes(api: KubeClient) -> CheckResult:
     """Count the nodes that are known to have GPUs."""
     found = len(list(_nodes(api)))
     hint = f"gpu-share works on nodes that you label: kubectl label node NAME {contract.NODE_LABEL}=true"
-    return ok(str(found)) if found else warning("no node is known to have a GPU", hint)
+    return ok(str(found)) if found else warning("no node reports a GPU", hint)
 
 
 def kubelets(api: KubeClient) -> CheckResult:
@@ -84,9 +84,11 @@ def runtime_class(api: KubeClient) -> CheckResult:
     names = [text(mapping(each, "metadata"), "name") for each in api.list(path(NODE_V1, "runtimeclasses"))[0]]
     if RUNTIME_CLASS in names:
         return ok(
-            f"there: set the chart value runtimeClassName={RUNTIME_CLASS}, unless it is the nodes' default runtime"
+            f"exists: set the chart value runtimeClassName={RUNTIME_CLASS}, unless it is the nodes' default runtime"
         )
-    return ok("not there: the nodes' default runtime has to be NVIDIA's (chart value runtimeClassName stays empty)")
+    return ok(
+        "does not exist: make NVIDIA's runtime the nodes' default, and leave the chart value runtimeClassName empty"
+    )
 
 
 def owners(api: KubeClient) -> CheckResult:
@@ -97,7 +99,7 @@ def owners(api: KubeClient) -> CheckResult:
         spec = mapping(item, "spec")
         if text(spec, "driver") in classes:
             found.append(f"{text(spec, 'nodeName')}: the DRA driver {text(spec, 'driver')}")
-    hint = "a GPU has one owner: docs/operators/platforms.md"
+    hint = "let only one driver offer a GPU: docs/operators/platforms.md"
     return warning(some(list(dict.fromkeys(found)), NAMED), hint) if found else ok("none")
 
 

@@ -16,14 +16,16 @@ CONFIGS: Final = (
 """Of the distributions' packages, and of the GPU Operator, below the node's root."""
 PROGRAMS: Final = ("usr/bin/nvidia-container-runtime", "usr/local/nvidia/toolkit/nvidia-container-runtime")
 MAX_BYTES: Final = 1024 * 1024
-HINT: Final = f"set {SETTING} = false in it (GPU Operator: toolkit.env), then restart the container runtime"
+HINT: Final = f"set {SETTING} = false in this file (GPU Operator: toolkit.env), then restart the container runtime"
 
 
 def envvar(root: Path, bad: Callable[[str], CheckResult]) -> CheckResult:
     """Read the setting below the node's root; a container without a share may get every GPU unless it is false."""
     found = [file for each in CONFIGS if (file := inside(root, each)) is not None]
     if not found and any(inside(root, each) for each in PROGRAMS):
-        return bad(f"no {CONFIGS[0]}, and the default gives every GPU to a container that sets NVIDIA_VISIBLE_DEVICES")
+        return bad(
+            f"{CONFIGS[0]} does not exist: by default, a container that sets NVIDIA_VISIBLE_DEVICES gets every GPU"
+        )
     for file in found:
         try:
             value = _setting(file)
@@ -31,7 +33,7 @@ def envvar(root: Path, bad: Callable[[str], CheckResult]) -> CheckResult:
             return bad(f"{file} cannot be read: {error}")
         if value is not False:
             state = "is not set" if value is None else f"is {value!r:.40}"
-            return bad(f"{file}: {SETTING} {state}: containers without a share can ask for every GPU")
+            return bad(f"{file}: {SETTING} {state}: a container without a share can get every GPU")
     return ok(str(found[0]) if found else f"not found below {root}")
 
 

@@ -46,7 +46,9 @@ RENEW: Final = (
     "deployment/gpu-share-certs (cert-manager: kubectl describe certificate -n {0} gpu-share-webhook); if they do not, "
     f"compare the API server's clock, then kubectl delete secret -n {{0}} {SERVING}"
 )
-LOOK: Final = "see the webhook's log, and which other webhooks change pods: kubectl get mutatingwebhookconfigurations"
+LOOK: Final = (
+    "read the webhook's log, and list the webhooks that change pods: kubectl get mutatingwebhookconfigurations"
+)
 RESTRICTED: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -103,7 +105,9 @@ def _reached(api: KubeClient, found: Installation) -> CheckResult:
     except ClusterError as error:
         if REFUSES not in error.message or ASKED not in error.message:
             return _refused(error, found.namespace, found)
-        return warning("no sharing pod tried, because no namespace has opted in; the webhook answers", OPT_IN)
+        return warning(
+            "the webhook answers, but the dry run created no sharing pod, because no namespace has opted in", OPT_IN
+        )
     return failed(f"the API server did not call the webhook for a dry run in namespace {found.namespace}", RESTORE)
 
 
@@ -122,7 +126,7 @@ def _named(api: KubeClient, name: str) -> CheckResult:
         return _tried(api, Tried(namespace=name, annotations={}, known=False), found)
     if mapping(metadata, "labels").get(contract.NAMESPACE_LABEL) != "true":
         label = f"kubectl label namespace {name} {contract.NAMESPACE_LABEL}=true"
-        return failed(f"namespace {name} has not opted in: annotations of {contract.GROUP} do nothing there", label)
+        return failed(f"namespace {name} has not opted in: annotations of {contract.GROUP} have no effect there", label)
     return _tried(api, Tried(namespace=name, annotations=mapping(metadata, "annotations")), found)
 
 
@@ -181,10 +185,12 @@ def _refused(error: GpuShareError, namespace: str, found: Installation) -> Check
         and any(each in error.message for each in USED_UP)
     ):
         return warning(
-            detail, "the ResourceQuota of that namespace is used up, or requires resources of each container"
+            detail, "the ResourceQuota of that namespace is used up, or requires each container to set resources"
         )
     return failed(
-        detail, "see what refuses it; the webhook: kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook"
+        detail,
+        "the message names what refused the pod; pods of the webhook: "
+        "kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook",
     )
 
 
@@ -218,7 +224,7 @@ def flaws_of(made: Mapping[str, Any], policy: NamespacePolicy, *, exact: bool) -
     """
     managed = mapping(mapping(made, "metadata"), "labels").get(contract.MANAGED_LABEL) == "true"
     if not managed:
-        yield "the webhook did not rewrite it"
+        yield "the webhook did not rewrite the pod"
     if not (managed and exact):
         return
     try:

@@ -28,8 +28,8 @@ MAX_REPORT: Final = 16 * 1024
 """Characters of an enforcer's report that are parsed."""
 FINISHED: Final = ("Succeeded", "Failed")
 RELEASE: Final = Pattern(r"(\d{1,6})\.(\d{1,6})\.\d{1,6}", 64)
-BREAKER: Final = "see who is over quota and why (gpu-share top -A), then run gpu-share breaker --node NODE --reset"
-SKEW: Final = "upgrade: enforcers may be of the webhook's release or of the one before"
+BREAKER: Final = "find the containers over quota (gpu-share top -A), then run gpu-share breaker --node NODE --reset"
+SKEW: Final = "upgrade the enforcers: each must have the webhook's release or the one before"
 SHARING: Final = f"{contract.MANAGED_LABEL}=true"
 LABEL: Final = f"kubectl label node NAME {contract.NODE_LABEL}=true"
 
@@ -71,9 +71,9 @@ def certificates(api: KubeClient) -> CheckResult:
     here = pods(api, found, "certs")
     if any(map(_ready, here)):
         return ok("ready")
-    detail = f"no pod of {counted(len(here), 'pod')} of gpu-share-certs is ready"
+    detail = f"0 of {counted(len(here), 'pod')} of gpu-share-certs are ready"
     hint = _describe(found, "certs", there=bool(here))
-    return failed(f"{detail}: nothing renews the webhook's certificate, within 30 days", hint)
+    return failed(f"{detail}: the webhook's certificate expires within 30 days unless one renews it", hint)
 
 
 def enforcers(api: KubeClient) -> CheckResult:
@@ -92,7 +92,7 @@ def mps_hosts(api: KubeClient) -> CheckResult:
 def _on_nodes(api: KubeClient, name: str, sharing: Mapping[str, int]) -> CheckResult:
     """Compare the ready pods of a DaemonSet with nodes; ``sharing`` counts the pods that go unwatched without one."""
     if not api.list(path(APPS_V1, "daemonsets"), labelSelector=workload(name))[0]:
-        return failed(f"no DaemonSet gpu-share-{name}: no GPU is shared and nothing is watched", RESTORE)
+        return failed(f"DaemonSet gpu-share-{name} is missing: no GPU is shared and no quota is enforced", RESTORE)
     found, nodes = installation(api), labelled(api)
     here = {mapping(pod, "spec").get("nodeName"): _ready(pod) for pod in sorted(pods(api, found, name), key=_ready)}
     ready = {node for node, is_ready in here.items() if is_ready}
@@ -104,12 +104,12 @@ def _on_nodes(api: KubeClient, name: str, sharing: Mapping[str, int]) -> CheckRe
             hint += f" --field-selector spec.nodeName={lost[0]}"
         return failed(f"not ready on {counted(len(lost), 'node')}: {named}", hint)
     if down := [node for node in nodes if node not in ready]:
-        return warning(f"on no {some(down, NAMED)}, which is not Ready", f"kubectl describe node {down[0]}")
+        return warning(f"none on {some(down, NAMED)}: the node is not Ready", f"kubectl describe node {down[0]}")
     return ok(f"on {counted(len(nodes), 'labelled node')}") if nodes else warning("no labelled node", LABEL)
 
 
 def _unwatched(number: int) -> str:
-    return f" ({counted(number, 'sharing pod', ('runs', 'run'))} unwatched)" if number else ""
+    return f" ({counted(number, 'sharing pod', ('runs', 'run'))} without enforcement)" if number else ""
 
 
 def labelled(api: KubeClient) -> dict[str, bool]:
@@ -181,7 +181,11 @@ def reported(api: KubeClient) -> CheckResult:
     found = reports(api)
     wrong = [f"{node}: {each}" for node, report in found.items() if report for each in _grave(report)]
     if wrong:
-        hint = BREAKER if any(each and each.breaker is not None for each in found.values()) else "see that node's log"
+        hint = (
+            BREAKER
+            if any(each and each.breaker is not None for each in found.values())
+            else "read the log of that node's enforcer"
+        )
         return failed("; ".join(wrong), hint)
     if silent := [node for node, report in found.items() if report is None]:
         return _unreported(silent, labelled(api))
@@ -194,7 +198,7 @@ def reported(api: KubeClient) -> CheckResult:
 def _unreported(silent: Sequence[str], wanted: Mapping[str, bool]) -> CheckResult:
     """Say whose report is missing or damaged; ``wanted``: whether each labelled node is Ready."""
     here = [node for node in silent if wanted.get(node)]
-    hint = "an enforcer writes it within seconds of its start: see its log; gpu-share check --node in its pod"
+    hint = "an enforcer reports within seconds of its start: read its log, or run gpu-share check --node in its pod"
     answer = failed if here else warning
     return answer(f"no valid report from {some(here or silent, NAMED)}", hint)
 
@@ -202,7 +206,7 @@ def _unreported(silent: Sequence[str], wanted: Mapping[str, bool]) -> CheckResul
 def _grave(report: EnforcerReport) -> Iterator[str]:
     if report.breaker is not None:
         since = f" since {report.breaker}" if report.breaker else ""
-        yield f"circuit breaker open{since}: nothing is killed"
+        yield f"circuit breaker open{since}: the enforcer kills nothing"
     if report.audit_log:
         yield f"audit log: {report.audit_log}"
     yield from report.problems
@@ -220,9 +224,9 @@ def versions(api: KubeClient) -> CheckResult:
     newest = max((each for each in map(release, replicas) if each), default=release(found.version))
     strange = [f"{node} ({version})" for node, version in nodes.items() if not supported(newest, release(version))]
     if strange:
-        return failed(f"{detail}; not supported beside this webhook: {some(strange, NAMED)}", SKEW)
+        return failed(f"{detail}; not supported with this webhook: {some(strange, NAMED)}", SKEW)
     mixed = {found.version or installed(), *replicas, *nodes.values()} != {installed()}
-    return warning(detail, "upgrade the rest: all parts have to be of one version") if mixed else ok(detail)
+    return warning(detail, "upgrade the other parts: all must have the same version") if mixed else ok(detail)
 
 
 def release(version: str) -> tuple[int, int] | None:
@@ -251,5 +255,5 @@ def unsliced(api: KubeClient) -> CheckResult:
     silent = [name for name, ready in names.items() if ready and name not in publishing]
     if silent:
         detail = f"{len(names)}; without a device in a ResourceSlice: {some(silent, NAMED)}"
-        return failed(detail, "run gpu-share check --node in their enforcers")
+        return failed(detail, "run gpu-share check --node in the enforcer pods of these nodes")
     return ok(str(len(names)))

@@ -36,7 +36,7 @@ SENTENCES: Final = {
     Reason.APPLIED: "will be rewritten into a share of a GPU when it is created",
     Reason.UNCHANGED: "is rewritten already; nothing would change",
     Reason.NO_SHARE: "has no annotation that requests a share; the webhook would not change it",
-    Reason.OWN_CLAIM: "brings its own ResourceClaim; the webhook would not change it",
+    Reason.OWN_CLAIM: "has its own ResourceClaim; the webhook would not change it",
     Reason.MIRROR_POD: "mirrors a static pod; the webhook would not change it",
 }
 FINE: Final = frozenset({node_status.OK, "near", "starting"})
@@ -58,12 +58,14 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("pod", nargs="?", metavar="[NAMESPACE/]POD|KIND/NAME", help=what)
     parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest; - is stdin")
     add_cluster(parser)
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="json: of the cluster only")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="json: for pods of the cluster only"
+    )
     parser.add_argument(
         "--state",
         type=Path,
         metavar="DIR",
-        help=f"ask this node's enforcer: its state directory ({STATE_DIRECTORY})",
+        help=f"read the status of this node's enforcer; DIR is its state directory ({STATE_DIRECTORY})",
     )
     command.add_policy_options(parser)
 
@@ -188,7 +190,7 @@ def _on_node(args: argparse.Namespace) -> int:
         print(f"gpu-share: {old}", file=sys.stderr)
     found = [(gpu, use) for gpu in status.gpus for use in gpu.uses if _names(args, use)]
     if not found:
-        print(f"{args.pod}: the enforcer of this node knows no such pod; it has {_known(status)}")
+        print(f"{args.pod}: the enforcer of this node does not know this pod; it knows: {_known(status)}")
         for problem in _problems(args, status):
             print(f"  {problem}")
         return 1
@@ -210,14 +212,12 @@ def _problems(args: argparse.Namespace, status: NodeStatus) -> Iterator[str]:
 
 def _known(status: NodeStatus) -> str:
     names = dict.fromkeys(f"{use.namespace}/{use.pod}" for gpu in status.gpus for use in gpu.uses)
-    return ", ".join(names) or "none at all"
+    return ", ".join(names) or "no pod"
 
 
 def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     used, quota = (NOT_AVAILABLE if mib is None else format_mib(mib) for mib in (use.used_mib, use.quota_mib))
-    how = (
-        f"ended for exceeding its quota, {use.killed}" if use.shown == node_status.KILLED else use.sentence or use.state
-    )
+    how = f"exceeded its quota, {use.killed}" if use.shown == node_status.KILLED else use.sentence or use.state
     yield f"{use.namespace}/{use.pod} container {use.container}: {use.shown}: {how}"
     low = ", with low priority" if use.low_priority else ""
     if use.reserved:

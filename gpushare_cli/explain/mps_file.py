@@ -20,9 +20,9 @@ def hindrances(pod: Object, container: Object, claims: Sequence[Object]) -> Iter
         return
     modes = ", ".join(sorted({f"mode {mode:04o}, user {owner}" for owner, mode in files}))
     others = sorted({owner for owner, _ in files} - {ROOT})
-    advice = f"set runAsUser to {others[0]}" if others else "only root may; ask the cluster's operators"
+    advice = f"set runAsUser to {others[0]}" if others else "only root may open it; ask the cluster's operators"
     yield (
-        f"container {text(container, 'name')} runs as user {user}, who may not open the file of the MPS server in "
+        f"container {text(container, 'name')} runs as user {user}, which may not open the file of the MPS server in "
         f"{contract.SHARED_MEMORY_PATH} ({modes}), so CUDA probably fails with error 805: {advice}"
     )
 

@@ -22,7 +22,7 @@ TOO_LATE: Final = (
     "namespace {} has opted in, but the webhook did not rewrite the pod when it was created: the namespace opted in "
     "later, the annotation was added later, or the webhook was off"
 )
-BY_SETTINGS: Final = "computed with the settings of this command line, from which the webhook's may differ"
+BY_SETTINGS: Final = "computed with the settings of this command line; the webhook's settings may differ"
 
 
 def asks(annotations: Object) -> list[str]:
@@ -63,9 +63,13 @@ def why(record: PodRecord, place: PodPlace | None, admit: Admit | None) -> Itera
     """
     reasons = list(closed(record.namespace, record.namespace_name, record.release))
     if missing := missing_claims(record):
-        reasons += [(f"its ResourceClaims do not exist: {some(missing, NAMED)}", "create them, or the pod again")]
+        reasons += [
+            (f"the pod's ResourceClaims do not exist: {some(missing, NAMED)}", "create them, or create the pod again")
+        ]
     if contract.MIRROR in record.annotations:
-        reasons = [("it mirrors a static pod, which the webhook does not rewrite", "create it through the API server")]
+        reasons = [
+            ("the pod mirrors a static pod, which the webhook does not rewrite", "create it through the API server")
+        ]
     elif not reasons and record.namespace is None:
         yield not_readable(record.namespace_name)
     elif not reasons:
@@ -73,7 +77,7 @@ def why(record: PodRecord, place: PodPlace | None, admit: Admit | None) -> Itera
     yield from (Finding(type=FindingType.NO_SHARE, message=message, hint=hint) for message, hint in reasons)
     if place is not None and admit is not None and contract.MIRROR not in record.annotations:
         decision = decide(replace(place, pod=_created_again(place.pod)), admit, record.namespace_name)
-        yield from refusals(decision, place, "created again, it would be refused: ")
+        yield from refusals(decision, place, "if created again, the pod would be refused: ")
 
 
 def decide(place: PodPlace, admit: Admit, namespace: str) -> Change | PolicyDenied:
@@ -123,7 +127,7 @@ def nothing_asked(record: PodRecord) -> str:
             f"no annotation requests one, and the pod's ResourceClaims do not exist (any more): {some(missing, NAMED)}"
         )
     if is_unknown(record):
-        return "no annotation requests one; you may not read the pod's ResourceClaims, so whether they do is unknown"
+        return "no annotation requests one; whether a ResourceClaim does is unknown, because you may not read the pod's"
     return "no annotation and no ResourceClaim of the pod requests one"
 
 

@@ -24,11 +24,11 @@ NO_ROOM: Final = "cannot allocate all claims"
 """Kubernetes' words for a claim that no node can satisfy now."""
 HINTS: Final[Mapping[str, str]] = {
     "image will run as root": "sharing pods may not run as root here: set securityContext.runAsUser to another user",
-    "ResourceClaim not created yet": "its claim is made from a template that the webhook writes; see gpu-share check",
-    "Preemption is not helpful": "there is no preemption for shares: at any priority the pod waits for free capacity",
+    "ResourceClaim not created yet": "the webhook has not created the template of the claim yet; run gpu-share check",
+    "Preemption is not helpful": "no pod is preempted for a share: at any priority the pod waits for free capacity",
 }
 """Words of Kubernetes, and what they mean for a share; the first that are there count."""
-ROOM: Final = "has that much memory, compute or clients left; it is placed once one has"
+ROOM: Final = "has enough free memory, compute or MPS clients; the scheduler places the pod when one has"
 OOM_KILLED: Final = "OOMKilled"
 SIGKILLED: Final = 137
 """The exit code of a process that SIGKILL ended."""
@@ -40,7 +40,7 @@ def claims_in_use(record: PodRecord) -> Iterator[Finding]:
         if first := first_pod_of(record, claim):
             users = objects(mapping(claim, "status"), "reservedFor")
             gone = all(user.get("uid") != first.get("podUid") for user in users)
-            who = "this pod's quota on it is 0 MiB, so any use is killed"
+            who = "this pod's quota of it is 0 MiB, so the enforcer kills any use"
             name = text(mapping(claim, "metadata"), "name")
             message = claim_in_use_message(name, text(first, "pod"), who, gone=gone)
             yield Finding(type=FindingType.OBSTACLE, message=message, reason=Reason.CLAIM_IN_USE)
@@ -88,10 +88,10 @@ def _room(record: PodRecord) -> str:
     chosen = any(exactly.get("selectors") for claim in claims_of(record) for exactly in exact_requests(claim))
     room = f"no GPU that its claim selects {ROOM}" if chosen else f"no GPU {ROOM}"
     if record.gpus is None:
-        return f"{room}, if any GPU is that large: you may not list ResourceSlices, so that is unknown"
+        return f"{room}; whether any GPU is large enough is unknown, because you may not list ResourceSlices"
     if list(sizes.too_large(record)):
         return ""
-    return f"{room}, if it selects any: compare with kubectl get resourceslices" if chosen else room
+    return f"{room}; check that the selectors match a GPU: kubectl get resourceslices" if chosen else room
 
 
 def _of_mps_file(record: PodRecord) -> Iterator[Finding]:
@@ -123,8 +123,8 @@ def wide(record: PodRecord) -> Iterator[Finding]:
     several = [key for key, value in record.annotations.items() if value != "1"]
     found = [shortened(key) for key in several if key == contract.GPUS or key.startswith(contract.GPUS_OF)]
     if found and not record.node:
-        where = f"time-slices them (node label {contract.NODE_MODE}: {contract.TIME_SLICING})"
-        message = f"{found[0]}: only a node that {where} and has room on so many of them can take it"
+        where = f"time-slices its GPUs (node label {contract.NODE_MODE}: {contract.TIME_SLICING})"
+        message = f"{found[0]}: the pod needs a node that {where} and has free capacity on that many GPUs"
         yield Finding(type=FindingType.OBSTACLE, message=message)
 
 
@@ -144,13 +144,11 @@ def endings(record: PodRecord) -> Iterator[Finding]:
 
 def _why(record: PodRecord, container: str, reason: str, code: object) -> str:
     if any(pod_events.container_of(each) == container for each in pod_events.kills(record)):
-        return "the enforcer killed processes of it for exceeding its quota, see last kill"
+        return "the container exceeded its quota, so the enforcer killed its processes; see last kill"
     if reason == OOM_KILLED:
-        return "it exceeded its limit of RAM (resources.limits.memory), which is not GPU memory"
+        return "the container exceeded its RAM limit (resources.limits.memory), which is not GPU memory"
     if code == SIGKILLED and record.events is not None:
-        return (
-            "SIGKILL ended it; there is no Event about a kill, and the API server keeps Events for an hour by default"
-        )
+        return "SIGKILL ended the container; no kill Event exists (the API server keeps Events for 1 h by default)"
     return ""
 
 

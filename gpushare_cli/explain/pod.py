@@ -160,14 +160,14 @@ def usage_of(api: KubeClient, pod: Mapping[str, Any]) -> Usage:
     except ClusterError as error:  # also where the share is not ready, after what is wanted
         hidden = error.status in HIDDEN
         right = (
-            "you may not run commands in its sidecar (pods/exec), so its use is unknown; ask for the ClusterRole edit"
+            "GPU memory use unknown: you may not run commands in the sidecar (pods/exec); ask for the ClusterRole edit"
         )
-        problem = right if hidden else f"its use is unknown: {error.message[:MAX_PROBLEM]}"
+        problem = right if hidden else f"GPU memory use unknown: {error.message[:MAX_PROBLEM]}"
     status = pod_status.parse(found)
     if status is None:
         return Usage(
             problem=problem
-            or "its use is unknown: its sidecar's answer cannot be parsed; the sidecar may be of an older release"
+            or "GPU memory use unknown: the sidecar's answer cannot be parsed; the sidecar may be of an older release"
         )
     age = None if status.written is None else node_status.now().timestamp() - status.written
     return Usage(status=status, age=age)

@@ -46,7 +46,7 @@ def too_large(record: PodRecord) -> Iterator[Finding]:
     for names, mib in (group for claim in claims_of(record) for group in _on_one_gpu(claim)):
         if mib > largest:
             several = f"containers {', '.join(names)} together ask" if len(names) > 1 else f"container {names[0]} asks"
-            fits = f"the largest GPU has {in_gib(largest)}: it never fits; ask for {in_gib(largest)} or less"
+            fits = f"the largest GPU has {in_gib(largest)}, so the pod never fits; ask for {in_gib(largest)} or less"
             yield Finding(type=FindingType.OBSTACLE, message=f"{several} for {in_gib(mib)}, and {fits}")
 
 
@@ -94,14 +94,14 @@ def _advice(record: PodRecord, name: str, peak: int, enough: int) -> Finding:
         command, hint = "", above
     elif _can_resize(record, name, enough, ceiling):
         command = f"gpu-share resize {record.name} {name} {format_mib(enough)}"
-        hint = f"its pod reserved that much already; run {command}"
+        hint = f"the pod has already reserved that much; run {command}"
     elif not any(map(is_our_claim, objects(record.spec, "resourceClaims"))):
         command = f"{contract.CAPACITY_MEMORY}: {format_mib(enough)}"
         hint = f"write {command} into capacity.requests of a new ResourceClaim, or of its template"
     else:
         command = f"{_annotation(record, name)}: {format_mib(enough)}"
         hint = f"set {command} {_place(record)}"
-    message = f"container {name} used {peak} MiB at most: {format_mib(enough)} would have sufficed for that"
+    message = f"container {name} used at most {peak} MiB; a quota of {format_mib(enough)} would have sufficed"
     return Finding(type=FindingType.ADVICE, message=message, hint=hint, command=command, container=name)
 
 
@@ -143,7 +143,7 @@ def _place(record: PodRecord) -> str:
     """Where the annotation has to be written: pods of a workload come from its template."""
     owners = [each for each in objects(record.metadata, "ownerReferences") if each.get("controller")]
     if not owners:
-        return "on a new pod; annotations of a pod that is there are not read again"
+        return "on a new pod; gpu-share does not read the annotations of an existing pod again"
     kind, name = text(owners[0], "kind"), text(owners[0], "name")
     ending = f"-{text(mapping(record.metadata, 'labels'), 'pod-template-hash')}"
     if kind == "ReplicaSet" and len(ending) > 1 and name.endswith(ending):

@@ -91,7 +91,7 @@ def _of_template(
 ) -> Iterator[Finding]:
     """Yield what the webhook would refuse in the pod template, or warn of."""
     if shut:
-        yield from no_share.refusals(decision, place, "where the webhook rewrites pods, they would be refused: ")
+        yield from no_share.refusals(decision, place, "if the webhook rewrote its pods, it would refuse them: ")
     elif short:
         yield from no_share.refusals(decision, place, computed=not by_events)
     else:  # the pods that are there are evidence against it
@@ -131,12 +131,12 @@ def _stopped(record: WorkloadRecord, *, short: bool) -> Iterator[Finding]:
     """Yield the field by which somebody stopped a workload that has too few pods."""
     spec = mapping(record.workload, "spec")
     if short and spec.get("suspend") is True:
-        hint = "set it to false, unless a queue such as Kueue will"
+        hint = "set it to false, unless a queue such as Kueue does so"
         yield Finding(type=FindingType.OBSTACLE, message="spec.suspend is true: no pod is created", hint=hint)
     if short and spec.get("paused") is True:
         metadata = mapping(record.workload, "metadata")
         hint = f"kubectl rollout resume deployment/{text(metadata, 'name')} -n {text(metadata, 'namespace')}"
-        message = "spec.paused is true: no pod of the present pod template is created"
+        message = "spec.paused is true: no pod of the current pod template is created"
         yield Finding(type=FindingType.OBSTACLE, message=message, hint=hint)
 
 

@@ -72,7 +72,7 @@ def add_parser(subparsers: Any) -> None:
         choices=("yaml", "json", "patch", "diff"),
         help="output format (default: the format of each input document)",
     )
-    what = "path of the pod template in objects that are no built-in workloads: spec.workerGroupSpecs[*].template"
+    what = "path of the pod template in objects that are not built-in workloads: spec.workerGroupSpecs[*].template"
     parser.add_argument("--pod-at", metavar="PATH", action="append", default=[], help=what)
     parser.add_argument(
         "--templates", action="store_true", help="add the ResourceClaimTemplates that the pods reference"

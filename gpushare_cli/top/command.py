@@ -36,17 +36,19 @@ def add_parser(subparsers: Any) -> None:
     )
     whose = parser.add_mutually_exclusive_group()
     add_state(whose)
-    whose.add_argument("-A", "--all-nodes", action="store_true", help="all nodes; asks their enforcers by pods/exec")
-    what = "the sharing pods of a namespace; asks their sidecars, for which the ClusterRole edit is enough"
+    whose.add_argument(
+        "-A", "--all-nodes", action="store_true", help="all nodes; runs a command in their enforcers (pods/exec)"
+    )
+    what = "the sharing pods of a namespace; runs a command in their sidecars, which the ClusterRole edit allows"
     whose.add_argument("-n", "--namespace", type=namespace_name, metavar="NS", help=what)
     add_enforcers(parser, "; with -A")
     add_cluster(parser)
     what = "the column to sort by, the largest number first"
     parser.add_argument("--sort", choices=SORT, metavar="COLUMN", default="", help=what)
-    what = "json: all of it; with --watch, one line each time"
+    what = "json: every value; with --watch, one line for each sample"
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help=what)
     parser.add_argument("-w", "--watch", action="store_true", help="repeat until interrupted")
-    what = "of --watch, at least 0.1 (default 1)"
+    what = "seconds between samples of --watch, at least 0.1 (default 1)"
     parser.add_argument("--interval", type=_interval, default=1.0, metavar="SECONDS", help=what)
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 

@@ -167,7 +167,7 @@ def explain(stage: Stage, container: Container) -> str:
     """Run ``gpu-share explain`` on a pod that was killed, and return what it says."""
     name = f"{container.namespace}/{container.pod}"
     code, text = cli("explain", name, "--state", str(stage.node.state))
-    if code != 1 or "ended for exceeding its quota" not in text:
+    if code != 1 or "killed: exceeded its quota" not in text:
         raise DemoError(f"gpu-share explain does not tell of the kill: {text}")
     return f"$ gpu-share explain {name}\n{text}"
 

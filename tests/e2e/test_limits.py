@@ -256,7 +256,7 @@ def test_who_may_open_the_file_of_the_mps_server_reaches_it(
     site.create(namespace, client("user", restart="Always"))
     logs = f"kubectl -n {namespace} logs user -c {pods.MAIN}"
     site.until("user is refused", lambda: "Permission denied" in site.shell(logs, check=False), LATE)
-    reason = "runs as user 1000, who may not open the file of the MPS server in /dev/shm (mode 0600, user 0)"
+    reason = "runs as user 1000, which may not open the file of the MPS server in /dev/shm (mode 0600, user 0)"
     explain = f"gpu-share explain {namespace}/user"
     site.until("explain gives the reason", lambda: reason in site.shell(explain, check=False), LATE)
     site.delete(namespace, "root")

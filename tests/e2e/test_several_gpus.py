@@ -64,7 +64,7 @@ def test_two_containers_on_different_gpus_see_one_each_and_are_evaluated_there(s
 def test_where_gpus_are_shared_through_mps_two_for_one_container_are_refused_with_the_reason(
     site: Site, namespace: str
 ) -> None:
-    with pytest.raises(ClusterError, match="a process has one MPS daemon, which serves one GPU"):
+    with pytest.raises(ClusterError, match="a process can use only one MPS daemon, which serves one GPU"):
         site.bed.create(namespace, pods.pod("wide", "hold", "1Gi", **TWO))
     site.shell(f"{UPGRADE} webhook.severalGpus=allow")
     body = pods.pod("wide", "hold", "1Gi", memory="4Gi", **TWO, **{contract.COMPUTE: "30%"})

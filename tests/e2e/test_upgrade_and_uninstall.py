@@ -37,7 +37,7 @@ def test_the_check_is_green_and_finds_a_service_with_a_wrong_port(site: Site) ->
         said = site.shell("gpu-share check --cluster && echo green", check=False)
     finally:
         site.shell(f"{SERVICE} '{PORT % 'https'}'")
-    assert "ports[0].targetPort is 'admin', and 'https' as shipped" in said, said
+    assert "ports[0].targetPort is 'admin', but the chart has 'https'" in said, said
     assert "sharing pod: refused" in said, said
     assert "green" not in said
     print(site.shell(CHECK))

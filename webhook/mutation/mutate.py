@@ -108,7 +108,7 @@ def _created(pod: Json, user: str, around: _Around) -> Check[Mutation]:
     main = view.main.name
     sharing = asking(view, main)
     if (yield from attempt(partial(_brings_claims, view, sharing, around.own_claims))):
-        yield f"the pod's own claims give its containers GPUs; annotations of {contract.GROUP} only divide them"
+        yield f"the pod's own ResourceClaims reserve its GPUs; {contract.GROUP} annotations only divide them"
         yield from _checked(view, main, sharing, around)
         return Mutation(reason=Reason.OWN_CLAIM, pod=pod)
     sidecar = view.named(contract.SIDECAR)
@@ -189,7 +189,7 @@ def _check_template(claim: ClaimPlan, plan: ShareRequest, standing: Callable[[st
     """Find a template of the claim's name to which somebody gave other content before the namespace opted in."""
     found = standing(claim.template) if plan.complete else None
     if found is not None and found != content_of(claim.requests, plan.models, same_gpu=plan.same_gpu):
-        message = f"gpu-share did not write the ResourceClaimTemplate {claim.template} as it is; delete it"
+        message = f"ResourceClaimTemplate {claim.template} differs from the one that gpu-share writes; delete it"
         yield Problem("spec.resourceClaims", message, Reason.TEMPLATE_CONFLICT)
 
 

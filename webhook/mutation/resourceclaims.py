@@ -195,7 +195,7 @@ def _shared_request(shares: Sequence[Share]) -> str:
     for kind in (Kind.APP, Kind.SIDECAR, Kind.INIT):
         if candidates := [share for share in shares if share.kind is kind]:
             return max(candidates, key=lambda share: share.memory_mib).container
-    raise AssertionError("a plan has at least one share")
+    raise AssertionError("a share request has at least one share")
 
 
 def _requests(group: ShareRequest) -> tuple[Request, ...]:

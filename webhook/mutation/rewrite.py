@@ -122,7 +122,7 @@ def _with_env(container: Container, wanted: Mapping[str, str]) -> Check[Json]:
     if found == list(wanted.items()):
         return container.raw
     changed = {name for name, value in found if value != wanted[name]}
-    yield from (f"{name} of container {container.name:.40} is replaced" for name in wanted if name in changed)
+    yield from (f"gpu-share replaces {name} of container {container.name:.40}" for name in wanted if name in changed)
     kept = [entry for entry in container.env if entry["name"] not in wanted] if found else list(container.env)
     return {**container.raw, "env": [{"name": name, "value": value} for name, value in wanted.items()] + kept}
 
@@ -304,7 +304,7 @@ def _add_claim(spec: Object, claim: ClaimPlan, plan: ShareRequest, *, rewritten:
     elif standing != [wanted] if plan.complete else not all(map(is_our_claim, standing)):
         named = quoted(str(standing[0].get("resourceClaimTemplateName")))
         message = (
-            f"{contract.CLAIM!r} names the template {named}, but the annotations lead to another one; remove the entry"
+            f"{contract.CLAIM!r} names the template {named}, but the annotations need another one; remove the entry"
         )
         yield Problem(f"spec.resourceClaims[{contract.CLAIM}]", message)
 

@@ -124,9 +124,9 @@ def _doubts(pod: PodView, choice: main_container.Choice, *, shares: bool) -> Ite
     """Warn where the author may have meant another container by the pod-wide annotations."""
     wanted, name = pod.annotations.get(contract.DEFAULT_CONTAINER), choice.name
     if wanted is not None and wanted not in [each.name for each in pod.apps]:
-        yield f"{contract.DEFAULT_CONTAINER} names no app container; {name:.30} counts as main"
+        yield f"{contract.DEFAULT_CONTAINER} names no app container; gpu-share uses {name:.30}"
     elif main_container.is_proxy(wanted) and wanted != name:
-        yield f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; {name:.30} counts as main"
+        yield f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; gpu-share uses {name:.30}"
     if choice.others and shares:
         another = choice.others[0] if len(choice.others[0]) <= SHOWN_WHOLE else "<container>"
         yield f"the share goes to {name:.{SHOWN_WHOLE}}; {_naming(pod.annotations, another)}"
@@ -242,9 +242,9 @@ class _Limits:
         count: int = 1 if asked is None else _read(asked)
         if asked is not None and count > 1 and self.settings.several_gpus == "refuse":
             message = (
-                f"{count} GPUs for one container cannot be had: GPUs are shared through MPS here, and a process has "
-                f"one MPS daemon, which serves one GPU; ask for one, or give containers of this pod a GPU each with "
-                f'{contract.SAME_GPU}: "false"'
+                f"{count} GPUs for one container are not possible: this cluster shares GPUs through MPS, and a process "
+                "can use only one MPS daemon, which serves one GPU; ask for one GPU, or give each container of the pod "
+                f'its own GPU with {contract.SAME_GPU}: "false"'
             )
             raise PolicyDenied(field_of(asked.key), message)
         return count
@@ -280,7 +280,7 @@ def _same_gpu(pod: PodView, shares: Iterable[Share]) -> str | None:
         return _choice(pod, contract.SAME_GPU)
     message = (
         f"{quoted(str(value))} puts the whole pod on one GPU, but container {wide.container:.{MAX_NAME}} asks for "
-        f"{wide.gpus}; remove it"
+        f"{wide.gpus} GPUs; remove this annotation"
     )
     raise PolicyDenied(field_of(contract.SAME_GPU), message)
 

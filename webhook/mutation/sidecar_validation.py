@@ -100,7 +100,7 @@ def _program(raw: Json, field: str, wanted: Json) -> Check[None]:
     if raw.get("args") and raw["args"] != wanted["args"]:
         yield _changed(f"{field}.args", "are not the sidecar's")
     if raw.get("workingDir"):
-        yield _changed(f"{field}.workingDir", f"{_quoted(raw['workingDir'])} is not the sidecar's")
+        yield _changed(f"{field}.workingDir", f"{_quoted(raw['workingDir'])} is not the sidecar's working directory")
     if raw.get("restartPolicyRules"):
         yield _changed(f"{field}.restartPolicyRules", "are not allowed in a native sidecar")
     claims = mapping(raw.get("resources"), f"{field}.resources").get("claims")

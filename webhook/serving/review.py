@@ -88,7 +88,7 @@ def parse(body: bytes) -> Review:
     if (review.get("apiVersion"), review.get("kind")) != (API_VERSION, KIND):
         raise RequestError(
             f"apiVersion and kind are {_short(review.get('apiVersion'))} and {_short(review.get('kind'))}; "
-            f"this webhook speaks {API_VERSION} {KIND} only: set admissionReviewVersions to [v1]"
+            f"this webhook accepts only {API_VERSION} {KIND}: set admissionReviewVersions to [v1]"
         )
     request = _object(review.get("request"), "request")
     operation = _text(request, "operation")
@@ -153,7 +153,7 @@ def _decode_slowly(body: bytes) -> Any:
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise RequestError(f"the body is not valid Unicode: {error.reason}") from error
     except RecursionError as error:
-        raise RequestError(f"the body nests deeper than {MAX_DEPTH}") from error
+        raise RequestError(f"the body has more than {MAX_DEPTH} levels of objects and lists") from error
     except ValueError as error:
         raise RequestError(f"the body is not strict JSON: {str(error)[:200]}") from error
     return value
@@ -236,12 +236,12 @@ def _check_depth(body: bytes) -> None:
         shape = b"".join(shape.split(b'"')[::2])
     shape = shape.translate(_BRACKETS)
     if len(shape) > 2 * MAX_NODES:
-        raise RequestError(f"the body holds more than {MAX_NODES} objects and lists")
+        raise RequestError(f"the body has more than {MAX_NODES} objects and lists")
     for left in range(MAX_DEPTH, -1, -1):
         if len(shape) <= 2 * left:
             return
         shape = shape.replace(b"()", b"")
-    raise RequestError(f"the body nests deeper than {MAX_DEPTH}")
+    raise RequestError(f"the body has more than {MAX_DEPTH} levels of objects and lists")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Object:

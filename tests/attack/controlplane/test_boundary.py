@@ -250,7 +250,7 @@ def test_a_template_planted_before_the_opt_in_refuses_the_pod(people: People) ->
         return name in found
 
     bed.until("the webhook knows of both", refused)
-    assert "did not write the ResourceClaimTemplate" in found
+    assert "differs from the one that gpu-share writes" in found
     bed.cluster.delete(templates(namespace, name))
     bed.until("it is admitted", lambda: refusal(bed.cluster, pods(namespace), asked, dryRun="All") == "")
 

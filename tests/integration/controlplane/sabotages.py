@@ -50,7 +50,7 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         lambda r: r.delete(f"{BINDINGS}/gpu-share-last-word"),
     ),
     "a binding audits": (
-        "policies and their bindings", "gpu-share-slices: validationActions[0] is 'Audit', and 'Deny' as shipped",
+        "policies and their bindings", "gpu-share-slices: validationActions[0] is 'Audit', but the chart has 'Deny'",
         lambda r: r.edit(f"{BINDINGS}/gpu-share-slices", lambda item: item["spec"].update(validationActions=["Audit"])),
     ),
     "a binding matches nothing": (
@@ -73,7 +73,7 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         lambda r: r.edit(f"{POLICIES}/gpu-share-claims", lambda item: item["spec"].update(failurePolicy="Ignore")),
     ),
     "the webhook fails open": (
-        "webhook configuration and Service", "webhooks[0].failurePolicy is 'Ignore', and 'Fail' as shipped",
+        "webhook configuration and Service", "webhooks[0].failurePolicy is 'Ignore', but the chart has 'Fail'",
         lambda r: r.edit(WEBHOOK, lambda item: first_rule(item).update(failurePolicy="Ignore")),
     ),
     "the webhook skips namespaces": (
@@ -132,7 +132,7 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         lambda r: unready(r, "gpu-share-mps", "check-a"),
     ),
     "the circuit breaker is open": (
-        "enforcer reports", "check-b: circuit breaker open since 2026-11-24T10:00:00Z: nothing is killed",
+        "enforcer reports", "check-b: circuit breaker open since 2026-11-24T10:00:00Z: the enforcer kills nothing",
         lambda r: r.report("check-b", breaker="2026-11-24T10:00:00Z"),
     ),
     "the audit log cannot be written": (
@@ -151,7 +151,7 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         lambda r: annotate_report(r, "check-a", None),
     ),
     "an enforcer is newer than the webhook": (
-        "versions", "not supported beside this webhook: check-a (99.1.0)",
+        "versions", "not supported with this webhook: check-a (99.1.0)",
         lambda r: r.report("check-a", version="99.1.0"),
     ),
     "a second driver publishes the GPU": (

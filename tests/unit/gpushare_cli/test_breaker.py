@@ -37,7 +37,10 @@ def test_whatever_the_file_says_it_is_open_and_the_terminal_is_not_steered(
         (tmp_path / NAME).write_text(content)
     code, text = said(capsys, tmp_path)
     since = r" since \x1b[2J" if content and "u001b" in content else ""
-    assert (code, text) == (1, f"the breaker is open{since}: no container of this node is killed until --reset")
+    assert (code, text) == (
+        1,
+        f"the breaker is open{since}: no container of this node is killed until you run gpu-share breaker --reset",
+    )
 
 
 def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,4 +49,4 @@ def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.Capt
         assert f"{other} is not a state directory; run this on a node" in capsys.readouterr().err
     (tmp_path / NAME).mkdir()
     assert main(["breaker", "--state", str(tmp_path), "--reset"]) == 1
-    assert f"{NAME}: Is a directory" in capsys.readouterr().err
+    assert f"{NAME} cannot be read or removed: Is a directory" in capsys.readouterr().err

@@ -182,7 +182,7 @@ def test_names_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureF
         ("near", 0, "processes: 1, the largest first: pid 9 1Mi"),
         ("big", 1, "over: big is Warned"),
         ("gone", 1, "killed: "),
-        ("other/tts", 1, "knows no such pod; it has asr/tts, asr/near"),
+        ("other/tts", 1, "does not know this pod; it knows: asr/tts, asr/near"),
     ],
 )
 def test_a_pod_of_this_node_is_explained(

@@ -303,7 +303,7 @@ def test_what_the_user_may_not_read_is_not_available_and_named(
     assert main(["top", "-n", "asr"]) == 1
     out = words(capsys.readouterr().out)
     assert out[1:3] == ["tts model N/A N/A N/A 4096 N/A 2 Running", "waits N/A N/A N/A N/A N/A N/A 0 Pending"]
-    assert out[3].startswith("tts: you may not run commands in its sidecar (pods/exec)")
+    assert out[3].startswith("tts: GPU memory use unknown: you may not run commands in the sidecar (pods/exec)")
     assert out[4].startswith("you may not read Events in namespace asr")
     cluster.refused |= {"resourceclaims": FORBIDDEN}
     assert main(["top", "-n", "asr"]) == 1

@@ -172,7 +172,7 @@ def test_what_support_needs_is_in_it(cluster: Cluster, tmp_path: Path, capsys: p
     assert (len(log), log[-1]) == (2000, b"line 2499")
     assert {f"release/{kind}.json" for kind in LISTS[6:]} <= content.keys()
     assert set(index(content).values()) == {""}
-    assert "0 missing or not whole" in capsys.readouterr().out
+    assert "0 missing or incomplete" in capsys.readouterr().out
 
 
 def test_a_part_that_fails_is_a_line_of_the_index(

@@ -235,7 +235,7 @@ def test_answers_are_laid_out_with_symbols_and_a_total() -> None:
     plain = Terminal(io.StringIO(), colour=False, unicode=False)
     assert command.lines(answers, plain) == [
         *("one", "---", "ok first: yes", "FAIL second: no", "    do this", ""),
-        *("two", "---", "warn third: so so", "", f"1 fine, 1 to look at, 1 wrong; what each line asks: {command.PAGE}"),
+        *("two", "---", "warn third: so so", "", f"1 ok, 1 warning, 1 wrong; each line is explained on {command.PAGE}"),
     ]
     assert (
         command.lines(answers, Terminal(io.StringIO(), colour=True, unicode=True))[2] == "\x1b[32m√\x1b[0m first: yes"

@@ -89,11 +89,11 @@ def test_an_added_field_is_a_difference_and_a_default_of_the_server_is_none(wher
 
 
 def test_a_difference_names_the_field_and_shows_short_values() -> None:
-    assert difference([{"a": [{"b": 1}]}], {"a": [{"b": 2}]}) == "a[0].b is '2', and '1' as shipped"
-    assert difference([{"a": [1]}], {"a": [1, 2]}) == "a[1] is '2', and is not set as shipped"
-    assert difference([{"a": [1, 2]}], {"a": [1]}) == "a[1] is missing, and '2' as shipped"
-    assert difference([{"a": 1}], {}) == "a is missing, and '1' as shipped"
-    assert difference([{}], {"a": "\x1b[31m"}) == "a is '\\x1b[31m', and is not set as shipped"
+    assert difference([{"a": [{"b": 1}]}], {"a": [{"b": 2}]}) == "a[0].b is '2', but the chart has '1'"
+    assert difference([{"a": [1]}], {"a": [1, 2]}) == "a[1] is '2', but the chart does not set it"
+    assert difference([{"a": [1, 2]}], {"a": [1]}) == "a[1] is missing, but the chart has '2'"
+    assert difference([{"a": 1}], {}) == "a is missing, but the chart has '1'"
+    assert difference([{}], {"a": "\x1b[31m"}) == "a is '\\x1b[31m', but the chart does not set it"
     long = difference([{"a": "x" * 500}], {"a": "y" * 500}) or ""
     assert len(long) < 200
     assert difference([{"a": 1}, {"a": 2}], {"a": 2}) is None, "either variant"

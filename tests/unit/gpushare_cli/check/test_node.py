@@ -142,7 +142,7 @@ def config(root: Path, text: str, where: str = toolkit.CONFIGS[0]) -> Path:
     ("text", "level", "says"),
     [
         (f"{toolkit.SETTING} = false", "ok", ""),
-        (f"{toolkit.SETTING} = true", "wrong", "is True: containers without a share can ask for every GPU"),
+        (f"{toolkit.SETTING} = true", "wrong", "is True: a container without a share can get every GPU"),
         (f'{toolkit.SETTING} = "false"', "wrong", "is 'false'"),
         ("", "wrong", "is not set"),
         ("= = =", "wrong", "cannot be read"),

@@ -94,9 +94,9 @@ class Nodes(Api):
     [
         ("ab", "ab", "abb", "ok", "on 2 labelled nodes"),
         ("ab", "a", "", "wrong", "not ready on 1 node: b"),
-        ("ab", "aB", "bb", "wrong", "not ready on 1 node: b (2 sharing pods run unwatched)"),
-        ("a", "a", "b", "wrong", "not ready on 1 node: b (1 sharing pod runs unwatched)"),
-        ("aB", "a", "b", "warning", "on no b, which is not Ready"),
+        ("ab", "aB", "bb", "wrong", "not ready on 1 node: b (2 sharing pods run without enforcement)"),
+        ("a", "a", "b", "wrong", "not ready on 1 node: b (1 sharing pod runs without enforcement)"),
+        ("aB", "a", "b", "warning", "none on b: the node is not Ready"),
         ("", "", "", "warning", "no labelled node"),
     ],
 )
@@ -126,7 +126,7 @@ def test_ended_and_waiting_pods_need_no_enforcer_and_without_a_daemonset_all_is_
     [
         ({}, "ok", ""),
         ({"breaker": "2026-11-24T10:00:00Z"}, "wrong", "n: circuit breaker open since 2026-11-24T10:00:00Z"),
-        ({"breaker": ""}, "wrong", "n: circuit breaker open: nothing is killed"),
+        ({"breaker": ""}, "wrong", "n: circuit breaker open: the enforcer kills nothing"),
         ({"auditLog": "disk full"}, "wrong", "n: audit log: disk full"),
         ({"problems": ["NVML is away"]}, "wrong", "n: NVML is away"),
         ({"enforcing": False}, "warning", "not killed on n"),
@@ -170,7 +170,7 @@ def test_enforcers_may_be_one_release_behind_the_webhook(webhook: str, enforcer:
         workloads.versions, deployments=[deployment(version=webhook)], pods=pods, resourceslices=slices
     )
     assert (level == "wrong") is not fits
-    assert ("not supported beside this webhook: gpu-7" in detail) is not fits
+    assert ("not supported with this webhook: gpu-7" in detail) is not fits
     assert f"webhook {webhook} (1), enforcers {enforcer} (1)" in detail
 
 

@@ -39,9 +39,9 @@ def test_a_completed_pod_shows_its_share_and_its_end() -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (ended(137, name="killed"), "the enforcer killed processes of it"),
+        (ended(137, name="killed"), "the enforcer killed its processes"),
         (ended(137, "OOMKilled"), "resources.limits.memory"),
-        (ended(137), "there is no Event about a kill"),
+        (ended(137), "no kill Event exists"),
         (ended(1), ""),
         (ended(137) | {"events": None}, ""),
     ],

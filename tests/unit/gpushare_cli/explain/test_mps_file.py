@@ -29,7 +29,7 @@ def test_a_user_who_may_not_open_the_file_of_the_mps_server_is_notified_why_and_
     fine, text = crashing(1000)
     assert not fine
     assert (
-        "container main runs as user 1000, who may not open the file of the MPS server in /dev/shm (mode 0600" in text
+        "container main runs as user 1000, which may not open the file of the MPS server in /dev/shm (mode 0600" in text
     )
     assert "only root may" in text
     assert "set runAsUser to 1001" in crashing(1000, [{"user": 0, "mode": 0o600}, {"user": 1001, "mode": 0o600}])[1]

@@ -79,7 +79,7 @@ def test_who_waits_for_several_gpus_is_notified_which_nodes_have_them() -> None:
     annotations["gpu-share.io/gpus"] = "2"
     fine, lines = told(content)
     assert not fine
-    assert any("time-slices them (node label gpu-share.io/mode: time-slicing)" in line for line in lines)
+    assert any("time-slices its GPUs (node label gpu-share.io/mode: time-slicing)" in line for line in lines)
     assert row(lines)[1].endswith("of 2 GPUs")
     annotations["gpu-share.io/gpus"] = "1"
     assert not any("time-slices" in line or "of 1 GPUs" in line for line in told(content)[1])
@@ -121,7 +121,7 @@ def test_a_quota_that_is_not_what_was_reserved_is_shown_beside_it() -> None:
 @pytest.mark.parametrize(
     ("there", "says"),
     [
-        (True, "is in use by pod first, .* this pod's quota on it is 0 MiB.* with a ResourceClaim of its own or"),
+        (True, "is in use by pod first, .* this pod's quota of it is 0 MiB.* with a ResourceClaim of its own or"),
         (False, "was prepared for pod first, which has ended; .* wait until it is gone, and create it again"),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_killed_pod_says_when_and_why() -> None:
     fine, lines = told(load("killed"))
     assert not fine
     assert lines[3].startswith("  last kill: 2026-11-20T22:16:07.000000Z Killed: container main holds 9000 MiB")
-    assert lines[4] == "  container main used 9000 MiB at most: 10Gi would have sufficed for that"
+    assert lines[4] == "  container main used at most 9000 MiB; a quota of 10Gi would have sufficed"
     assert lines[5].startswith("    set gpu-share.io/memory: 10Gi on a new pod")
     assert lines[6].startswith("  2026-11-20T22:16:01.000000Z OverQuota: ")
     assert row(lines)[1:4] == ["4Gi", "4Gi, no cap", GPU.lower()]
@@ -177,7 +177,10 @@ def test_a_pod_without_room_says_so_and_what_that_means() -> None:
     assert lines[0].endswith(": Pending, on no node yet")
     assert row(lines) == ["main", "12Gi", "nothing yet", "N/A", "not started"]
     assert lines[3].startswith("  not placed: 0/")
-    assert lines[4] == "    no GPU has that much memory, compute or clients left; it is placed once one has"
+    assert (
+        lines[4]
+        == "    no GPU has enough free memory, compute or MPS clients; the scheduler places the pod when one has"
+    )
     assert len(lines) == 5, "that the template was not there at first is over"
 
 

@@ -46,7 +46,7 @@ def waiting(*amounts: str, gpus: list[int] | None, together: bool = False) -> di
 def test_a_share_that_no_gpu_can_hold_is_named(content: dict[str, Any], says: str) -> None:
     found = obstacles(content)
     assert any(says in message for message in found), found
-    assert not any("it is placed once one has" in line for line in explain(PodRecord(**content)).lines)
+    assert not any("the scheduler places the pod when one has" in line for line in explain(PodRecord(**content)).lines)
 
 
 @pytest.mark.parametrize(
@@ -55,19 +55,24 @@ def test_a_share_that_no_gpu_can_hold_is_named(content: dict[str, Any], says: st
 )
 def test_what_fits_on_an_empty_gpu_waits_for_room(content: dict[str, Any]) -> None:
     assert not any("never fits" in message for message in obstacles(content))
-    assert any(line.endswith("left; it is placed once one has") for line in explain(PodRecord(**content)).lines)
+    assert any(
+        line.endswith("clients; the scheduler places the pod when one has")
+        for line in explain(PodRecord(**content)).lines
+    )
 
 
 def test_a_claim_that_chooses_among_gpus_is_not_told_of_all_of_them() -> None:
     content = waiting("12Gi", gpus=[15872])
     (claim,) = content["claims"].values()
     claim["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": "false"}}]
-    assert any("no GPU that its claim selects has that much" in line for line in explain(PodRecord(**content)).lines)
+    assert any(
+        "no GPU that its claim selects has enough free memory" in line for line in explain(PodRecord(**content)).lines
+    )
 
 
 def test_a_reader_without_the_right_does_not_learn_that_it_fits() -> None:
     lines = explain(PodRecord(**waiting("100Gi", gpus=None))).lines
-    assert any("you may not list ResourceSlices, so that is unknown" in line for line in lines)
+    assert any("because you may not list ResourceSlices" in line for line in lines)
 
 
 def test_gpus_are_read_from_slices_of_any_shape() -> None:
@@ -115,7 +120,7 @@ def killed(limit: int = 4096, reserved: str = "4Gi") -> dict[str, Any]:
 def test_after_a_kill_the_annotation_is_named() -> None:
     (found,) = advice(killed())
     assert (found.container, found.command) == ("main", "gpu-share.io/memory: 10Gi")
-    assert "used 9000 MiB at most: 10Gi would have sufficed" in found.message
+    assert "used at most 9000 MiB; a quota of 10Gi would have sufficed" in found.message
 
 
 def test_a_claim_that_people_wrote_is_where_more_is_asked_for() -> None:

@@ -86,10 +86,13 @@ def test_a_share_that_is_not_ready_is_shown_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("api", "says"),
     [
-        (Api(error=ClusterError("no", 403)), "you may not run commands in its sidecar (pods/exec)"),
-        (Api(error=ClusterError("the node does not answer", 500)), "its use is unknown: the node does not answer"),
-        (Api(b"usage: gpu-share"), "its sidecar's answer cannot be parsed"),
-        (Api(b"9" * 1_000_000), "its sidecar's answer cannot be parsed"),
+        (
+            Api(error=ClusterError("no", 403)),
+            "GPU memory use unknown: you may not run commands in the sidecar (pods/exec)",
+        ),
+        (Api(error=ClusterError("the node does not answer", 500)), "GPU memory use unknown: the node does not answer"),
+        (Api(b"usage: gpu-share"), "the sidecar's answer cannot be parsed"),
+        (Api(b"9" * 1_000_000), "the sidecar's answer cannot be parsed"),
     ],
 )
 def test_why_the_use_is_not_known_is_reported(api: Api, says: str) -> None:

@@ -169,7 +169,7 @@ def test_a_namespace_that_has_not_opted_in_is_the_first_reason() -> None:
     found = explained(Api(deployments=[deployment(1, **{MEMORY: "4GB"})], namespaces=[closed], pods=[pod("w")]))
     assert found.summary.endswith("1 of 1 pod, WITHOUT shares, although its pod template requests them")
     assert types(found) == ["noShare", "refused"]
-    assert "where the webhook rewrites pods, they would be refused" in found.findings[1].message
+    assert "if the webhook rewrote its pods, it would refuse them" in found.findings[1].message
 
 
 def test_what_may_not_be_read_is_reported() -> None:
@@ -197,7 +197,7 @@ def test_claims_of_its_own_that_the_template_names_are_read() -> None:
     found = explained(api)
     assert ("resourceclaimtemplates", "mine") in api.asked
     assert [each.message for each in found.findings if each.type == "warning"] == [
-        "the pod's own claims give its containers GPUs; annotations of gpu-share.io only divide them"
+        "the pod's own ResourceClaims reserve its GPUs; annotations of gpu-share.io only divide the reservation"
     ]
 
 

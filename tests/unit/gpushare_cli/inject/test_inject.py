@@ -218,7 +218,7 @@ def test_a_pod_with_a_claim_of_its_own_in_the_stream_is_left_as_it_is(inject: Ru
     source = text(own) + "---\n" + text(claim)
     code, out, err = inject(source)
     assert (code, out) == (0, source)
-    assert "own claims" in err
+    assert "own ResourceClaims" in err
 
 
 def test_annotations_on_the_workload_instead_of_its_pods_are_pointed_out(inject: Run) -> None:

@@ -86,7 +86,7 @@ def test_frameworks_are_warned_about_where_they_would_not_start(templates: list[
     about = [each for each in said if any(word in each for word in ("vLLM", "GGML", "NCCL"))]
     assert [each.partition(";")[0] for each in about] == [
         "vllm-container: 2 ranks on 1 GPU(s): NCCL refuses two ranks on one GPU",
-        "vllm: vLLM takes most of it",
+        "vllm: vLLM fills the GPU",
     ]
 
 

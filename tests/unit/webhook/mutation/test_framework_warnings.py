@@ -89,7 +89,7 @@ def warned(case: Case, **annotations: str) -> list[str]:
 def about(case: Case, **annotations: str) -> list[str]:
     found = warned(case, **annotations)
     assert all(len(each) <= WARNING_LENGTH and not each.endswith("...") for each in found)
-    words = {"vLLM takes most of it": "vllm", "takes managed memory": "managed", "NCCL refuses": "ranks"}
+    words = {"vLLM fills the GPU": "vllm", "selects managed memory": "managed", "NCCL refuses": "ranks"}
     return [kind for each in found for text, kind in words.items() if text in each]
 
 
@@ -104,7 +104,7 @@ def test_what_is_right_or_cannot_be_seen_is_passed_over() -> None:
 
 def test_a_warning_says_what_to_do() -> None:
     assert warned(VLLM[0]) == [
-        "main: vLLM takes most of it; add --gpu-memory-utilization=$GPU_SHARE_MEMORY_FRACTION (by sh -c)"
+        "main: vLLM fills the GPU; add --gpu-memory-utilization=$GPU_SHARE_MEMORY_FRACTION (by sh -c)"
     ]
 
 
