@@ -87,7 +87,7 @@ def some(names: Sequence[object], most: int) -> str:
 
 
 def counted(number: int, noun: str, verbs: tuple[str, str] = ("", "")) -> str:
-    """Write a number of things: ``1 node``, ``2 nodes``; with what one does and several do, ``1 anchor fits``."""
+    """Write a number of things: ``1 node``, ``2 nodes``; with what one does and several do, ``1 anchor matches``."""
     return f"{number} {noun} {verbs[0]}".rstrip() if number == 1 else f"{number} {noun}s {verbs[1]}".rstrip()
 
 

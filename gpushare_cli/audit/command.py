@@ -333,7 +333,7 @@ def _say(finding: VerifyFinding, *, asked: bool) -> int:
         return NOT_FINE
     segments = counted(len(finding.source.parts), "segment")
     holds = f"{counted(result.records, 'record')} in {segments} {_HOLD[result.records != 1]}"
-    holds += f"; {counted(finding.compared, 'anchor', ('fits', 'fit'))}" if finding.compared else ""
+    holds += f"; {counted(finding.compared, 'anchor', ('matches', 'match'))}" if finding.compared else ""
     holds += f"; {counted(finding.older, 'anchor', ('is', 'are'))} older than the log" if finding.older else ""
     terminal.say(f"{whose}{terminal.paint('ok', Colour.GREEN)}: {holds}")
     terminal.say(f"head {result.head}")

@@ -79,7 +79,7 @@ def test_from_a_workstation_the_record_is_read_through_the_api_server_and_fits_t
     capsys.readouterr()
     code = main(["audit", "verify", *reach, "--anchor", head])
     said = capsys.readouterr()
-    assert (code, "1 anchor fits" in said.out) == (0, True), said
+    assert (code, "1 anchor matches" in said.out) == (0, True), said
     assert main(["audit", "show", *reach, "-n", namespace, "--pod", killed, "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[:4] == site.records(namespace, killed)[:4]
     assert main(["audit", "follow", *reach, "-n", namespace, "--pod", killed, "-o", "json", "--for", "10"]) == 0

@@ -25,7 +25,7 @@ def limits(env: dict[str, str]) -> tuple[str, str, str]:
 
 def says_what_it_holds(site: Site, namespace: str, name: str) -> None:
     """Wait for that: ready means no more than that it was started."""
-    site.until(f"{name} says it holds 2 GiB", lambda: '"heldMiB": 2048' in site.logs(namespace, name, pods.MAIN))
+    site.until(f"{name} says it holds 2 GiB", lambda: '"usedMiB": 2048' in site.logs(namespace, name, pods.MAIN))
 
 
 def test_three_replicas_run_each_with_its_gpu_and_its_limits_in_the_process(site: Site, namespace: str) -> None:

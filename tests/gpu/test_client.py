@@ -17,7 +17,7 @@ import pytest
 
 from tests.fakes.gpu import world
 from tests.fakes.gpu.need import need_library
-from tests.fakes.gpu.programs import CLIENT, Desk, desk
+from tests.fakes.gpu.programs import CLIENT, GpuHost, host
 from tests.fakes.gpu.state import Fault
 from tests.gpu.client import PTX, Product
 
@@ -33,12 +33,12 @@ n.nvmlDeviceSetMemoryLimits_v1(gpu, limits)
 
 
 @pytest.fixture(name="here")
-def _here() -> Iterator[Desk]:
-    with desk(need_library()) as made:
+def _here() -> Iterator[GpuHost]:
+    with host(need_library()) as made:
         yield made
 
 
-def test_it_says_that_it_is_ready_and_leaves_nothing_behind(here: Desk) -> None:
+def test_it_says_that_it_is_ready_and_leaves_nothing_behind(here: GpuHost) -> None:
     client = here.start()
     assert client.hello["ready"] is True
     assert (client.hello["pid"], client.hello["gpu"]) == (client.pid, here.gpus[0])
@@ -48,13 +48,13 @@ def test_it_says_that_it_is_ready_and_leaves_nothing_behind(here: Desk) -> None:
     assert here.sim.processes() == {}
 
 
-def test_the_end_of_its_input_ends_it(here: Desk) -> None:
+def test_the_end_of_its_input_ends_it(here: GpuHost) -> None:
     client = here.start()
     assert client.hello["ready"]
     assert client.process.communicate()[0].endswith(b'{"quit": true}\n')
 
 
-def test_memory_is_taken_and_given_back(here: Desk) -> None:
+def test_memory_is_taken_and_given_back(here: GpuHost) -> None:
     client = here.start()
     first, second = client.ask("alloc 1000"), client.ask("alloc 24")
     assert (first["mib"], first["how"], second["id"] != first["id"]) == (1000, "plain", True)
@@ -65,14 +65,14 @@ def test_memory_is_taken_and_given_back(here: Desk) -> None:
     assert here.sim.used(here.gpus[0]) == CONTEXT + 24
 
 
-def test_a_killed_process_holds_nothing(here: Desk) -> None:
+def test_a_killed_process_holds_nothing(here: GpuHost) -> None:
     client = here.start()
     client.ask("alloc 1000")
     client.kill()
     assert here.sim.used(here.gpus[0]) == 0
 
 
-def test_managed_memory_is_in_the_total_and_in_no_row(here: Desk) -> None:
+def test_managed_memory_is_in_the_total_and_in_no_row(here: GpuHost) -> None:
     client = here.start()
     assert client.ask("alloc 500 managed")["how"] == "managed"
     assert here.rows(client.pid) == [("compute", CONTEXT)]
@@ -82,7 +82,7 @@ def test_managed_memory_is_in_the_total_and_in_no_row(here: Desk) -> None:
     assert sum(mib or 0 for _, mib in here.rows(client.pid)) == CONTEXT + 1000
 
 
-def test_managed_memory_is_bounded(here: Desk) -> None:
+def test_managed_memory_is_bounded(here: GpuHost) -> None:
     client = here.start("--managed-cap", "100")
     assert client.ask("alloc 101 managed")["error"] == -1
     assert "id" in client.ask("alloc 100 managed")
@@ -90,7 +90,7 @@ def test_managed_memory_is_bounded(here: Desk) -> None:
     assert "what is free" in other.ask(f"alloc {CARD} managed")["name"]
 
 
-def test_attributes(here: Desk) -> None:
+def test_attributes(here: GpuHost) -> None:
     assert here.start("--gpu", "1").ask("attributes") == {
         "name": "NVIDIA A100-SXM4-16GB", "uuid": here.gpus[1], "devices": here.gpus, "sm_count": 108, "cc": "8.0",
         "driver": 12080, "memory_mib": CARD,
@@ -98,13 +98,13 @@ def test_attributes(here: Desk) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 128, 129, 200])
-def test_products_are_right(here: Desk, n: int) -> None:
+def test_products_are_right(here: GpuHost, n: int) -> None:
     said = here.start().ask(f"gemm {n} 3")
     assert (said["ok"], said["wrong"], said["repeats"], said["n"]) == (True, 0, 3, n)
     assert 0 < said["median_ms"] <= said["p99_ms"] <= said["max_ms"] <= said["ms"]
 
 
-def test_products_for_a_while(here: Desk) -> None:
+def test_products_for_a_while(here: GpuHost) -> None:
     client = here.start()
     said = client.ask("gemm 64 0.2s")
     assert said["repeats"] > 1
@@ -115,7 +115,7 @@ def test_products_for_a_while(here: Desk) -> None:
     assert client.ask("meminfo")["held_mib"] == 3.0, "the buffers of the last size, and no others"
 
 
-def test_a_wrong_product_is_seen_every_time(here: Desk) -> None:
+def test_a_wrong_product_is_seen_every_time(here: GpuHost) -> None:
     client = here.start()
     assert client.ask("gemm 64 1")["ok"]
     here.sim.strike(client.pid, here.gpus[0], 0, wrong=True)
@@ -123,7 +123,7 @@ def test_a_wrong_product_is_seen_every_time(here: Desk) -> None:
     assert (said["ok"], said["wrong"]) == (False, 4)
 
 
-def test_it_fills_the_card_and_says_what_refused_it(here: Desk) -> None:
+def test_it_fills_the_card_and_says_what_refused_it(here: GpuHost) -> None:
     client = here.start()
     said = client.ask("fill 1024")
     assert (said["mib"], said["steps"], said["refused"]) == (15 * 1024, 15, 2)
@@ -134,7 +134,7 @@ def test_it_fills_the_card_and_says_what_refused_it(here: Desk) -> None:
     assert here.sim.used(here.gpus[0]) == CONTEXT + 900
 
 
-def test_two_processes_share_a_card_and_not_more(here: Desk) -> None:
+def test_two_processes_share_a_card_and_not_more(here: GpuHost) -> None:
     first, second = here.start(), here.start()
     kept = first.ask("alloc 15000")["id"]
     refused = second.ask("alloc 1000")
@@ -144,7 +144,7 @@ def test_two_processes_share_a_card_and_not_more(here: Desk) -> None:
     assert first.ask("meminfo")["free_mib"] == CARD - 2 * CONTEXT - 1000
 
 
-def test_a_full_card_takes_no_context(here: Desk) -> None:
+def test_a_full_card_takes_no_context(here: GpuHost) -> None:
     here.start().ask(f"alloc {CARD - CONTEXT - 100}")
     late = here.start()
     assert (late.hello["error"], late.hello["call"]) == (2, "cuDevicePrimaryCtxRetain")
@@ -152,7 +152,7 @@ def test_a_full_card_takes_no_context(here: Desk) -> None:
 
 
 @pytest.mark.parametrize(("mode", "admitted"), [(0, 2), (2, 0), (3, 1)])
-def test_the_compute_mode_is_obeyed(here: Desk, mode: int, admitted: int) -> None:
+def test_the_compute_mode_is_obeyed(here: GpuHost, mode: int, admitted: int) -> None:
     here.sim.set_compute_mode(here.gpus[0], mode)
     said = [here.start().hello for _ in range(2)]
     assert [each["error"] for each in said if "error" in each] == [46] * (2 - admitted)
@@ -163,7 +163,7 @@ def test_the_compute_mode_is_obeyed(here: Desk, mode: int, admitted: int) -> Non
     ("visible", "seen"),
     [("0", [0]), ("1", [1]), ("1,0", [1, 0]), ("GPU1", [1]), ("GPU1,GPU0", [1, 0]), ("0,7,1", [0]), ("0,1", [0, 1])],
 )
-def test_visible_devices_are_ordinals_or_uuids(here: Desk, visible: str, seen: list[int]) -> None:
+def test_visible_devices_are_ordinals_or_uuids(here: GpuHost, visible: str, seen: list[int]) -> None:
     for index, uuid in enumerate(here.gpus):
         visible = visible.replace(f"GPU{index}", uuid)
     client = here.start(CUDA_VISIBLE_DEVICES=visible)
@@ -172,19 +172,19 @@ def test_visible_devices_are_ordinals_or_uuids(here: Desk, visible: str, seen: l
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "7", "GPU-00000000-0000-4000-8000-000000000000"])
-def test_no_visible_device_is_an_error(here: Desk, visible: str) -> None:
+def test_no_visible_device_is_an_error(here: GpuHost, visible: str) -> None:
     hello = here.start(CUDA_VISIBLE_DEVICES=visible).hello
     assert (hello["error"], hello["name"], hello["call"]) == (100, "CUDA_ERROR_NO_DEVICE", "cuInit")
 
 
-def test_a_gpu_is_chosen_by_uuid_and_must_be_seen(here: Desk) -> None:
+def test_a_gpu_is_chosen_by_uuid_and_must_be_seen(here: GpuHost) -> None:
     assert here.start("--gpu", here.gpus[1]).hello["gpu"] == here.gpus[1]
     assert here.start("--gpu", "2").hello["error"] == -1
     hidden = here.start("--gpu", here.gpus[1], CUDA_VISIBLE_DEVICES="0").hello
     assert (hidden["error"], here.gpus[0] in hidden["name"]) == (-1, True)
 
 
-def test_memory_is_shared_by_ipc(here: Desk) -> None:
+def test_memory_is_shared_by_ipc(here: GpuHost) -> None:
     owner, guest = here.start(), here.start()
     kept = owner.ask("alloc 1000")["id"]
     handle = owner.ask(f"export {kept}")["handle"]
@@ -196,14 +196,14 @@ def test_memory_is_shared_by_ipc(here: Desk) -> None:
     assert here.rows(guest.pid) == [("compute", CONTEXT)]
 
 
-def test_imported_memory_may_count_for_the_owner_alone(here: Desk) -> None:
+def test_imported_memory_may_count_for_the_owner_alone(here: GpuHost) -> None:
     world.change(here.sim, ipc_counted=0)
     owner, guest = here.start(), here.start()
     guest.ask(f"import {owner.ask('export ' + str(owner.ask('alloc 100')['id']))['handle']}")
     assert here.rows(guest.pid) == [("compute", CONTEXT)]
 
 
-def test_an_import_that_cannot_be(here: Desk) -> None:
+def test_an_import_that_cannot_be(here: GpuHost) -> None:
     owner, guest = here.start(), here.start()
     handle = owner.ask(f"export {owner.ask('alloc 10')['id']}")["handle"]
     assert owner.ask(f"import {handle}")["name"] == "CUDA_ERROR_INVALID_CONTEXT"
@@ -214,7 +214,7 @@ def test_an_import_that_cannot_be(here: Desk) -> None:
         assert guest.ask(f"import {junk}")["error"] == -1
 
 
-def test_a_fault_sticks_and_the_process_lives(here: Desk) -> None:
+def test_a_fault_sticks_and_the_process_lives(here: GpuHost) -> None:
     client, neighbour = here.start(), here.start()
     neighbour.ask("alloc 10")
     assert client.ask("fault")["name"] == "CUDA_ERROR_ILLEGAL_ADDRESS"
@@ -232,18 +232,18 @@ def test_a_fault_sticks_and_the_process_lives(here: Desk) -> None:
         *("export 9", "import", "sleep soon", "setenv A", "__init__", "answer x", "quit now"),
     ],
 )
-def test_what_makes_no_sense_is_reported_and_nothing_ends(here: Desk, command: str) -> None:
+def test_what_makes_no_sense_is_reported_and_nothing_ends(here: GpuHost, command: str) -> None:
     client = here.start()
     assert client.ask(command)["error"] == -1
     assert client.ask("sync") == {"synchronised": True}
 
 
-def test_an_empty_fill_cannot_be_exported(here: Desk) -> None:
+def test_an_empty_fill_cannot_be_exported(here: GpuHost) -> None:
     client = here.start()
     assert client.ask(f"export {client.ask('fill 100 10')['id']}")["error"] == -1
 
 
-def test_any_call_can_be_made_to_fail(here: Desk) -> None:
+def test_any_call_can_be_made_to_fail(here: GpuHost) -> None:
     here.sim.fail(Fault(call="cuMemAlloc_v2", error=999, times=1), Fault(call="*", error=15))
     client = here.start()
     assert client.ask("alloc 1") == {"error": 999, "name": "CUDA_ERROR_UNKNOWN", "call": "cuMemAlloc_v2"}
@@ -255,7 +255,7 @@ def test_any_call_can_be_made_to_fail(here: Desk) -> None:
     assert here.start().hello["error"] == 805
 
 
-def test_sleep_and_setenv(here: Desk) -> None:
+def test_sleep_and_setenv(here: GpuHost) -> None:
     client = here.start("--setenv", "CUDA_VISIBLE_DEVICES=1")
     assert client.hello["gpu"] == here.gpus[1], "it counts from before the driver is loaded"
     assert client.ask("sleep 0.01") == {"slept": 0.01}
@@ -264,7 +264,7 @@ def test_sleep_and_setenv(here: Desk) -> None:
 
 
 def test_a_limit_per_cgroup_is_obeyed_and_shows_as_the_total() -> None:
-    with desk(need_library(), "mixed") as here:
+    with host(need_library(), "mixed") as here:
         cgroup = next(each[3:] for each in Path("/proc/self/cgroup").read_text().splitlines() if each[:3] == "0::")
         limit = [here.gpus[2], cgroup, str(4096 << 20)]
         environment = dict(os.environ) | here.sim.environment(need_library())
@@ -274,7 +274,7 @@ def test_a_limit_per_cgroup_is_obeyed_and_shows_as_the_total() -> None:
         assert client.ask("meminfo")["total_mib"] == 4096
 
 
-def test_terminated_by_a_signal_it_takes_its_memory_along(here: Desk) -> None:
+def test_terminated_by_a_signal_it_takes_its_memory_along(here: GpuHost) -> None:
     client = here.start()
     client.ask("alloc 10")
     client.process.send_signal(signal.SIGTERM)
@@ -295,7 +295,7 @@ def test_without_a_driver_it_says_so(tmp_path: Path) -> None:
     assert "cuInit" in done.stdout
 
 
-def test_it_is_one_file_of_the_standard_library(here: Desk) -> None:
+def test_it_is_one_file_of_the_standard_library(here: GpuHost) -> None:
     tree = ast.parse(CLIENT.read_text())
     names = [each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names]
     names += [node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
@@ -322,7 +322,7 @@ def test_every_switch_of_the_world_has_one_default_and_an_effect() -> None:
     assert {each for each in world.DEFAULTS.keys() - foreign if each not in programs} == set()
 
 
-def test_a_switch_that_does_not_exist_is_refused(here: Desk) -> None:
+def test_a_switch_that_does_not_exist_is_refused(here: GpuHost) -> None:
     with pytest.raises(ValueError, match="no switch gravity"):
         world.change(here.sim, gravity=0)
     world.change(here.sim, sm_count=20, kernel_us=1)

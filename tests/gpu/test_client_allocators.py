@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes.gpu import world
 from tests.fakes.gpu.need import need_library
-from tests.fakes.gpu.programs import Desk, desk
+from tests.fakes.gpu.programs import GpuHost, host
 from tests.gpu.test_client import SET_LIMIT
 
 pytestmark = pytest.mark.node
@@ -72,12 +72,12 @@ print([released, again, unmapped, gone, freed, kept, trimmed])
 
 
 @pytest.fixture(name="here")
-def _here() -> Iterator[Desk]:
-    with desk(need_library()) as made:
+def _here() -> Iterator[GpuHost]:
+    with host(need_library()) as made:
         yield made
 
 
-def test_each_way_is_charged_and_given_back(here: Desk) -> None:
+def test_each_way_is_charged_and_given_back(here: GpuHost) -> None:
     client = here.start()
     free = client.ask("meminfo")["free_mib"]
     for how in ALL:
@@ -94,7 +94,7 @@ def test_each_way_is_charged_and_given_back(here: Desk) -> None:
     assert client.ask("gemm 8 1")["ok"]
 
 
-def test_the_pinned_limit_binds_what_it_counts(here: Desk) -> None:
+def test_the_pinned_limit_binds_what_it_counts(here: GpuHost) -> None:
     pipe = here.daemon()
     here.control(pipe, f"set_default_device_pinned_mem_limit 0 {LIMIT}M")
     client = here.start(pipe=pipe)
@@ -110,7 +110,7 @@ def test_the_pinned_limit_binds_what_it_counts(here: Desk) -> None:
     assert {how: filled(how) for how in ALL} == {how: bound if how in {"plain", "managed"} else 6144 for how in ALL}
 
 
-def test_what_is_imported_is_limited_where_the_world_says_so(here: Desk) -> None:
+def test_what_is_imported_is_limited_where_the_world_says_so(here: GpuHost) -> None:
     pipe = here.daemon()
     owner, guest = here.start(pipe=pipe), here.start(pipe=pipe, env={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"})
     handle = owner.ask(f"export {owner.ask('alloc 2000')['id']}")["handle"]
@@ -123,7 +123,7 @@ def test_what_is_imported_is_limited_where_the_world_says_so(here: Desk) -> None
         assert owner.ask(f"export {owner.ask(f'alloc 10 {how}')['id']}")["error"] == 1, how
 
 
-def test_handles_and_pools_live_as_long_as_documented(here: Desk) -> None:
+def test_handles_and_pools_live_as_long_as_documented(here: GpuHost) -> None:
     granule = 2 << 20
     environment = here.sim.environment(need_library()) | {"CUDA_MPS_PIPE_DIRECTORY": str(here.folder / "nowhere")}
     done = subprocess.run(
@@ -135,7 +135,7 @@ def test_handles_and_pools_live_as_long_as_documented(here: Desk) -> None:
     assert ended == str([(0, 32), 1, (0, 0), 0, (0, 64), 64, 48])
 
 
-def test_what_limits_and_what_shows_can_be_the_total(here: Desk) -> None:
+def test_what_limits_and_what_shows_can_be_the_total(here: GpuHost) -> None:
     pipe = here.daemon()
     here.control(pipe, f"set_default_device_pinned_mem_limit 0 {LIMIT}M")
     client = here.start(pipe=pipe)
@@ -153,7 +153,7 @@ def test_what_limits_and_what_shows_can_be_the_total(here: Desk) -> None:
 
 
 def test_a_limit_of_the_cgroup_binds_handles_and_pools() -> None:
-    with desk(need_library(), "mixed") as here:
+    with host(need_library(), "mixed") as here:
         cgroup = next(each[3:] for each in Path("/proc/self/cgroup").read_text().splitlines() if each[:3] == "0::")
         environment = dict(os.environ) | here.sim.environment(need_library())
         limit = [here.gpus[2], cgroup, str(LIMIT << 20)]

@@ -11,7 +11,7 @@ from enforcer.status.unattributed_monitor import UnattributedMonitor
 from tests.fakes.gpu import world
 from tests.fakes.gpu.need import need_library
 from tests.fakes.gpu.probe import Probe
-from tests.fakes.gpu.programs import Desk, desk
+from tests.fakes.gpu.programs import GpuHost, host
 from tests.fakes.gpu.reader import SimReader
 from tests.fakes.gpu.state import Fault
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.node
 
 
 @pytest.fixture(name="here")
-def _here() -> Iterator[Desk]:
-    with desk(need_library()) as made:
+def _here() -> Iterator[GpuHost]:
+    with host(need_library()) as made:
         yield made
 
 
@@ -28,7 +28,7 @@ def now() -> int:
     return time.time_ns() // 1000
 
 
-def test_nvml_names_who_ran_kernels_alike_in_c_and_in_python(here: Desk) -> None:
+def test_nvml_names_who_ran_kernels_alike_in_c_and_in_python(here: GpuHost) -> None:
     gpu, reader = here.gpus[0], SimReader(here.sim)
     pipe = here.daemon(1)
     with Probe(here.sim, need_library()) as probe:
@@ -57,7 +57,7 @@ def test_nvml_names_who_ran_kernels_alike_in_c_and_in_python(here: Desk) -> None
         assert both(0) is None
 
 
-def test_who_takes_managed_memory_alone_is_named_and_beside_another_nobody(here: Desk) -> None:
+def test_who_takes_managed_memory_alone_is_named_and_beside_another_nobody(here: GpuHost) -> None:
     class Attributor:
         def identify(self, pid: int) -> Identity:
             return Identity(pid=pid, start=pid, owner=ContainerRef(f"pod-{pid}", f"container-{pid}"))

@@ -17,7 +17,7 @@ from tests.fakes.gpu import world
 from tests.fakes.gpu.mps_binary import need_mps_control
 from tests.fakes.gpu.mps_daemon import Daemon
 from tests.fakes.gpu.need import need_library
-from tests.fakes.gpu.programs import CLIENT, Desk, Program, desk
+from tests.fakes.gpu.programs import CLIENT, GpuHost, Program, host
 from tests.gpu.kit.setup import python_of_others
 
 pytestmark = pytest.mark.node
@@ -29,18 +29,18 @@ root = pytest.mark.skipif(os.getuid() != 0, reason="other users' processes are r
 
 
 @pytest.fixture(name="here")
-def _here() -> Iterator[Desk]:
-    with desk(need_library()) as made:
+def _here() -> Iterator[GpuHost]:
+    with host(need_library()) as made:
         yield made
 
 
 @pytest.fixture(name="pipe")
-def _pipe(here: Desk) -> Path:
+def _pipe(here: GpuHost) -> Path:
     return here.daemon()
 
 
 @pytest.fixture(name="user")
-def _user(here: Desk, tmp_path: Path) -> Callable[..., Program]:
+def _user(here: GpuHost, tmp_path: Path) -> Callable[..., Program]:
     """Starts a program of another user."""
     interpreter = python_of_others()
     if not interpreter or os.getuid() != 0:
@@ -57,11 +57,11 @@ def _user(here: Desk, tmp_path: Path) -> Callable[..., Program]:
     return start
 
 
-def server(here: Desk, pipe: Path) -> int:
+def server(here: GpuHost, pipe: Path) -> int:
     return int(here.control(pipe, "get_server_list"))
 
 
-def status(here: Desk, pipe: Path) -> str:
+def status(here: GpuHost, pipe: Path) -> str:
     return here.control(pipe, f"get_server_status {server(here, pipe)}").strip()
 
 
@@ -72,7 +72,7 @@ def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def test_a_daemon_behind_the_pipe_directory_makes_it_a_client(here: Desk, pipe: Path) -> None:
+def test_a_daemon_behind_the_pipe_directory_makes_it_a_client(here: GpuHost, pipe: Path) -> None:
     client = here.start(pipe=pipe)
     client.ask("alloc 100")
     assert here.rows(client.pid) == [("mps", CONTEXT + 100)]
@@ -83,7 +83,7 @@ def test_a_daemon_behind_the_pipe_directory_makes_it_a_client(here: Desk, pipe: 
     assert here.control(pipe, f"get_client_list {server(here, pipe)}") == ""
 
 
-def test_a_session_outlives_its_daemon(here: Desk, pipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_outlives_its_daemon(here: GpuHost, pipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     late = threading.Timer(0.3, here.control, (pipe, "quit"))
     with monkeypatch.context() as patched:
         patched.setattr(here, "control", lambda *_: late.start())
@@ -93,14 +93,14 @@ def test_a_session_outlives_its_daemon(here: Desk, pipe: Path, monkeypatch: pyte
     assert not left, "the daemon was still about to take its files away"
 
 
-def test_a_client_sees_the_daemon_s_gpu_and_no_other(here: Desk) -> None:
+def test_a_client_sees_the_daemon_s_gpu_and_no_other(here: GpuHost) -> None:
     pipe = here.daemon(1)
     assert here.start(pipe=pipe).ask("attributes")["devices"] == [here.gpus[1]]
     assert here.start(pipe=pipe, CUDA_VISIBLE_DEVICES=here.gpus[0]).hello["error"] == 100
     assert here.start("--gpu", here.gpus[1], pipe=pipe, CUDA_VISIBLE_DEVICES="0").hello["ready"]
 
 
-def test_a_pipe_directory_without_a_daemon_fails_open(here: Desk, pipe: Path) -> None:
+def test_a_pipe_directory_without_a_daemon_fails_open(here: GpuHost, pipe: Path) -> None:
     lost = here.start(pipe=pipe / "misspelled", env={LIMIT: "0=1G"})
     assert lost.ask("fill 1024")["mib"] == 15 * 1024
     assert here.rows(lost.pid)[0][0] == "compute"
@@ -126,7 +126,7 @@ def test_a_pipe_directory_without_a_daemon_fails_open(here: Desk, pipe: Path) ->
     ],
 )
 def test_the_pinned_limit(
-    here: Desk, pipe: Path, default: str | None, variable: str | None, switches: dict[str, int], mib: int
+    here: GpuHost, pipe: Path, default: str | None, variable: str | None, switches: dict[str, int], mib: int
 ) -> None:
     world.change(here.sim, **switches)
     if default:
@@ -137,7 +137,7 @@ def test_the_pinned_limit(
     assert (said["mib"], said["refused"]) == (mib, 2)
 
 
-def test_a_default_reaches_the_next_server_only(here: Desk, pipe: Path) -> None:
+def test_a_default_reaches_the_next_server_only(here: GpuHost, pipe: Path) -> None:
     here.control(pipe, f"start_server -uid {os.getuid()}")
     here.control(pipe, "set_default_device_pinned_mem_limit 0 1G")
     assert here.start(pipe=pipe).ask("fill 512 2048")["refused"] == 0
@@ -146,7 +146,7 @@ def test_a_default_reaches_the_next_server_only(here: Desk, pipe: Path) -> None:
     assert here.start(pipe=pipe).ask("fill 512 2048")["mib"] == 512
 
 
-def test_a_limit_is_per_process_and_shows_as_free(here: Desk, pipe: Path) -> None:
+def test_a_limit_is_per_process_and_shows_as_free(here: GpuHost, pipe: Path) -> None:
     first, second = (here.start(pipe=pipe, env={LIMIT: "0=2G"}) for _ in range(2))
     assert first.ask("meminfo")["free_mib"] == 2048 - CONTEXT
     assert [each.ask("fill 256")["mib"] for each in (first, second)] == [1536, 1536]
@@ -155,7 +155,7 @@ def test_a_limit_is_per_process_and_shows_as_free(here: Desk, pipe: Path) -> Non
     assert first.ask("alloc 3000 managed")["error"] == -1, "more than is free is not asked of the driver"
 
 
-def test_a_limit_is_read_once(here: Desk, pipe: Path) -> None:
+def test_a_limit_is_read_once(here: GpuHost, pipe: Path) -> None:
     client = here.start("--setenv", f"{LIMIT}=0=1G", pipe=pipe, env={LIMIT: "0=2G"})
     client.ask(f"setenv {LIMIT} 0=8G")
     assert client.ask("fill 256 2048")["mib"] == 512, "what stood there when the driver was loaded"
@@ -164,14 +164,16 @@ def test_a_limit_is_read_once(here: Desk, pipe: Path) -> None:
 
 
 @pytest.mark.parametrize(("default", "own", "count"), [("100", "", 108), ("50", "", 54), ("50", "25", 26)])
-def test_the_thread_percentage_is_a_number_of_sms(here: Desk, pipe: Path, default: str, own: str, count: int) -> None:
+def test_the_thread_percentage_is_a_number_of_sms(
+    here: GpuHost, pipe: Path, default: str, own: str, count: int
+) -> None:
     here.control(pipe, f"set_default_active_thread_percentage {default}")
     own = own or "100"
     assert here.start(pipe=pipe, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=own).ask("attributes")["sm_count"] == count
     assert here.start(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=own).ask("attributes")["sm_count"] == 108, "only under MPS"
 
 
-def test_a_terminated_client_lives_on_with_an_error(here: Desk, pipe: Path) -> None:
+def test_a_terminated_client_lives_on_with_an_error(here: GpuHost, pipe: Path) -> None:
     client, neighbour = here.start(pipe=pipe), here.start(pipe=pipe)
     client.ask("alloc 1000")
     neighbour.ask("alloc 10")
@@ -185,7 +187,9 @@ def test_a_terminated_client_lives_on_with_an_error(here: Desk, pipe: Path) -> N
 
 
 @pytest.mark.parametrize(("harm", "said"), [(1, {"error": 719}), (2, {"ok": False})])
-def test_a_world_in_which_ending_one_hurts_the_others(here: Desk, pipe: Path, harm: int, said: dict[str, int]) -> None:
+def test_a_world_in_which_ending_one_hurts_the_others(
+    here: GpuHost, pipe: Path, harm: int, said: dict[str, int]
+) -> None:
     world.change(here.sim, terminate_hurts_neighbours=harm, terminate_xid=45)
     client, neighbour = here.start(pipe=pipe), here.start(pipe=pipe)
     assert client.ask("gemm 16 1")["ok"]
@@ -197,7 +201,7 @@ def test_a_world_in_which_ending_one_hurts_the_others(here: Desk, pipe: Path, ha
 
 @pytest.mark.parametrize(("harm", "said"), [(0, {"ok": True}), (1, {"error": 719}), (2, {"ok": False})])
 def test_a_client_killed_by_signal_hurts_those_who_are_there_or_nobody(
-    here: Desk, pipe: Path, harm: int, said: dict[str, int]
+    here: GpuHost, pipe: Path, harm: int, said: dict[str, int]
 ) -> None:
     world.change(here.sim, sigkill_hurts_neighbours=harm)
     client, neighbour = here.start(pipe=pipe), here.start(pipe=pipe)
@@ -209,7 +213,7 @@ def test_a_client_killed_by_signal_hurts_those_who_are_there_or_nobody(
     assert here.start(pipe=pipe).ask("gemm 16 1")["ok"]
 
 
-def test_a_fault_strikes_all_clients_of_the_gpu_until_the_last_is_gone(here: Desk, pipe: Path) -> None:
+def test_a_fault_strikes_all_clients_of_the_gpu_until_the_last_is_gone(here: GpuHost, pipe: Path) -> None:
     elsewhere = here.start(pipe=here.daemon(1))
     culprit, neighbour = here.start(pipe=pipe), here.start(pipe=pipe)
     assert neighbour.ask("gemm 16 1")["ok"]
@@ -225,7 +229,7 @@ def test_a_fault_strikes_all_clients_of_the_gpu_until_the_last_is_gone(here: Des
     assert here.start(pipe=pipe).ask("gemm 16 1")["ok"]
 
 
-def test_a_fault_may_be_contained_or_named_differently(here: Desk, pipe: Path) -> None:
+def test_a_fault_may_be_contained_or_named_differently(here: GpuHost, pipe: Path) -> None:
     world.change(here.sim, fault_contained=1, fault_xid=0)
     first, second, third = (here.start(pipe=pipe) for _ in range(3))
     assert [each.ask("sync") for each in (first, second, third)] == [{"synchronised": True}] * 3
@@ -236,7 +240,7 @@ def test_a_fault_may_be_contained_or_named_differently(here: Desk, pipe: Path) -
     assert third.ask("sync")["error"] == 719
 
 
-def test_without_its_server_a_client_is_lost(here: Desk, pipe: Path) -> None:
+def test_without_its_server_a_client_is_lost(here: GpuHost, pipe: Path) -> None:
     first, second = here.start(pipe=pipe), here.start(pipe=pipe)
     assert [first.ask("alloc 1")["mib"], second.ask("alloc 1")["mib"]] == [1, 1]
     os.kill(server(here, pipe), signal.SIGKILL)
@@ -246,7 +250,7 @@ def test_without_its_server_a_client_is_lost(here: Desk, pipe: Path) -> None:
     assert here.sim.used(here.gpus[0]) == 0
 
 
-def test_a_server_told_to_end_waits_for_its_clients(here: Desk, pipe: Path) -> None:
+def test_a_server_told_to_end_waits_for_its_clients(here: GpuHost, pipe: Path) -> None:
     client = here.start(pipe=pipe)
     first = client.ask("sync") and server(here, pipe)
     here.control(pipe, f"shutdown_server {first}")
@@ -256,7 +260,7 @@ def test_a_server_told_to_end_waits_for_its_clients(here: Desk, pipe: Path) -> N
     assert server(here, pipe) != first
 
 
-def test_exclusive_mode_lets_mps_in_and_keeps_others_out(here: Desk, pipe: Path) -> None:
+def test_exclusive_mode_lets_mps_in_and_keeps_others_out(here: GpuHost, pipe: Path) -> None:
     here.sim.set_compute_mode(here.gpus[0], EXCLUSIVE)
     here.control(pipe, f"start_server -uid {os.getuid()}")
     assert here.start().hello["name"] == "CUDA_ERROR_DEVICE_UNAVAILABLE", "an idle server holds it"
@@ -264,7 +268,7 @@ def test_exclusive_mode_lets_mps_in_and_keeps_others_out(here: Desk, pipe: Path)
     assert here.start(pipe=pipe / "misspelled").hello["error"] == 46, "and the wrong directory fails closed"
 
 
-def test_without_a_server_a_plain_process_takes_the_card(here: Desk, pipe: Path) -> None:
+def test_without_a_server_a_plain_process_takes_the_card(here: GpuHost, pipe: Path) -> None:
     here.sim.set_compute_mode(here.gpus[0], EXCLUSIVE)
     world.change(here.sim, idle_server_holds_gpu=0)
     here.control(pipe, f"start_server -uid {os.getuid()}")
@@ -275,7 +279,7 @@ def test_without_a_server_a_plain_process_takes_the_card(here: Desk, pipe: Path)
     assert here.start(pipe=pipe).hello["ready"]
 
 
-def test_there_are_only_so_many_clients(here: Desk, pipe: Path) -> None:
+def test_there_are_only_so_many_clients(here: GpuHost, pipe: Path) -> None:
     world.change(here.sim, max_clients=2)
     first, second = here.start(pipe=pipe), here.start(pipe=pipe)
     assert first.hello["ready"]
@@ -286,7 +290,7 @@ def test_there_are_only_so_many_clients(here: Desk, pipe: Path) -> None:
 
 
 @root
-def test_another_user_waits_until_the_first_is_gone(here: Desk, pipe: Path, user: Callable[..., Program]) -> None:
+def test_another_user_waits_until_the_first_is_gone(here: GpuHost, pipe: Path, user: Callable[..., Program]) -> None:
     first = user(TENANT, pipe)
     assert first.ask("alloc 10")["mib"] == 10
     before = server(here, pipe)
@@ -301,12 +305,12 @@ def test_another_user_waits_until_the_first_is_gone(here: Desk, pipe: Path, user
 
 
 @root
-def test_a_daemon_for_several_users_serves_them_together(here: Desk, user: Callable[..., Program]) -> None:
+def test_a_daemon_for_several_users_serves_them_together(here: GpuHost, user: Callable[..., Program]) -> None:
     pipe = here.daemon(0, "-multiuser-server")
     assert [user(uid, pipe).ask("gemm 16 1")["ok"] for uid in (TENANT, NOBODY)] == [True, True]
 
 
-def test_a_driver_may_know_no_multi_user_mode(here: Desk) -> None:
+def test_a_driver_may_know_no_multi_user_mode(here: GpuHost) -> None:
     world.change(here.sim, multiuser_supported=0)
     with pytest.raises(subprocess.CalledProcessError) as refused:
         here.daemon(0, "-multiuser-server")
@@ -314,7 +318,7 @@ def test_a_driver_may_know_no_multi_user_mode(here: Desk) -> None:
 
 
 @pytest.mark.parametrize("lists", ["compute,mps", "mps", "compute", "none"])
-def test_which_of_nvml_s_lists_show_a_client_is_a_switch(here: Desk, pipe: Path, lists: str) -> None:
+def test_which_of_nvml_s_lists_show_a_client_is_a_switch(here: GpuHost, pipe: Path, lists: str) -> None:
     world.change(here.sim, mps_clients_listed=lists)
     client = here.start(pipe=pipe)
     assert client.ask("alloc 1")
@@ -327,7 +331,7 @@ def test_which_of_nvml_s_lists_show_a_client_is_a_switch(here: Desk, pipe: Path,
     assert shown == [each for each in lists.split(",") if each != "none"]
 
 
-def test_plain_processes_take_turns_and_clients_do_not(here: Desk, pipe: Path) -> None:
+def test_plain_processes_take_turns_and_clients_do_not(here: GpuHost, pipe: Path) -> None:
     world.change(here.sim, kernel_us=300_000)
 
     def both(through: Path | None) -> float:
@@ -353,7 +357,7 @@ FOREIGN += [("shutdown_server 5 -f", "shutdown"), ("set_default_active_thread_pe
 
 @root
 @pytest.mark.parametrize(("command", "switch"), FOREIGN)
-def test_another_user_is_answered_as_the_real_daemon_does(here: Desk, command: str, switch: str) -> None:
+def test_another_user_is_answered_as_the_real_daemon_does(here: GpuHost, command: str, switch: str) -> None:
     real, pipe = here.folder / "real", here.folder / "real-pipe"
     shutil.copy(need_mps_control(), real)
     real.chmod(0o755)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.gpu import world
-from tests.fakes.gpu.programs import CLIENT, Desk, Program
+from tests.fakes.gpu.programs import CLIENT, GpuHost, Program
 from tests.gpu.test_client_mps import LAUNCH, TENANT, _here, _pipe, _user, root, server
 from tests.support.need import missing
 
@@ -16,7 +16,7 @@ __all__ = ["_here", "_pipe", "_user"]
 
 
 @root
-def test_a_shared_memory_of_its_own_keeps_a_client_out(here: Desk, pipe: Path) -> None:
+def test_a_shared_memory_of_its_own_keeps_a_client_out(here: GpuHost, pipe: Path) -> None:
     prefix = (sys.executable, LAUNCH, "--private-shm", "--", sys.executable, str(CLIENT))
     hello = here.start(prefix=prefix, pipe=pipe).hello
     if hello["error"] == -1:
@@ -29,7 +29,7 @@ def test_a_shared_memory_of_its_own_keeps_a_client_out(here: Desk, pipe: Path) -
 
 
 @root
-def test_who_may_open_the_server_s_file_is_served(here: Desk, user: Callable[..., Program]) -> None:
+def test_who_may_open_the_server_s_file_is_served(here: GpuHost, user: Callable[..., Program]) -> None:
     """Root always is; another user by a server of its own (0600, its own), and by root's as that file's mode says."""
     world.change(here.sim, multiuser_shm_mode="600")
     own, of_all = here.daemon(0), here.daemon(1, "-multiuser-server")
@@ -40,7 +40,7 @@ def test_who_may_open_the_server_s_file_is_served(here: Desk, user: Callable[...
     assert (file.stat().st_mode & 0o777, file.stat().st_uid, file.stat().st_size) == (0o600, TENANT, 4096)
 
 
-def test_the_file_goes_with_its_server_and_the_next_server_has_another(here: Desk, pipe: Path) -> None:
+def test_the_file_goes_with_its_server_and_the_next_server_has_another(here: GpuHost, pipe: Path) -> None:
     client = here.start(pipe=pipe)
     assert client.ask("gemm 16 1")["ok"]
     first = server(here, pipe)

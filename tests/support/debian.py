@@ -117,8 +117,8 @@ def _run(what: str, *command: str, folder: Path | None = None) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PackagesUnobtainableError(f"{what} cannot be fetched: {error}") from error
     if done.returncode != 0:
-        said = done.stderr.strip() or done.stdout.strip()
-        raise PackagesUnobtainableError(f"{what} cannot be fetched: {command[0]}: {said}")
+        message = done.stderr.strip() or done.stdout.strip()
+        raise PackagesUnobtainableError(f"{what} cannot be fetched: {command[0]}: {message}")
     return done.stdout
 
 

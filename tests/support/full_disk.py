@@ -37,12 +37,14 @@ PLACE: Final = Path("/mnt")
 def main(argv: list[str]) -> int:
     """Run all fills."""
     fills, chance = int(argv[0]), random.Random(int(argv[1]))
-    told: dict[str, Any] = dict.fromkeys(("fills", "signals", "unrecorded", "refused", "reserve", "resumed", "lost"), 0)
-    told["broken"] = []
-    while told["fills"] < fills:
+    counts: dict[str, Any] = dict.fromkeys(
+        ("fills", "signals", "unrecorded", "refused", "reserve", "resumed", "lost"), 0
+    )
+    counts["broken"] = []
+    while counts["fills"] < fills:
         with _disk(chance.choice(SIZES)) as disk:
-            _Batch(disk, chance, told).run(min(BATCH, fills - told["fills"]))
-    print(json.dumps(told))
+            _Batch(disk, chance, counts).run(min(BATCH, fills - counts["fills"]))
+    print(json.dumps(counts))
     return 0
 
 
@@ -59,8 +61,8 @@ def _disk(kib: int) -> Iterator[Path]:
 class _Batch:
     """One disk, one log."""
 
-    def __init__(self, disk: Path, chance: random.Random, told: dict[str, Any]) -> None:
-        self._disk, self._chance, self._told = disk, chance, told
+    def __init__(self, disk: Path, chance: random.Random, counts: dict[str, Any]) -> None:
+        self._disk, self._chance, self._counts = disk, chance, counts
         self._folder = disk / "audit"
         self._log = AuditLog(self._folder, segment_bytes=8000, reserve_bytes=RESERVE)
         self._heads: list[ChainHead] = []
@@ -71,7 +73,7 @@ class _Batch:
             if self._room() < RESERVE + ROOM:
                 break  # the log itself has filled this disk: the next
             self._fill()
-            self._told["fills"] += 1
+            self._counts["fills"] += 1
             trouble = self._chance.choice(("none", "none", "sync", "read-only", "restart"))
             self._ask(self._chance.randint(1, 60), trouble)
             (self._disk / "filler").unlink(missing_ok=True)
@@ -104,12 +106,12 @@ class _Batch:
         try:
             head = self._log.append(Kind.INTENT, {"pid": number, "note": "x" * self._chance.randint(0, 900)})
         except RecordError:
-            self._told["refused"] += 1
+            self._counts["refused"] += 1
             return
         self._heads.append(head)
-        self._told["unrecorded"] += not self._on_disk(head)
-        self._told["signals"] += 1
-        self._told["reserve"] += reserved and not self._is_reserved()
+        self._counts["unrecorded"] += not self._on_disk(head)
+        self._counts["signals"] += 1
+        self._counts["reserve"] += reserved and not self._is_reserved()
 
     def _is_reserved(self) -> bool:
         return (self._folder / RESERVED).exists()
@@ -123,17 +125,17 @@ class _Batch:
         """There is room again: the next record is written, and room set aside once more."""
         with suppress(RecordError):
             self._heads.append(self._log.append(Kind.OUTCOME, {"note": "room again"}))
-            self._told["resumed"] += self._log.shortage is None
+            self._counts["resumed"] += self._log.shortage is None
 
     def _check(self) -> None:
         with AuditLog(self._folder, reserve_bytes=0):
             lines = list(
                 chain.from_iterable(path.read_bytes().splitlines(keepends=True) for path in segments(self._folder))
             )
-        verdict = verify(lines)
-        self._told["broken"] += [] if verdict.ok else [verdict.problem]
-        there = {(record["seq"], record["hash"]) for record in map(read, lines)} if verdict.ok else set()
-        self._told["lost"] += sum((head.seq, head.hash) not in there for head in self._heads)
+        result = verify(lines)
+        self._counts["broken"] += [] if result.ok else [result.problem]
+        there = {(record["seq"], record["hash"]) for record in map(read, lines)} if result.ok else set()
+        self._counts["lost"] += sum((head.seq, head.hash) not in there for head in self._heads)
 
     def _room(self) -> int:
         found = os.statvfs(self._disk)

@@ -109,11 +109,11 @@ def objects(*options: str) -> tuple[dict[str, Any], ...]:
 def manifests() -> str:
     """What ``deploy/manifests/install.yaml`` has to be: the default values, our namespace, no hooks."""
     text = template("--no-hooks", "--set", "namespace.create=true")
-    documents = sorted((_tidy(each) for each in f"\n{text}".split("\n---\n") if each.strip()), key=_rank)
+    documents = sorted((_normalized(each) for each in f"\n{text}".split("\n---\n") if each.strip()), key=_rank)
     return HEADER + "".join(f"---\n{each}\n" for each in documents)
 
 
-def _tidy(document: str) -> str:
+def _normalized(document: str) -> str:
     lines = document.splitlines()
     return "\n".join(line for line in lines if line.strip() and not line.startswith("# Source: "))
 

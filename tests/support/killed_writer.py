@@ -33,29 +33,29 @@ LONGEST: Final = 0.004
 def main(argv: list[str]) -> int:
     """Run all trials."""
     folder, trials, chance, mode = Path(argv[0]), int(argv[1]), random.Random(int(argv[2])), argv[3]
-    told: dict[str, Any] = {"killed": 0, "acknowledged": 0, "lost": 0, "broken": [], "torn": 0, "segments": 0}
+    counts: dict[str, Any] = {"killed": 0, "acknowledged": 0, "lost": 0, "broken": [], "torn": 0, "segments": 0}
     for begun in range(0, trials, BATCH):
         acknowledged: list[str] = []
         for _ in range(min(BATCH, trials - begun)):
             heads, killed = _trial(folder, chance, mode)
             acknowledged += heads
-            told["killed"] += killed
-        _look(folder, acknowledged, told)
+            counts["killed"] += killed
+        _look(folder, acknowledged, counts)
         shutil.rmtree(folder)
-    print(json.dumps(told))
+    print(json.dumps(counts))
     return 0
 
 
-def _look(folder: Path, acknowledged: list[str], told: dict[str, Any]) -> None:
+def _look(folder: Path, acknowledged: list[str], counts: dict[str, Any]) -> None:
     with AuditLog(folder, segment_bytes=SEGMENT["random"]):
         lines = list(chain.from_iterable(path.read_bytes().splitlines(keepends=True) for path in segments(folder)))
-    verdict = verify(lines)
-    there = {f"{record['seq']}:{record['hash']}" for record in map(read, lines)} if verdict.ok else set()
-    told["acknowledged"] += len(acknowledged)
-    told["lost"] += sum(head not in there for head in acknowledged)
-    told["broken"] += [] if verdict.ok else [verdict.problem]
-    told["torn"] += sum(b'"kind":"RECOVERED"' in line for line in lines)
-    told["segments"] += len(segments(folder))
+    result = verify(lines)
+    there = {f"{record['seq']}:{record['hash']}" for record in map(read, lines)} if result.ok else set()
+    counts["acknowledged"] += len(acknowledged)
+    counts["lost"] += sum(head not in there for head in acknowledged)
+    counts["broken"] += [] if result.ok else [result.problem]
+    counts["torn"] += sum(b'"kind":"RECOVERED"' in line for line in lines)
+    counts["segments"] += len(segments(folder))
 
 
 def _trial(folder: Path, chance: random.Random, mode: str) -> tuple[list[str], bool]:
@@ -108,7 +108,7 @@ def _fate(mode: str, fatal: int, *, before: bool) -> Callable[[], None]:
     return arrange
 
 
-def _write(folder: Path, told: int, mode: str, arrange: Callable[[], None] | None, seed: float) -> None:
+def _write(folder: Path, counts: int, mode: str, arrange: Callable[[], None] | None, seed: float) -> None:
     """Append until killed. What is told to the parent is what an enforcer would act upon."""
     chance, tell = random.Random(seed), os.write
     if arrange is not None:
@@ -117,7 +117,7 @@ def _write(folder: Path, told: int, mode: str, arrange: Callable[[], None] | Non
         while True:
             kind = chance.choice((Kind.INTENT, Kind.OUTCOME))
             note = "x" * (20 if mode == "rotation" else chance.choice((0, 50, 500, 1020)))
-            tell(told, f"{log.append(kind, {'note': note})}\n".encode())
+            tell(counts, f"{log.append(kind, {'note': note})}\n".encode())
 
 
 if __name__ == "__main__":

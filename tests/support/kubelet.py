@@ -28,9 +28,9 @@ class KubeletCalls:
         """Find out who the driver is and tell it what became of its registration."""
         with grpc.insecure_channel(f"unix:{self.root / REGISTRATION_SOCKET}") as channel:
             self.info = _call(channel, REGISTRATION + "GetInfo", registration.InfoRequest(), registration.PluginInfo)
-            said = registration.RegistrationStatus(plugin_registered=accepted, error=error)
+            status = registration.RegistrationStatus(plugin_registered=accepted, error=error)
             notify = REGISTRATION + "NotifyRegistrationStatus"
-            _call(channel, notify, said, registration.RegistrationStatusResponse)
+            _call(channel, notify, status, registration.RegistrationStatusResponse)
         return self.info
 
     def prepare(self, *claims: tuple[str, str, str]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class Recorder:
             self.start.files[number], self.start.entries[name] = [data], number
         self.start.founded = before is not None
 
-    def told(self, note: Callable[[], None]) -> None:
+    def note_later(self, note: Callable[[], None]) -> None:
         """Note something that is no system call; ``note`` is called when the states after it are built."""
         self.ops.append(lambda _: note())
 

@@ -74,21 +74,21 @@ def sampler(get: Callable[[], Sequence[GpuSnapshot]]) -> UsageSampler:
     return cast("UsageSampler", _Views(get))
 
 
-class HeldClaims(NoClaims):
+class PreparedClaims(NoClaims):
     """Prepared claims, by the GPUs they are on; ``None``: they were not read yet."""
 
-    def __init__(self, held: Mapping[str, Mode] | None = None) -> None:
-        self.held = held
+    def __init__(self, prepared: Mapping[str, Mode] | None = None) -> None:
+        self.prepared = prepared
 
     def modes(self) -> Mapping[str, Mode]:
-        return cast("Mapping[str, Mode]", None if self.held is None else dict(self.held))
+        return cast("Mapping[str, Mode]", None if self.prepared is None else dict(self.prepared))
 
 
 def label_modes(
-    held: Mapping[str, Mode] | None, default: Mode = Mode.MPS, changed: threading.Event | None = None
+    prepared: Mapping[str, Mode] | None, default: Mode = Mode.MPS, changed: threading.Event | None = None
 ) -> SharingModeController:
     """Modes that the node's label decides."""
-    return SharingModeController(HeldClaims(held), default, changed or threading.Event())
+    return SharingModeController(PreparedClaims(prepared), default, changed or threading.Event())
 
 
 def fixed_modes(mode: Mode = Mode.MPS) -> SharingModeController:
@@ -112,22 +112,22 @@ def limits(get: Callable[[], Mapping[str, str]] = dict) -> LimitApplier:
 class Messages:
     """Takes what owners of pods are to be told."""
 
-    def __init__(self, told: list[UserMessage] | None = None) -> None:
-        self.told = [] if told is None else told
+    def __init__(self, sent: list[UserMessage] | None = None) -> None:
+        self.sent = [] if sent is None else sent
 
     def record(self, notice: UserMessage) -> None:
-        self.told.append(notice)
+        self.sent.append(notice)
 
 
 class NodeEvents(NodeEventRecorder):
     """Takes what operators are to be told."""
 
-    def __init__(self, told: list[NodeEvent] | None = None) -> None:
+    def __init__(self, sent: list[NodeEvent] | None = None) -> None:
         super().__init__(None, NODE, ApiWriter())
-        self.told = [] if told is None else told
+        self.sent = [] if sent is None else sent
 
-    def record(self, news: NodeEvent) -> None:
-        self.told.append(news)
+    def record(self, event: NodeEvent) -> None:
+        self.sent.append(event)
 
 
 class _Supervisor:

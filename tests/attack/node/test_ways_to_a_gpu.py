@@ -52,7 +52,7 @@ def test_who_may_take_a_whole_gpu_has_all_of_it_as_its_quota_and_lives(site: Sit
     explained = site.shell(f"gpu-share explain {namespace}/all", check=False)
     assert pods.MAIN in explained
     assert "has no share" not in explained
-    site.until("it holds memory", lambda: '"heldMiB": 600' in site.logs(namespace, "all", pods.MAIN))
+    site.until("it holds memory", lambda: '"usedMiB": 600' in site.logs(namespace, "all", pods.MAIN))
     time.sleep(LONGER_THAN_A_GRACE_PERIOD)
     assert restarts(site.bed.pod(namespace, "all")) == restarts(pod)
     assert site.records(namespace, "all") == []

@@ -15,19 +15,19 @@ PODS: Final = "/kubepods"
 _BASIS, _PRIME = 14695981039346656037, 1099511628211
 
 
-def left(folder: Path, gpu: str, pid: int, held: Iterable[tuple[int, int]]) -> float:
+def left(folder: Path, gpu: str, pid: int, memory: Iterable[tuple[int, int]]) -> float:
     """MiB that the limits of a process's cgroup, and of those above it, leave; infinity: there is no limit.
 
     Args:
         folder: the machine's state folder.
         gpu: UUID.
         pid: who wants to allocate.
-        held: (pid, MiB) of everybody who holds memory of that GPU.
+        memory: (pid, MiB) of everybody who holds memory of that GPU.
     """
     if "cgroup_limits_bind=0" in _text(folder / "world").split():
         return math.inf
     limits = {group: mib for group in _upwards(_group(pid)) if (mib := hard_mib(folder, gpu, group)) is not None}
-    rows = [(f"{_group(other)}/", mib) for other, mib in held] if limits else []
+    rows = [(f"{_group(other)}/", mib) for other, mib in memory] if limits else []
     used = {group: sum(mib for path, mib in rows if path.startswith(f"{group}/")) for group in limits}
     return min((max(0, mib - used[group]) for group, mib in limits.items()), default=math.inf)
 

@@ -66,11 +66,11 @@ def _become(pipe: str, arguments: list[str]) -> None:
 def supported(switch: str) -> bool:
     """Whether the machine's ``world`` has a driver that can do something; read plainly, see above."""
     world = os.path.join(os.environ.get("GPU_SHARE_SIM", ""), "world")
-    said: dict[str, str] = {}
+    switches: dict[str, str] = {}
     if os.path.isfile(world):
         with open(world) as file:
-            said = dict(line.split("=") for line in file.read().split())
-    return said.get(switch) != "0"
+            switches = dict(line.split("=") for line in file.read().split())
+    return switches.get(switch) != "0"
 
 
 def talk(connection: socket) -> int:

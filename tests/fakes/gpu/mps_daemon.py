@@ -32,9 +32,9 @@ class Daemon:
 
     def __init__(self, sim: Sim, gpu: str, *, multiuser: bool = False) -> None:
         self._sim, self._gpu, self._multiuser = sim, gpu, multiuser
-        said = os.environ.get
-        self._percentage = percentage(said("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""), "100.0")
-        self._priority = "1" if integer(said("CUDA_MPS_CLIENT_PRIORITY", "")) == 1 else "0"
+        variable = os.environ.get
+        self._percentage = percentage(variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""), "100.0")
+        self._priority = "1" if integer(variable("CUDA_MPS_CLIENT_PRIORITY", "")) == 1 else "0"
         self._limits: dict[str, int] = {}
         self._servers: dict[int, int] = {}
         self._ending: set[int] = set()
@@ -76,9 +76,9 @@ class Daemon:
         """The same for a tenant in a container (``tenants.py``)."""
         return self.packet(self.join(pid, uid))
 
-    def packet(self, told: str) -> Packet:
-        """What ``join`` says, as a tenant in a container is told it."""
-        reply = dict(part.split("=", 1) for part in told.split("\t"))
+    def packet(self, joined: str) -> Packet:
+        """The answer of ``join`` as a packet for a tenant in a container."""
+        reply = dict(part.split("=", 1) for part in joined.split("\t"))
         if "error" in reply:
             return refusal(int(reply["error"]), "MPS serves no further client now")
         if "wait" in reply:
@@ -101,7 +101,7 @@ class Daemon:
     def clients(self) -> list[int]:
         """Pids of the processes that hold memory of kind ``mps`` on this GPU."""
         found = self._sim.processes().items()
-        return [pid for pid, held in found if any(h.gpu == self._gpu and h.kind == "mps" for h in held)]
+        return [pid for pid, holdings in found if any(h.gpu == self._gpu and h.kind == "mps" for h in holdings)]
 
     def servers(self) -> list[int]:
         """Pids of the servers; where there are clients there is one."""
@@ -263,11 +263,11 @@ def serve(daemon: Daemon, listener: socket.socket) -> None:
                 if line == JOIN:
                     with daemon.lock:
                         reply = daemon.join(pid, uid)
-                    said = f"NEW CLIENT {pid} from user {uid}: {reply.rstrip()}"
+                    entry = f"NEW CLIENT {pid} from user {uid}: {reply.rstrip()}"
                 else:
                     with daemon.lock:
-                        reply, said = daemon.answer(line, uid), f"Cmd:{line}"
-                print(f"[Control {os.getpid()}] {said}", file=sys.stderr, flush=True)
+                        reply, entry = daemon.answer(line, uid), f"Cmd:{line}"
+                print(f"[Control {os.getpid()}] {entry}", file=sys.stderr, flush=True)
                 connection.send(reply.encode() + END)
                 if daemon.quits:
                     break
@@ -296,7 +296,7 @@ def main(form: str, pipe: str, *more: str) -> int:
     daemon = Daemon(sim, gpu, multiuser=MULTIUSER in more)
     if gpu:
         Tenants(sim, gpu, "mps", daemon.admit, daemon.lock).listen(Path(pipe))
-        threading.Thread(target=_die_when_told, args=(sim, gpu), daemon=True).start()
+        threading.Thread(target=_exit_when_marked, args=(sim, gpu), daemon=True).start()
     with privileged:
         serve(daemon, listener)
     Path(pipe, FIFO).unlink(missing_ok=True)
@@ -312,7 +312,7 @@ def _socket(pipe: str, name: str, mode: int) -> socket.socket:
     return made
 
 
-def _die_when_told(sim: Sim, gpu: str) -> None:
+def _exit_when_marked(sim: Sim, gpu: str) -> None:
     while not sim.marked("no-mps", gpu):
         time.sleep(0.2)
     print(f"[Control {os.getpid()}] no MPS daemon lives on {gpu}", file=sys.stderr, flush=True)

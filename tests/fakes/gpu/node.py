@@ -135,8 +135,8 @@ def profiles(text: str) -> tuple[str, ...]:
     found = tuple(filter(None, text.split(",")))
     wrong = next((each for each in found if not PROFILE.fullmatch(each)), None)
     if wrong is not None or len(found) > MAX_INSTANCES:
-        said = f"{wrong!r} is not a profile" if wrong else f"more than {MAX_INSTANCES}"
-        raise argparse.ArgumentTypeError(f"{said}; write such as 1g.4gb,1g.4gb")
+        problem = f"{wrong!r} is not a profile" if wrong else f"more than {MAX_INSTANCES}"
+        raise argparse.ArgumentTypeError(f"{problem}; write such as 1g.4gb,1g.4gb")
     return found
 
 
@@ -296,10 +296,10 @@ def _do(options: argparse.Namespace) -> int:
     if options.verb == "fault":
         break_down(sim, _named(sim, options.gpu), options.what)
         return 0
-    held = sim.processes()
+    processes = sim.processes()
     for index, gpu in enumerate(sim.machine.gpus):
         print(f"gpu{index} {gpu.uuid} {gpu.name} {sim.used(gpu.uuid)} of {gpu.memory_mib} MiB")
-        for pid, rows in held.items():
+        for pid, rows in processes.items():
             mine = sum(row.memory_mib or 0 for row in rows if row.gpu == gpu.uuid)
             print(f"  pid {pid}: {mine} MiB") if mine else None
     return 0

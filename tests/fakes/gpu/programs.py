@@ -67,7 +67,7 @@ class Program:
         self.process.communicate()
 
 
-class Desk:
+class GpuHost:
     """A machine, its MPS daemon if one is started, and the programs that run on it."""
 
     def __init__(self, folder: Path, library: Path, machine: str) -> None:
@@ -106,7 +106,7 @@ class Desk:
 
     def rows(self, pid: int) -> list[tuple[str, int | None]]:
         """Kind and MiB of what a process is seen to hold."""
-        return [(held.kind, held.memory_mib) for held in self.sim.processes().get(pid, ())]
+        return [(row.kind, row.memory_mib) for row in self.sim.processes().get(pid, ())]
 
     def close(self) -> None:
         """End everything."""
@@ -138,12 +138,12 @@ def _free(lock: IO[str]) -> bool:
 
 
 @contextmanager
-def desk(library: Path, machine: str = "pair-16g") -> Iterator[Desk]:
+def host(library: Path, machine: str = "pair-16g") -> Iterator[GpuHost]:
     """A machine in a folder of its own: pytest's paths are too long for sockets, and not for other users."""
     folder = Path(tempfile.mkdtemp(prefix="cuda"))
     folder.chmod(0o755)
     try:
-        with Desk(folder, library, machine) as made:
+        with GpuHost(folder, library, machine) as made:
             yield made
     finally:
         shutil.rmtree(folder)

@@ -40,9 +40,9 @@ Packet = dict[str, Any]
 class CudaError(Exception):
     """A CUDA call that fails: its number and what the driver says."""
 
-    def __init__(self, number: int, said: str) -> None:
-        super().__init__(said)
-        self.number, self.said = number, said
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.number, self.message = number, message
 
 
 def amount(text: str) -> int:
@@ -92,8 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return Program(options).run()
     except CudaError as error:
-        say("failed", error=error.number, said=error.said)
-        sys.stderr.write(f"CUDA error {error.number}: {error.said}\n")
+        say("failed", error=error.number, message=error.message)
+        sys.stderr.write(f"CUDA error {error.number}: {error.message}\n")
         return 1
 
 
@@ -131,9 +131,9 @@ class Program:
         elif select.select([connection], [], [], seconds)[0]:
             packet = _receive(connection)
             if packet is not None:
-                say("terminated", error=packet["error"], said=packet["said"])
+                say("terminated", error=packet["error"], message=packet["message"])
                 time.sleep(LAST_WORDS)
-                self._outlive(CudaError(packet["error"], packet["said"]))
+                self._outlive(CudaError(packet["error"], packet["message"]))
             else:
                 self._lose()
 
@@ -146,7 +146,7 @@ class Program:
 
     def _lose(self) -> None:
         self._connection = None
-        say("server-lost", said="the MPS daemon has ended; its memory stays registered")
+        say("server-lost", message="the MPS daemon has ended; its memory stays registered")
         if self._options.dies_with_server:
             raise CudaError(RPC_FAILED, "MPS RPC failure: the server has ended")
 
@@ -162,19 +162,19 @@ class Program:
         if connection is None:
             return
         asked = {"hold": self._wanted, "limit": own_limit(), "over": self._options.over_limit}
-        told = _ask(connection, asked)
-        while told is not None and "wait" in told:
-            say("waiting", said="MPS serves another user's processes now")
+        reply = _ask(connection, asked)
+        while reply is not None and "wait" in reply:
+            say("waiting", message="MPS serves another user's processes now")
             time.sleep(1.0)
-            told = _ask(connection, asked)
-        if told is None:
+            reply = _ask(connection, asked)
+        if reply is None:
             raise CudaError(MPS_FAILED, "MPS connection failed: the daemon closed it")
-        if "error" in told:
-            raise CudaError(told["error"], told["said"])
-        if name := told.get("shm"):
+        if "error" in reply:
+            raise CudaError(reply["error"], reply["message"])
+        if name := reply.get("shm"):
             _open_server_file(connection, name)
         self._connection = connection
-        say(state, heldMiB=told["held"], limitMiB=told["limit"])
+        say(state, usedMiB=reply["used"], limitMiB=reply["limit"])
 
     def _door(self, patience: float) -> socket.socket:
         """A connection to whatever gives out GPU memory here."""

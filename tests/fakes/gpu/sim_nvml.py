@@ -151,14 +151,14 @@ class SimNvml:
 
     def _rows(self, name: str, gpu: MachineGpu, *kinds: str) -> list[Any]:
         self._call(name, gpu)
-        held = {pid: [h for h in holdings if h.gpu == gpu.uuid] for pid, holdings in self._sim.processes().items()}
+        by_pid = {pid: [h for h in holdings if h.gpu == gpu.uuid] for pid, holdings in self._sim.processes().items()}
         rows = {
             pid: _total([h.memory_mib for h in mine])
-            for pid, mine in held.items()
+            for pid, mine in by_pid.items()
             if any(h.kind in kinds for h in mine)
         }
         for fault in self._sim.faults():
-            new = fault.pid is not None and not held.get(fault.pid)
+            new = fault.pid is not None and not by_pid.get(fault.pid)
             if (
                 fault.pid is not None
                 and fault.gpu in {None, gpu.uuid}

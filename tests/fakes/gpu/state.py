@@ -162,7 +162,7 @@ class Sim:
         """
         usable = self.gpu(gpu).usable_mib
         with self._locked():
-            left = min(usable - self.used(gpu), cgroup_limits.left(self.folder, gpu, pid, self._held(gpu)))
+            left = min(usable - self.used(gpu), cgroup_limits.left(self.folder, gpu, pid, self._used_by_pid(gpu)))
             if mib > left:
                 raise OutOfGpuMemoryError(f"{gpu} has {left} MiB left, {mib} MiB were asked for")
             mine = self._read(pid)
@@ -189,10 +189,10 @@ class Sim:
 
     def used(self, gpu: str) -> int:
         """MiB held on a GPU by live processes; the driver's reserve is not in it."""
-        return sum(mib for _, mib in self._held(gpu))
+        return sum(mib for _, mib in self._used_by_pid(gpu))
 
-    def _held(self, gpu: str) -> list[tuple[int, int]]:
-        every = ((pid, h) for pid, held in self._all() for h in held)
+    def _used_by_pid(self, gpu: str) -> list[tuple[int, int]]:
+        every = ((pid, h) for pid, holdings in self._all() for h in holdings)
         return [(pid, h.memory_mib or 0) for pid, h in every if h.gpu == gpu and h.seen != "rows"]
 
     def strike(self, pid: int, gpu: str, error: int, *, fault: bool = False, wrong: bool = False) -> None:

@@ -23,8 +23,8 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     options = argparse.ArgumentParser(prog="tenant", description="a process that holds simulated GPU memory")
     options.add_argument("--gpu", help="UUID (default: CUDA_VISIBLE_DEVICES, else the machine's first)")
-    options.add_argument("--mib", type=int, required=True, help="MiB held from the start")
-    options.add_argument("--grow-to", type=int, help="MiB held after --after seconds")
+    options.add_argument("--mib", type=int, required=True, help="MiB of GPU memory from the start")
+    options.add_argument("--grow-to", type=int, help="MiB of GPU memory after --after seconds")
     options.add_argument("--step", type=int, help="grow by this many MiB every 50 ms instead of at once")
     options.add_argument("--after", type=float, default=1.0, help="seconds until it grows (default 1)")
     options.add_argument("--seconds", type=float, help="end by itself after this long (default: never)")
@@ -39,17 +39,17 @@ class Tenant:
     """One process and what it holds."""
 
     def __init__(self, sim: Sim, options: argparse.Namespace) -> None:
-        self._sim, self._options, self._held = sim, options, 0
+        self._sim, self._options, self._holds = sim, options, 0
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self._gpu = options.gpu or (visible if visible.startswith("GPU-") else sim.machine.gpus[0].uuid)
 
     def hold(self, mib: int, word: str) -> None:
         """Hold ``mib`` in all. Raises ``OutOfGpuMemoryError``."""
-        if self._options.unchecked or mib <= self._held:
+        if self._options.unchecked or mib <= self._holds:
             self._sim.register(os.getpid(), self._gpu, mib, self._options.kind)
         else:
-            self._sim.allocate(os.getpid(), self._gpu, mib - self._held, self._options.kind)
-        self._held = mib
+            self._sim.allocate(os.getpid(), self._gpu, mib - self._holds, self._options.kind)
+        self._holds = mib
         print(f"{word} pid={os.getpid()} mib={mib}", flush=True)
 
     def live(self, parent: int | None) -> None:
@@ -58,13 +58,13 @@ class Tenant:
         while options.seconds is None or time.monotonic() - begun < options.seconds:
             if parent is not None and os.getppid() != parent:
                 return
-            if self._held and os.getpid() not in self._sim.processes():
+            if self._holds and os.getpid() not in self._sim.processes():
                 # MPS took it away: every call fails from now on, the process lives.
                 print(f"CUDA error: MPS client terminated (810) pid={os.getpid()}", flush=True)
-                self._held, options.grow_to = 0, None
-            if options.grow_to and self._held < options.grow_to and time.monotonic() - begun >= options.after:
+                self._holds, options.grow_to = 0, None
+            if options.grow_to and self._holds < options.grow_to and time.monotonic() - begun >= options.after:
                 step = options.step or options.grow_to
-                self.hold(min(options.grow_to, self._held + step), "grown")
+                self.hold(min(options.grow_to, self._holds + step), "grown")
             time.sleep(POLL)
 
 

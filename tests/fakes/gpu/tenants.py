@@ -119,17 +119,17 @@ class Tenants:
     def _hold(self, tenant: Tenant, mib: int) -> Packet:
         if tenant.limit is not None and mib > tenant.limit:
             return refusal(OUT_OF_MEMORY, f"out of memory: {mib} MiB asked for, the client's limit is {tenant.limit}")
-        held = self._held(tenant.pid)
+        used = self._used_by(tenant.pid)
         try:
-            if mib > held:
-                self._sim.allocate(tenant.pid, self._gpu, mib - held, self._kind)
+            if mib > used:
+                self._sim.allocate(tenant.pid, self._gpu, mib - used, self._kind)
             else:
                 self._sim.register(tenant.pid, self._gpu, mib, self._kind)
         except OutOfGpuMemoryError as error:
             return refusal(OUT_OF_MEMORY, f"out of memory: {error}")
-        return {"held": mib, "limit": tenant.limit}
+        return {"used": mib, "limit": tenant.limit}
 
-    def _held(self, pid: int) -> int:
+    def _used_by(self, pid: int) -> int:
         mine = self._sim.processes().get(pid, ())
         return sum(each.memory_mib or 0 for each in mine if (each.gpu, each.kind) == (self._gpu, self._kind))
 
@@ -142,9 +142,9 @@ class Tenants:
                     key.fileobj.send(json.dumps(refusal(error, "MPS client terminated")).encode())  # type: ignore[union-attr]
 
 
-def refusal(error: int, said: str) -> Packet:
+def refusal(error: int, message: str) -> Packet:
     """An error as CUDA would report it."""
-    return {"error": error, "said": said}
+    return {"error": error, "message": message}
 
 
 def plain(sim: Sim, gpu: str) -> Admit:

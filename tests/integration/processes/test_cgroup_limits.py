@@ -11,7 +11,7 @@ from tests.fakes.gpu import cgroup_limits, world
 from tests.fakes.gpu.need import need_library
 from tests.fakes.gpu.probe import Probe
 from tests.fakes.gpu.programs import CLIENT as SCRIPT
-from tests.fakes.gpu.programs import Desk, Program, desk
+from tests.fakes.gpu.programs import GpuHost, Program, host
 from tests.fakes.gpu.state import OutOfGpuMemoryError, Sim
 from tests.integration.processes.containers import Container, Kubelet, wait_for
 
@@ -24,7 +24,7 @@ OUT_OF_MEMORY = 2
 class Bed:
     """A machine with a driver of 2026, its reader, and containers."""
 
-    def __init__(self, here: Desk, probe: Probe, stack: ExitStack) -> None:
+    def __init__(self, here: GpuHost, probe: Probe, stack: ExitStack) -> None:
         self.here, self.sim, self.gpu = here, here.sim, here.gpus[2]
         self._probe, self._stack, self._kubelet = probe, stack, Kubelet()
 
@@ -46,7 +46,7 @@ class Bed:
 def _bed() -> Iterator[Bed]:
     library = need_library()
     with ExitStack() as stack:
-        here = stack.enter_context(desk(library, "mixed"))
+        here = stack.enter_context(host(library, "mixed"))
         yield Bed(here, stack.enter_context(Probe(here.sim, library)), stack)
 
 

@@ -114,7 +114,7 @@ def test_a_tenant_that_escapes_its_limit_is_ended_and_its_neighbour_is_not(machi
         Checkpoint(machine.state).write([greedy.quota(machine.gpu, 4096), modest.quota(machine.gpu, 4096)])
         machine.start(machine.root / "driver")
         wait_for(machine.serves_mps, 20)
-        assert machine.hold(modest, "4Gi")["heldMiB"] == 4096
+        assert machine.hold(modest, "4Gi")["usedMiB"] == 4096
         assert machine.hold(greedy, "6Gi", "--over-limit", "--ignore-term")["limitMiB"] is None
         wait_for(lambda: bool(machine.records("OUTCOME")), 20)
         (outcome,) = machine.records("OUTCOME")

@@ -7,20 +7,20 @@ import pytest
 from gpushare.frameworks import MIB, TABLE, Program
 from gpushare.memory_fraction import Reserve, budget
 from tests.fakes.gpu.need import need_library
-from tests.fakes.gpu.programs import Desk, desk
+from tests.fakes.gpu.programs import GpuHost, host
 
 pytestmark = pytest.mark.node
 LIMIT = 8192
 
 
 @pytest.fixture(name="here", scope="module")
-def _here() -> Iterator[Desk]:
-    with desk(need_library(), "cards") as made:
+def _here() -> Iterator[GpuHost]:
+    with host(need_library(), "cards") as made:
         yield made
 
 
 @pytest.mark.parametrize("watched", [False, True], ids=["mps-v2", "watch-only"])
-def test_what_each_framework_asks_for_at_its_start_is_there(here: Desk, *, watched: bool) -> None:
+def test_what_each_framework_asks_for_at_its_start_is_there(here: GpuHost, *, watched: bool) -> None:
     """One program for each card, which frees what one framework had before the next one asks."""
     for index, card in enumerate(here.sim.machine.gpus):
         pipe = None if watched else here.daemon(index)

@@ -28,7 +28,7 @@ from tests.fakes.gpu.reader import SimReader
 from tests.fakes.gpu.state import Fault
 from tests.integration.processes.containers import wait_for
 from tests.integration.processes.test_driver_root import Machine
-from tests.support.wiring import HeldClaims, Quotas, sampler
+from tests.support.wiring import PreparedClaims, Quotas, sampler
 from tests.unit.enforcer.quota.test_sharing_mode import labelled
 
 pytestmark = pytest.mark.node
@@ -54,7 +54,7 @@ def test_by_turns_a_tenant_over_its_quota_is_ended_and_its_neighbour_is_not(mach
     with machine.kubelet.container() as greedy, machine.kubelet.container() as modest:
         machine.state.mkdir(mode=0o700)
         Checkpoint(machine.state).write([greedy.quota(machine.gpu, 4096), modest.quota(machine.gpu, 4096)])
-        assert machine.hold(modest, "4Gi", **device(machine))["heldMiB"] == 4096
+        assert machine.hold(modest, "4Gi", **device(machine))["usedMiB"] == 4096
         assert machine.hold(greedy, "6Gi", "--over-limit", **device(machine))["limitMiB"] is None
         machine.start(machine.root / "driver", "--mode", "time-slicing")
         wait_for((machine.state / FOLDER).is_dir, 20)
@@ -66,11 +66,11 @@ def test_by_turns_a_tenant_over_its_quota_is_ended_and_its_neighbour_is_not(mach
         assert not machine.pipe().exists()
 
 
-class Claims(HeldClaims):
+class Claims(PreparedClaims):
     """Claims on the GPUs that a test says."""
 
     def gpus(self) -> frozenset[str]:  # type: ignore[override] # answers for the test
-        return frozenset(self.held or ())
+        return frozenset(self.prepared or ())
 
 
 @pytest.fixture(name="keeping")

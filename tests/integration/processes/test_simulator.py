@@ -98,7 +98,7 @@ def test_a_tenant_is_known_by_its_pid_on_the_host_and_freed_when_it_ends(bed: Be
     bed.daemon()
     tenant = bed.tenant("3Gi", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=4096M")
     first = said(tenant)
-    assert (first["state"], first["heldMiB"], first["limitMiB"], first["gpu"]) == ("holding", 3072, 4096, bed.gpu)
+    assert (first["state"], first["usedMiB"], first["limitMiB"], first["gpu"]) == ("holding", 3072, 4096, bed.gpu)
     (pid,) = bed.sim.processes()
     assert ROOTLESS or (first["pid"] == 1 != pid)
     assert bed.ask(f"get_client_list {bed.ask('get_server_list')}") == str(pid)
@@ -118,7 +118,7 @@ def test_a_tenant_that_escapes_the_limit_holds_what_it_likes_and_not_more_than_t
     bed.daemon()
     said(bed.tenant("9Gi", "--over-limit", "--child", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=1024M"))
     assert bed.held() == 9216
-    assert "7168 MiB left" in said(bed.tenant("8Gi", "--over-limit"))["said"]
+    assert "7168 MiB left" in said(bed.tenant("8Gi", "--over-limit"))["message"]
 
 
 def test_a_terminated_client_frees_its_memory_and_fails_at_its_next_call(bed: Bed) -> None:

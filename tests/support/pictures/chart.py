@@ -82,7 +82,7 @@ def drawn(title: str, across: Axis, up: Axis, lines: Sequence[Line], layout: Lay
         ValueError: there are more lines than can be told apart.
     """
     if len(lines) > len(LINES):
-        raise ValueError(f"{len(lines)} lines in a chart; {len(LINES)} can be told apart: draw another chart")
+        raise ValueError(f"{len(lines)} lines in a chart; {len(LINES)} can be distinguished: draw another chart")
     frame = _frame(title, across, up, layout)
     return [*frame, *(each for n, line in enumerate(lines) for each in _line(n, line, across, up, layout))]
 

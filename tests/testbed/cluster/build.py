@@ -78,10 +78,10 @@ def find_go() -> str:
     go = shutil.which("go") or (USUAL_GO if os.access(USUAL_GO, os.X_OK) else None)
     if go is None:
         raise BedError(f"Kubernetes has to be built and there is no Go: {way_out}")
-    said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, env=_env(), check=False).stdout
-    match = re.match(r"go(\d+)\.(\d+)", said)
+    output = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, env=_env(), check=False).stdout
+    match = re.match(r"go(\d+)\.(\d+)", output)
     if not match or (int(match[1]), int(match[2])) < GO_OLDEST:
-        raise BedError(f"{go} is {said.strip() or 'of unknown version'}, too old for Kubernetes: {way_out}")
+        raise BedError(f"{go} is {output.strip() or 'of unknown version'}, too old for Kubernetes: {way_out}")
     return go
 
 
@@ -106,8 +106,8 @@ def _build(go: str, binary: Binary, count: str, say: Say) -> None:
 def _kubernetes_flags(version: str) -> str:
     """Without them the servers take themselves for v0.0.0-master."""
     major, minor, _ = version.split(".")
-    said = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
-    return " ".join(("-s -w", *(f"-X {VERSION_PACKAGE}.{name}={value}" for name, value in said.items())))
+    fields = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
+    return " ".join(("-s -w", *(f"-X {VERSION_PACKAGE}.{name}={value}" for name, value in fields.items())))
 
 
 def _run(command: list[str], folder: Path, progress: Callable[[], None]) -> None:

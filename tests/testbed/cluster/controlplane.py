@@ -211,11 +211,11 @@ class ControlPlane:
         Who has to be ``alive`` is everybody by default: tests end some of their own programs on purpose.
         """
 
-        def held() -> bool:
+        def check_alive() -> bool:
             require_alive(self.processes if alive is None else alive)
             return check()
 
-        if not holds_within(held, seconds):
+        if not holds_within(check_alive, seconds):
             raise BedError(f"waited {patient(seconds):.0f} s in vain until {what}:\n{self.tails()}")
 
     def _ready(self) -> bool:

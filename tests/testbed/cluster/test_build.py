@@ -129,18 +129,20 @@ def test_missing_binaries_are_named_with_the_command_that_builds_them(tmp_path: 
         binaries.find_all(binaries.Group.NODE)
 
 
-@pytest.mark.parametrize(("said", "taken"), [("Kubernetes v1.37.0", True), ("Kubernetes v1.36.4", False), ("", False)])
+@pytest.mark.parametrize(
+    ("printed", "taken"), [("Kubernetes v1.37.0", True), ("Kubernetes v1.36.4", False), ("", False)]
+)
 def test_a_server_on_path_is_taken_only_in_the_right_version(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    said: str,
+    printed: str,
     taken: bool,  # noqa: FBT001 - pytest passes it by name
 ) -> None:
     given = tmp_path / "bin" / "kube-apiserver"
-    executable(given, f"#!/bin/sh\necho '{said}'\n")
+    executable(given, f"#!/bin/sh\necho '{printed}'\n")
     assert binaries.find(binaries.wanted()[0]) == (given if taken else None)
     monkeypatch.setenv(versions.VARIABLE, "1.36")
-    assert binaries.find(binaries.wanted()[0]) == (given if "1.36" in said else None)
+    assert binaries.find(binaries.wanted()[0]) == (given if "1.36" in printed else None)
 
 
 def test_a_wrong_version_in_the_given_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,15 +201,15 @@ def test_an_older_control_plane_is_built_beside_the_newest(tmp_path: Path, monke
     assert {name for name in older if older[name] != newest[name]} == set(again), "etcd is the same"
 
 
-def test_servers_are_told_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_get_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(versions.VARIABLE, versions.OLDEST)
     go = tmp_path / "bin" / "go"
     executable(go, f"#!/bin/sh\n[ $1 = env ] && echo go1.26.8 && exit\necho $5 >> {tmp_path}/flags\n: > $7\n")
     build.build_missing(lambda _: None)
-    told = (tmp_path / "flags").read_text().splitlines()
+    flag_lines = (tmp_path / "flags").read_text().splitlines()
     major, minor = versions.OLDEST.split(".")
-    assert len(told) == 4
-    for flags in told[:3]:
+    assert len(flag_lines) == 4
+    for flags in flag_lines[:3]:
         assert f".gitVersion=v{versions.VERSIONS[versions.OLDEST]} " in flags
         assert (f".gitMajor={major} " in flags, flags.endswith(f".gitMinor={minor}")) == (True, True)
 

@@ -42,7 +42,7 @@ def test_version_1_is_one_for_each_set_of_controllers() -> None:
     assert cgroups.hierarchies(HYBRID) == [*v1, Hierarchy(TOP / "unified", "")]
 
 
-def test_a_machine_without_any_is_told_so() -> None:
+def test_a_machine_without_any_gets_an_error() -> None:
     with pytest.raises(BedError, match="no cgroup hierarchy"):
         cgroups.hierarchies("28 23 0:25 / /tmp rw - tmpfs tmpfs rw\n")
 

@@ -56,8 +56,10 @@ def test_a_target_the_dockerfile_has_not_is_no_image(checkout: Path) -> None:
 
 
 def test_the_image_gets_the_machines_index_and_none_of_its_folders(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "global.index-url='https://index.example/simple'\n:env:.find-links='/opt/wheels'\n:env:.cert='/x.pem'\n"
-    done = subprocess.CompletedProcess([], 0, stdout=said)
+    pip_output = (
+        "global.index-url='https://index.example/simple'\n:env:.find-links='/opt/wheels'\n:env:.cert='/x.pem'\n"
+    )
+    done = subprocess.CompletedProcess([], 0, stdout=pip_output)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
     assert images._pip_conf().splitlines() == [
         "[global]",

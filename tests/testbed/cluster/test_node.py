@@ -82,8 +82,8 @@ def test_what_runs_is_attributed_to_its_pod_as_on_a_machine_of_its_own(node: Nod
     _running(node, "forever", "sleep 600")
     uid = _pod(node, "forever")["metadata"]["uid"]
     # Processes end while they are read, which makes cat complain.
-    said = node.run("sh", "-c", "cat /proc/[0-9]*/cgroup 2>/dev/null || true")
-    assert f":/kubepods/besteffort/pod{uid}/" in said
+    cgroups = node.run("sh", "-c", "cat /proc/[0-9]*/cgroup 2>/dev/null || true")
+    assert f":/kubepods/besteffort/pod{uid}/" in cgroups
 
 
 def test_pods_reach_the_api_server_by_its_service_and_it_reaches_pods_by_theirs(node: Node) -> None:

@@ -96,8 +96,8 @@ def summary(running: Running, first: Sequence[Result], second: Sequence[Result])
     found: list[str] = []
     for result in first if second is first else (*first, *second):
         flaky = second is not first and result not in second and _again(result) not in late
-        verdict = "FLAKY, passed by itself" if flaky else "FAILED"
-        found += [f"{result.session.name} {verdict}: {result.trouble}", *failures(running, result)[-SUMMARY_LINES:]]
+        outcome = "FLAKY, passed by itself" if flaky else "FAILED"
+        found += [f"{result.session.name} {outcome}: {result.trouble}", *failures(running, result)[-SUMMARY_LINES:]]
     return found
 
 

@@ -140,12 +140,12 @@ class VmNode:
         self._wait("it is Ready", self.ready, READY_SECONDS)
 
     def _wait(self, what: str, check: Any, seconds: float) -> None:
-        def held() -> bool:
+        def check_alive() -> bool:
             if self.off():
                 raise BedError(f"{self.name} is off:\n{self.machine.console_tail()}\n{self.plane.tails([self._qemu])}")
             return bool(check())
 
-        if not holds_within(held, seconds, 0.3):
+        if not holds_within(check_alive, seconds, 0.3):
             raise BedError(f"waited {patient(seconds):.0f} s in vain until {what}:\n{self.machine.console_tail()}")
 
     # What is done on it

@@ -25,7 +25,7 @@ SETTINGS: Final = "PATH", "HOME", "PYTHONPATH", "LD_LIBRARY_PATH"
 _NAMES: Final = re.compile(rb"[a-z_]{2,}(?=\0)")
 
 
-class Desk:
+class GpuHost:
     """A daemon in a folder of its own, and the program that talks to it."""
 
     def __init__(self, binary: Path, folder: Path, **environment: str) -> None:
@@ -63,7 +63,7 @@ class Desk:
         return answers[:-1]
 
     def ask(self, command: str, deadline: Deadline | None = None, moot: object = None) -> str:
-        """One line, so that our own client can use this desk."""
+        """One line, so that our own client can use this host."""
         return self.say(command)[0]
 
     def pids(self) -> list[int]:
@@ -88,17 +88,17 @@ def names(binary: Path) -> list[str]:
 
 
 @contextmanager
-def opened(kind: str, **environment: str) -> Iterator[Desk]:
-    """A desk of the real program or of the stand-in, its daemon started; ended whatever happens."""
+def opened(kind: str, **environment: str) -> Iterator[GpuHost]:
+    """A host of the real program or of the stand-in, its daemon started; ended whatever happens."""
     folder = Path(tempfile.mkdtemp(prefix="mps"))
     try:
         real = kind == "real"
         binary = need_mps_control() if real else install(folder, Sim.create(folder / "sim", "pair-16g").folder)
-        desk = Desk(binary, folder / "desk")
+        host = GpuHost(binary, folder / "host")
         try:
-            desk.start(**environment)
-            yield desk
+            host.start(**environment)
+            yield host
         finally:
-            desk.kill()
+            host.kill()
     finally:
         shutil.rmtree(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.processes.mps.conftest import until
-from tests.integration.processes.mps.contract import KINDS, Desk, names, opened
+from tests.integration.processes.mps.contract import KINDS, GpuHost, names, opened
 
 pytestmark = pytest.mark.node
 
@@ -80,48 +80,48 @@ LATER = ("get_server_status", "device_query", "lspart", "sm_partition", "help")
 """Commands of later builds, and one of none."""
 
 
-@pytest.fixture(name="desk", params=KINDS, scope="module")
-def _desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
-    with opened(request.param) as desk:
-        yield desk
+@pytest.fixture(name="host", params=KINDS, scope="module")
+def _host(request: pytest.FixtureRequest) -> Iterator[GpuHost]:
+    with opened(request.param) as host:
+        yield host
 
 
-def test_every_command_that_the_program_knows_has_cases_here(real: Path, desk: Desk) -> None:
+def test_every_command_that_the_program_knows_has_cases_here(real: Path, host: GpuHost) -> None:
     candidates = [name for name in names(real) if name != "quit"]
-    told = dict(zip(candidates, desk.say(*candidates), strict=True))
+    told = dict(zip(candidates, host.say(*candidates), strict=True))
     known = [name for name, answer in told.items() if answer != f'Unknown command "{name}"\n']
     assert known == sorted(CASES)
 
 
 @pytest.mark.parametrize("command", CASES)
-def test_a_command_is_answered_so_and_with_exit_code_0_whatever_is_wrong_with_it(desk: Desk, command: str) -> None:
+def test_a_command_is_answered_so_and_with_exit_code_0_whatever_is_wrong_with_it(host: GpuHost, command: str) -> None:
     told = [line for line, _ in CASES[command]]
-    assert list(zip(told, desk.say(*told), strict=True)) == list(CASES[command])
+    assert list(zip(told, host.say(*told), strict=True)) == list(CASES[command])
 
 
-def test_an_unknown_command_is_named_and_exits_0(desk: Desk) -> None:
+def test_an_unknown_command_is_named_and_exits_0(host: GpuHost) -> None:
     unknown = ["bogus", "", " ", "help me", "GET_SERVER_LIST", "get_server_list;", "quit_", "x y z"]
     answers = [f'Unknown command "{(line.split() or [""])[0]}"\n' for line in unknown]
-    assert desk.say(*unknown) == answers
+    assert host.say(*unknown) == answers
 
 
 @pytest.mark.parametrize("command", LATER)
 def test_a_command_of_a_later_build_is_unknown_to_this_one(command: str) -> None:
-    with opened("real") as desk:
-        assert desk.say(f"{command} 1") == [f'Unknown command "{command}"\n']
+    with opened("real") as host:
+        assert host.say(f"{command} 1") == [f'Unknown command "{command}"\n']
 
 
-def test_without_a_newline_the_last_line_counts_too(desk: Desk) -> None:
-    assert desk.run(told="ps\nps").stdout == "Server not found\nServer not found\n"
+def test_without_a_newline_the_last_line_counts_too(host: GpuHost) -> None:
+    assert host.run(told="ps\nps").stdout == "Server not found\nServer not found\n"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("line", ["quit", "quit -t 5", "quit x"])
 def test_quit_ends_the_daemon_and_then_nobody_is_there(kind: str, line: str) -> None:
-    with opened(kind) as desk:
-        done = desk.run(told=f"{line}\n")
+    with opened(kind) as host:
+        done = host.run(told=f"{line}\n")
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-        until(lambda: desk.pids() == [])
-        done = desk.run(told="quit\n")
+        until(lambda: host.pids() == [])
+        done = host.run(told="quit\n")
         assert (done.returncode, done.stdout, done.stderr) == (1, "", "Cannot find MPS control daemon process\n")
-        assert not (desk.pipe / "log").exists()
+        assert not (host.pipe / "log").exists()

@@ -12,7 +12,7 @@ import pytest
 from enforcer.mps.daemon_commands import DaemonCommands
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
-from tests.integration.processes.mps.contract import KINDS, Desk, opened
+from tests.integration.processes.mps.contract import KINDS, GpuHost, opened
 
 pytestmark = pytest.mark.node
 
@@ -42,33 +42,33 @@ REFUSED = ["0", "-1", "100.1", "150", "nan", "inf", "", "x", "%"]
 PRIORITIES = {"0": "0", "1": "1", "": "0", "x": "0", "1.5": "1", "1 0": "1", "01": "1", "+1": "1", "4294967296": "0"}
 
 
-@pytest.fixture(name="desk", params=KINDS, scope="module")
-def _desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
-    with opened(request.param) as desk:
-        yield desk
+@pytest.fixture(name="host", params=KINDS, scope="module")
+def _host(request: pytest.FixtureRequest) -> Iterator[GpuHost]:
+    with opened(request.param) as host:
+        yield host
 
 
-def thirds(desk: Desk, *lines: tuple[str, str, str]) -> list[list[str]]:
+def thirds(host: GpuHost, *lines: tuple[str, str, str]) -> list[list[str]]:
     """The answers to lines that belong together three by three, all said in one run."""
-    answers = desk.say(*(each for three in lines for each in three))
+    answers = host.say(*(each for three in lines for each in three))
     return [answers[index : index + 3] for index in range(0, len(answers), 3)]
 
 
-def test_a_limit_is_read_by_its_digits_and_what_follows_them_at_once(desk: Desk) -> None:
+def test_a_limit_is_read_by_its_digits_and_what_follows_them_at_once(host: GpuHost) -> None:
     lines = [(f"set_{LIMIT} 0 3M", f"set_{LIMIT} 0 {value}", f"get_{LIMIT} 0") for value in LIMITS]
-    read = dict(zip(LIMITS, thirds(desk, *lines), strict=True))
+    read = dict(zip(LIMITS, thirds(host, *lines), strict=True))
     assert read == {value: ["", "", f"{shown}\n"] for value, shown in LIMITS.items()}
 
 
-def test_a_limit_that_is_nothing_or_no_number_removes_the_limit_without_a_word(desk: Desk) -> None:
+def test_a_limit_that_is_nothing_or_no_number_removes_the_limit_without_a_word(host: GpuHost) -> None:
     lines = [(f"set_{LIMIT} 0 3M", f"set_{LIMIT} 0 {value}", f"get_{LIMIT} 0") for value in REMOVING]
-    read = dict(zip(REMOVING, thirds(desk, *lines), strict=True))
+    read = dict(zip(REMOVING, thirds(host, *lines), strict=True))
     assert read == dict.fromkeys(REMOVING, [""] * 3)
 
 
 @pytest.mark.parametrize("device", ["GPU-00000000-0000-0000-0000-000000000000", "x", "", "0,1", "0G", "0=6M"])
 def test_a_device_that_is_no_number_prints_nothing_and_takes_the_limit_of_device_0_away(
-    desk: Desk, device: str
+    host: GpuHost, device: str
 ) -> None:
     lines = (
         f"set_{LIMIT} 0 3M",
@@ -76,45 +76,45 @@ def test_a_device_that_is_no_number_prints_nothing_and_takes_the_limit_of_device
         f"set_{LIMIT} {device} 2G" if device else f"set_{LIMIT}",
         f"get_{LIMIT} 0",
     )
-    assert desk.say(*lines) == ["", "3M\n", "", ""]
+    assert host.say(*lines) == ["", "3M\n", "", ""]
 
 
 @pytest.mark.parametrize(("device", "kept"), [("7", "6M\n"), ("31", "6M\n"), ("32", ""), ("-1", "")])
-def test_32_devices_have_limits_of_their_own_whether_they_exist_or_not(desk: Desk, device: str, kept: str) -> None:
+def test_32_devices_have_limits_of_their_own_whether_they_exist_or_not(host: GpuHost, device: str, kept: str) -> None:
     lines = f"set_{LIMIT} 0 3M", f"set_{LIMIT} {device} 6M", f"get_{LIMIT} {device}", f"get_{LIMIT} 0"
-    assert desk.say(*lines) == ["", "", kept, "3M\n"]
+    assert host.say(*lines) == ["", "", kept, "3M\n"]
 
 
-def test_a_limit_is_asked_of_device_0_where_no_other_is_named(desk: Desk) -> None:
-    assert desk.say(f"set_{LIMIT} 0 3M", *(f"get_{LIMIT}{more}" for more in ("", " x", " GPU-0", " 0 1"))) == [
+def test_a_limit_is_asked_of_device_0_where_no_other_is_named(host: GpuHost) -> None:
+    assert host.say(f"set_{LIMIT} 0 3M", *(f"get_{LIMIT}{more}" for more in ("", " x", " GPU-0", " 0 1"))) == [
         "", *["3M\n"] * 4,
     ]  # fmt: skip
 
 
-def test_a_percentage_is_echoed_as_it_is_read_with_one_decimal(desk: Desk) -> None:
+def test_a_percentage_is_echoed_as_it_is_read_with_one_decimal(host: GpuHost) -> None:
     lines = [(f"set_{PERCENTAGE} 20", f"set_{PERCENTAGE} {value}", f"get_{PERCENTAGE}") for value in PERCENTAGES]
-    told = dict(zip(PERCENTAGES, thirds(desk, *lines), strict=True))
+    told = dict(zip(PERCENTAGES, thirds(host, *lines), strict=True))
     assert told == {value: ["20.0\n", f"{shown}\n", f"{shown}\n"] for value, shown in PERCENTAGES.items()}
 
 
-def test_a_percentage_outside_its_range_changes_nothing_and_the_old_one_is_echoed(desk: Desk) -> None:
+def test_a_percentage_outside_its_range_changes_nothing_and_the_old_one_is_echoed(host: GpuHost) -> None:
     lines = [(f"set_{PERCENTAGE} 20", f"set_{PERCENTAGE} {value}", f"get_{PERCENTAGE}") for value in REFUSED]
-    told = dict(zip(REFUSED, thirds(desk, *lines), strict=True))
+    told = dict(zip(REFUSED, thirds(host, *lines), strict=True))
     assert told == dict.fromkeys(REFUSED, ["20.0\n"] * 3)
 
 
 @pytest.mark.parametrize("before", ["0", "1"])
-def test_a_priority_is_set_without_a_word_and_what_is_no_number_means_0(desk: Desk, before: str) -> None:
+def test_a_priority_is_set_without_a_word_and_what_is_no_number_means_0(host: GpuHost, before: str) -> None:
     lines = [(f"set_{PRIORITY} {before}", f"set_{PRIORITY} {value}", f"get_{PRIORITY}") for value in PRIORITIES]
-    told = dict(zip(PRIORITIES, thirds(desk, *lines), strict=True))
+    told = dict(zip(PRIORITIES, thirds(host, *lines), strict=True))
     assert told == {value: ["", "", f"{shown}\n"] for value, shown in PRIORITIES.items()}
 
 
 @pytest.mark.parametrize("before", ["0", "1"])
-def test_another_priority_is_refused_with_a_word_and_changes_nothing(desk: Desk, before: str) -> None:
+def test_another_priority_is_refused_with_a_word_and_changes_nothing(host: GpuHost, before: str) -> None:
     for value in "2", "-1", "10", "256":
         lines = f"set_{PRIORITY} {before}", f"set_{PRIORITY} {value}", f"get_{PRIORITY}"
-        assert desk.say(*lines) == ["", INVALID, f"{before}\n"]
+        assert host.say(*lines) == ["", INVALID, f"{before}\n"]
 
 
 def accepted(kind: str) -> list[int]:
@@ -136,29 +136,29 @@ class Spoken:
 
 
 @pytest.mark.parametrize("mib", accepted("memory")[::12])
-def test_our_client_sets_an_amount_that_people_may_write_and_reads_it_back(desk: Desk, mib: int) -> None:
-    DaemonCommands(desk).set_limit(mib)
+def test_our_client_sets_an_amount_that_people_may_write_and_reads_it_back(host: GpuHost, mib: int) -> None:
+    DaemonCommands(host).set_limit(mib)
     with pytest.raises(MpsError) as caught:
-        DaemonCommands(desk).check_limit(mib + 1024)
+        DaemonCommands(host).check_limit(mib + 1024)
     assert caught.value.reason is Reason.MPS_LIMIT_NOT_APPLIED
 
 
-def test_every_amount_of_the_table_of_quantities_is_read_back_as_far_as_the_answer_allows(desk: Desk) -> None:
+def test_every_amount_of_the_table_of_quantities_is_read_back_as_far_as_the_answer_allows(host: GpuHost) -> None:
     amounts = accepted("memory")
     spoken = Spoken()
     for mib in amounts:
         spoken.answers = iter(["", f"{mib}M" if mib < 1024 else f"{mib // 1024}G"])
         DaemonCommands(spoken).set_limit(mib)
-    answers = desk.say(*spoken.lines)
+    answers = host.say(*spoken.lines)
     assert len(answers) == 2 * len(amounts) >= 150
     for index, mib in enumerate(amounts):
         spoken.answers = iter(answers[2 * index : 2 * index + 2])
         DaemonCommands(spoken).set_limit(mib)
 
 
-def test_every_percentage_of_the_table_of_quantities_is_read_back(desk: Desk) -> None:
+def test_every_percentage_of_the_table_of_quantities_is_read_back(host: GpuHost) -> None:
     percentages = accepted("percent")
     assert len(percentages) >= 10
     for percent in percentages:
-        DaemonCommands(desk).set_percentage(percent)
-        assert DaemonCommands(desk).percentage() == percent
+        DaemonCommands(host).set_percentage(percent)
+        assert DaemonCommands(host).percentage() == percent

@@ -20,7 +20,7 @@ from gpushare import contract
 from gpushare.errors import PrepareError, ResizeRefused
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
-from tests.support.wiring import HeldClaims, fixed_modes
+from tests.support.wiring import PreparedClaims, fixed_modes
 from tests.unit.enforcer.dra.objects import (
     NAMESPACE,
     NODE,
@@ -126,7 +126,7 @@ def test_a_gpu_that_is_shared_through_mps_by_then_is_refused_with_the_reason(
     world: World, modes: dict[str, Mode]
 ) -> None:
     """The scheduler took them for shared by turns; a label may have changed since, or the claim was made by hand."""
-    claims = HeldClaims(modes)
+    claims = PreparedClaims(modes)
     world.modes = SharingModeController(claims, Mode.TIME_SLICING, threading.Event(), labelled=False)
     world.restart()
     with pytest.raises(PrepareError, match="a process can use one MPS daemon, but each GPU has its own") as error:
@@ -134,7 +134,7 @@ def test_a_gpu_that_is_shared_through_mps_by_then_is_refused_with_the_reason(
     assert error.value.reason is Reason.CLAIM_UNSUPPORTED
     assert "time-slicing" in error.value.message
     assert world.store.prepared() == ()
-    claims.held = {}
+    claims.prepared = {}
     world.driver.prepare(wide(world))
 
 

@@ -20,7 +20,7 @@ def test_each_incident_is_notified_once_and_counted() -> None:
     incidents.record(Incident(GPU, Reason.RECOVERED, "well again"))
     reporter.run_once()
     reporter.run_once()
-    assert events.told == [
+    assert events.sent == [
         NodeEvent(Reason.MPS_FAULT, "a fault"),
         NodeEvent(Reason.RECOVERED, "well again", warning=False),
     ]
@@ -34,4 +34,4 @@ def test_a_mistyped_label_is_notified_once_and_again_after_it_was_right() -> Non
     for label in ("mpss", "mpss", "mps", "mpss"):
         modes.update_from_node(labelled(label))
         reporter.run_once()
-    assert [each.reason for each in events.told] == [Reason.MODE_UNKNOWN] * 2
+    assert [each.reason for each in events.sent] == [Reason.MODE_UNKNOWN] * 2

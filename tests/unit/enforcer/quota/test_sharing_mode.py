@@ -17,7 +17,7 @@ from enforcer.resourceslices.availability import GpuAvailability
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
-from tests.support.wiring import HeldClaims, fixed_modes, label_modes, limits, sampler
+from tests.support.wiring import PreparedClaims, fixed_modes, label_modes, limits, sampler
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 from tests.unit.enforcer.test_loop import card
 
@@ -61,10 +61,10 @@ def test_a_gpu_in_use_is_shared_as_it_was_and_offers_nothing_new_in_another_way(
 
 
 def test_nothing_is_known_before_label_and_claims_were_read() -> None:
-    claims = HeldClaims()
+    claims = PreparedClaims()
     modes = SharingModeController(claims, Mode.MPS, threading.Event())
     assert (modes.of(GPU), modes.update_from_node(labelled()).of(GPU)) == (None, None), "claims may hold it in any way"
-    claims.held = {}
+    claims.prepared = {}
     assert modes.of(GPU) is Mode.MPS
     unread = label_modes({GPU: Mode.TIME_SLICING})
     assert [unread.of(gpu) for gpu in (GPU, OTHER_GPU)] == [Mode.TIME_SLICING, None]

@@ -169,7 +169,7 @@ def test_a_whole_export_is_the_log_and_verifies_as_it(tmp_path: Path, capsys: An
     copy = tmp_path / "copy.jsonl"
     copy.write_text(run(capsys, "export", "--state", tmp_path)[1])
     code, out, _ = run(capsys, "verify", "--log", copy, "--anchor", head)
-    assert (code, out) == (0, f"ok: 6 records in 1 segment are intact; 1 anchor fits\nhead {head}\n")
+    assert (code, out) == (0, f"ok: 6 records in 1 segment are intact; 1 anchor matches\nhead {head}\n")
 
 
 def test_what_has_no_column_is_in_the_csv_all_the_same(tmp_path: Path, capsys: Any) -> None:

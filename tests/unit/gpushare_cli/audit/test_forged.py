@@ -259,7 +259,7 @@ def test_an_anchor_is_compared_with_what_the_first_record_follows(tmp_path: Path
     first, *_, last = map(read, kept(tmp_path))
     before = f"{first['seq'] - 1}:{first['prev']}"
     code, out, _ = run(capsys, "verify", "--state", tmp_path, "--anchor", before)
-    assert (code, "1 anchor fits" in out) == (0, True), out
+    assert (code, "1 anchor matches" in out) == (0, True), out
     false = f"{first['seq'] - 1}:sha256:{'ab' * 32}"
     for more in ([], ["--anchor", head_of(last)]):
         code, out, _ = run(capsys, "verify", "--state", tmp_path, "--anchor", false, *more)

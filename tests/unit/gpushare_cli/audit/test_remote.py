@@ -55,7 +55,7 @@ def test_a_log_cut_or_replaced_behind_our_back_holds_alone_and_fails_with_its_an
     anchor = {"given": head, "annotation": "cluster"}.get(where, file)
     assert run(capsys, "verify", "--state", state, "--anchor", anchor)[:2] == (
         0, ("" if where in {"file", "given"} else "gpu-7: ")
-        + f"ok: 6 records in {counted(len(segments(state / 'audit')), 'segment')} are intact; 1 anchor fits\n"
+        + f"ok: 6 records in {counted(len(segments(state / 'audit')), 'segment')} are intact; 1 anchor matches\n"
         + f"head {head}\n",
     )  # fmt: skip
     for change, said in ((cut, "the log was truncated"), (rechained, "the log was replaced")):
@@ -81,7 +81,9 @@ def test_an_event_that_a_tenant_wrote_breaks_no_log_and_vouches_for_none(
     code, out, _ = run(capsys, *verify)
     assert (code, "no anchor to compare the log with" in out, "warning" in out) == (1, True, False), "it fits: no proof"
     nodes.annotate("gpu-7", head)
-    holds = f"gpu-7: ok: 6 records in {counted(len(segments(tmp_path / 'audit')), 'segment')} are intact; 1 anchor fits"
+    holds = (
+        f"gpu-7: ok: 6 records in {counted(len(segments(tmp_path / 'audit')), 'segment')} are intact; 1 anchor matches"
+    )
     assert run(capsys, *verify)[:2] == (0, f"{holds}\nhead {head}\n")
     for number in range(7):
         nodes.event("gpu-7", f"{3 + 10 * number}:sha256:" + "0" * 64)
@@ -198,7 +200,7 @@ def test_an_anchor_older_than_a_pruned_log_is_counted_and_not_held_against_it(tm
         True,
     )
     code, out, _ = run(capsys, *verify, "--anchor", heads[-1])
-    assert (code, "are intact; 1 anchor fits; 1 anchor is older than the log" in out) == (0, True)
+    assert (code, "are intact; 1 anchor matches; 1 anchor is older than the log" in out) == (0, True)
 
 
 def test_all_nodes_are_verified_against_what_the_cluster_saw(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
@@ -208,7 +210,7 @@ def test_all_nodes_are_verified_against_what_the_cluster_saw(nodes: Nodes, tmp_p
     code, out, err = run(capsys, "verify", "-A")
     assert (code, err) == (0, "")
     assert [line for line in out.splitlines() if "ok" in line] == [
-        f"{node}: ok: 6 records in 1 segment are intact; 1 anchor fits" for node in ("gpu-1", "gpu-2")
+        f"{node}: ok: 6 records in 1 segment are intact; 1 anchor matches" for node in ("gpu-1", "gpu-2")
     ]
     cut(tmp_path / "gpu-2")
     code, out, _ = run(capsys, "verify", "-A")
