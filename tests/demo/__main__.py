@@ -43,8 +43,8 @@ def perform(stage: Stage) -> int:
     try:
         tell(stage)
     except (DemoError, GpuShareError, OSError) as error:
-        told = stage.terminal.paint(f"\nthe demo failed in step {stage.steps}: {error}", Colour.RED)
-        print(told, file=sys.stderr)
+        failure = stage.terminal.paint(f"\nthe demo failed in step {stage.steps}: {error}", Colour.RED)
+        print(failure, file=sys.stderr)
         return 1
     finally:
         with uninterrupted():

@@ -118,6 +118,6 @@ def wait_for(
             if not child.alive:
                 raise DemoError(f"{child.name} ended with {child.process.returncode} before {what}:\n{child.tail()}")
         if time.monotonic() > deadline:
-            detail = "".join(f"\n{child.name} last said:\n{child.tail()}" for child in needed)
+            detail = "".join(f"\nlast output of {child.name}:\n{child.tail()}" for child in needed)
             raise DemoError(f"{what}: not within {seconds:g} s{detail}")
         time.sleep(every)

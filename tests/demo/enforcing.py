@@ -31,11 +31,11 @@ Record = Mapping[str, Any]
 
 
 def _warned(record: Record) -> str:
-    return f"{record['usedMiB']} MiB of {record['quotaMiB']} MiB: its owner is told, the grace period runs"
+    return f"{record['usedMiB']} MiB of {record['quotaMiB']} MiB: the enforcer warns, and the grace period runs"
 
 
 def _intent(record: Record) -> str:
-    return f"over for {record['overFor']}: what comes now is written down, and synced, before it is done"
+    return f"over quota for {record['overFor']}: the enforcer writes the record to disk before it kills"
 
 
 def _outcome(record: Record) -> str:
@@ -48,7 +48,7 @@ EXPECTED: Final[Mapping[Kind, Callable[[Record], str]]] = {
     Kind.INTENT: _intent,
     Kind.OUTCOME: _outcome,
 }
-"""What the audit log has to tell, in this order, and how it is said."""
+"""The audit records that have to appear, in this order, each with its sentence."""
 
 
 def checkpoint(node: Node, containers: Iterable[Container]) -> None:
@@ -94,7 +94,7 @@ def stand_ins(node: Node) -> list[str]:
     """Say what is simulated here, and what stands in for something real."""
     library = "a simulated libnvidia-ml.so.1, read through the real nvidia-ml-py"
     lines = [f"GPU: {library}" if node.library else "GPU: no C compiler here, so a Python reader stands in for NVML"]
-    lines.append("MPS: left out here, so a process over its quota is ended by signals alone")
+    lines.append("MPS: left out here, so the enforcer kills by signals alone")
     if node.cgroups:
         return [*lines, f"containers: real control groups, named as the kubelet does, in {node.cgroups.hierarchy}"]
     return [*lines, "containers: no control groups can be made here (not root), so a list of pids stands in for them"]
@@ -103,7 +103,7 @@ def stand_ins(node: Node) -> list[str]:
 def grow(stage: Stage, container: Container, mib: int) -> None:
     """Let a container's program take more; return when it holds it."""
     container.child.send(signal.SIGUSR1)
-    wait_for(f"{container.pod} takes more", 5, lambda: stage.node.held(container.child.pid) == mib, container.child)
+    wait_for(f"{container.pod} takes more", 5, lambda: stage.node.used_mib(container.child.pid) == mib, container.child)
 
 
 def records(node: Node) -> list[Record]:

@@ -65,7 +65,7 @@ class Node:
         metadata = pod["metadata"]
         child = self._children.start(metadata["name"], joining(procs, tenant), self.environment)
         standin.note(self.folder, child.pid, pod_uid, container_id)
-        wait_for(f"{metadata['name']} holds its memory", START_SECONDS, lambda: self.held(child.pid), child)
+        wait_for(f"{metadata['name']} holds its memory", START_SECONDS, lambda: self.used_mib(child.pid), child)
         return Container(
             namespace=metadata["namespace"],
             pod=metadata["name"],
@@ -76,7 +76,7 @@ class Node:
             child=child,
         )
 
-    def held(self, pid: int) -> int:
+    def used_mib(self, pid: int) -> int:
         """Return the MiB a live process holds."""
         return sum(one.memory_mib or 0 for one in self.sim.processes().get(pid, ()))
 

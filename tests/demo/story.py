@@ -39,7 +39,7 @@ def the_webhook_starts(stage: Stage) -> None:
 
 
 def two_pods_are_rewritten(stage: Stage) -> None:
-    stage.step(f"Two pods ask for {admission.MEMORY} and 25% of a GPU each; this is what becomes of them")
+    stage.step(f"Two pods ask for {admission.MEMORY} and 25% of a GPU each; the webhook rewrites them")
     for name in (CALM, GREEDY):
         asked = admission.pod(name)
         began = time.perf_counter()
@@ -56,7 +56,7 @@ def two_pods_are_rewritten(stage: Stage) -> None:
 
 
 def both_run_on_one_gpu(stage: Stage) -> None:
-    stage.step("Both run on one simulated GPU, watched by the enforcer")
+    stage.step("Both run on one simulated GPU, which the enforcer samples")
     stage.node = Node(stage.folder, stage.children)
     gpu = stage.node.gpu
     for line in enforcing.stand_ins(stage.node):
@@ -84,20 +84,20 @@ def one_takes_too_much(stage: Stage) -> None:
 
 
 def the_neighbour_goes_on(stage: Stage) -> None:
-    stage.step("The neighbour goes on")
+    stage.step("The neighbour keeps its memory")
     calm = stage.containers[CALM]
     stage.need(calm.child.alive, f"{CALM} did not survive the kill of its neighbour")
-    stage.need(stage.node.held(calm.child.pid) == WITHIN_MIB, f"{CALM} lost its memory")
+    stage.need(stage.node.used_mib(calm.child.pid) == WITHIN_MIB, f"{CALM} lost its memory")
     stage.say(enforcing.top(stage))
     stage.observed(f"{CALM} (pid {calm.child.pid}) still holds its {WITHIN_MIB} MiB")
 
 
 def the_record_holds(stage: Stage) -> None:
-    stage.step("The kill is on the record, and the record cannot be edited unseen")
-    code, said = enforcing.verify(stage.node.state)
-    stage.need(code == 0, f"the audit log does not verify: {said}")
-    stage.observed(f"gpu-share audit verify: {said.splitlines()[0]}")
+    stage.step("The kill is in the audit log, and an edit of the log is detected")
+    code, output = enforcing.verify(stage.node.state)
+    stage.need(code == 0, f"the audit log does not verify: {output}")
+    stage.observed(f"gpu-share audit verify: {output.splitlines()[0]}")
     copy, line = enforcing.edited_copy(stage.node, stage.folder / "copy")
-    code, said = enforcing.verify(copy)
-    stage.need(code == 1 and f":{line}:" in said, f"an edit of line {line} was not noticed: {said}")
-    stage.observed(f"a digit of line {line} of a copy changed: {said.splitlines()[0]}")
+    code, output = enforcing.verify(copy)
+    stage.need(code == 1 and f":{line}:" in output, f"an edit of line {line} was not noticed: {output}")
+    stage.observed(f"a digit of line {line} of a copy changed: {output.splitlines()[0]}")

@@ -53,14 +53,21 @@ def _folder(tmp_path: Path) -> Iterator[Path]:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_everything_it_tells_of_happens(folder: Path) -> None:
+def test_everything_it_shows_happens(folder: Path) -> None:
     out, _ = demo(folder).communicate(timeout=60)
     lines = out.splitlines()
     assert lines[-1].startswith("All of this happened, in ")
     assert len(lines) <= 80
     assert max(map(len, lines)) <= 150
-    for told in ("WARNED", "INTENT", "OUTCOME  Killed", "still holds its 3072 MiB", "audit verify: ok", "was edited"):
-        assert told in out
+    for expected in (
+        "WARNED",
+        "INTENT",
+        "OUTCOME  Killed",
+        "still holds its 3072 MiB",
+        "audit verify: ok",
+        "was edited",
+    ):
+        assert expected in out
     assert "\x1b" not in out
     recorded = (ROOT / "docs" / "demo.txt").read_text()
     assert shape(recorded) == shape(out), "docs/demo.txt shows another run: make demo ARGS=--write puts a new one there"

@@ -58,8 +58,8 @@ def seconds(when: str) -> float:
 def poll_of(site: Site) -> float:
     """Seconds between two looks of the enforcer, as it was told."""
     (enforcer,) = [each for each in site.enforcer()["spec"]["containers"] if each["name"] == "enforcer"]
-    (said,) = [word for word in enforcer["args"] if word.startswith("--poll-seconds=")]
-    return float(said.partition("=")[2])
+    (flag,) = [word for word in enforcer["args"] if word.startswith("--poll-seconds=")]
+    return float(flag.partition("=")[2])
 
 
 def ready_since(pod: Object) -> float:

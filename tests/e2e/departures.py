@@ -50,20 +50,22 @@ def moment(stamp: str) -> float:
 
 def releases(site: Site) -> dict[str, list[Object]]:
     """What the enforcer's log says of clients of pods being deleted, by the pod's UID."""
-    said = site.shell(f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-enforcer -c enforcer --tail -1")
-    rows = [json.loads(line) for line in said.splitlines() if '"MPS client of a deleted pod released"' in line]
+    log = site.shell(f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-enforcer -c enforcer --tail -1")
+    rows = [json.loads(line) for line in log.splitlines() if '"MPS client of a deleted pod released"' in line]
     return {uid: [row for row in rows if row["pod_uid"] == uid] for uid in {row["pod_uid"] for row in rows}}
 
 
 def check_released(site: Site, last: Last, uids: Mapping[str, str]) -> None:
     """Each of these pods (UIDs by name) was released by its daemon while it lived, and killed by the kubelet later."""
-    told = releases(site)
-    ahead = sorted(last.ended(name) - moment(told[uid][0]["timestamp"]) for name, uid in uids.items() if uid in told)
+    released = releases(site)
+    ahead = sorted(
+        last.ended(name) - moment(released[uid][0]["timestamp"]) for name, uid in uids.items() if uid in released
+    )
     print(f"\n{len(ahead)} of {len(uids)} released before their end; by {ahead[0]:.1f} to {ahead[-1]:.1f} s")
     assert {name: last.exit_code(name) for name in uids} == dict.fromkeys(uids, BY_SIGKILL)
-    missed = {name: last.ended(name) for name, uid in uids.items() if uid not in told}
-    assert missed == {}, f"never released, with their ends: {missed}; the others: {told}\n{trouble(site)}"
-    outcomes = {name: {(row["reason"], row["alive"]) for row in told[uid]} for name, uid in uids.items()}
+    missed = {name: last.ended(name) for name, uid in uids.items() if uid not in released}
+    assert missed == {}, f"never released, with their ends: {missed}; the others: {released}\n{trouble(site)}"
+    outcomes = {name: {(row["reason"], row["alive"]) for row in released[uid]} for name, uid in uids.items()}
     assert outcomes == {name: {("ClientTerminated", True)} for name in uids}
 
 

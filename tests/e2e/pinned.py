@@ -44,7 +44,7 @@ def tenant(site: Site, namespace: str, name: str, gpu: str, *program: str, memor
 
 
 def say(site: Site, namespace: str, name: str, *words: str) -> list[str]:
-    """What a tenant is told that speaks to its daemon, with no rights but its own."""
+    """What a tenant gets as an answer that speaks to its daemon, with no rights but its own."""
     return site.exec(namespace, name, PYTHON, "-c", SAY, *words).splitlines()
 
 
@@ -62,7 +62,7 @@ def signal(site: Site, number: str, pid: int) -> None:
     site.in_enforcer(f"sh -c 'kill -{number} {pid}'")
 
 
-def told(site: Site, reason: str, gpu: str) -> list[str]:
+def node_events(site: Site, reason: str, gpu: str) -> list[str]:
     """Notes of the Events on the node with that reason that name a GPU."""
     found = site.cluster.list(path(EVENTS_V1, "events", namespace="default"))[0]
     ours = [each for each in found if each["regarding"].get("kind") == "Node" and each["reason"] == reason]
@@ -70,7 +70,7 @@ def told(site: Site, reason: str, gpu: str) -> list[str]:
 
 
 def enforcer_log(site: Site) -> str:
-    """All that the enforcer said since it started."""
+    """All that the enforcer logged since it started."""
     name = site.enforcer()["metadata"]["name"]
     return site.shell(f"kubectl -n {SYSTEM} logs {name} -c enforcer", seconds=60)
 

@@ -41,19 +41,19 @@ def test_a_kill_comes_in_time_and_the_holder_is_named_to_operators_alone(site: S
     greedy = ("hold", "512Mi", "--then", "3Gi", "--after", "15s", "--over-limit")
     pinned.tenant(site, namespace, "greedy", gpu, *greedy)
     daemon = pinned.daemon(site, gpu)
-    site.exec(namespace, "holder", "sh", "-c", f"nohup {pinned.PYTHON} -c '{SILENT}' >/tmp/said 2>&1 &")
+    site.exec(namespace, "holder", "sh", "-c", f"nohup {pinned.PYTHON} -c '{SILENT}' >/tmp/output 2>&1 &")
     site.until("it is ended and started again", lambda: restarts(site.bed.pod(namespace, "greedy"))[pods.MAIN] > 0)
     intent, outcome = (site.record(namespace, "greedy", kind) for kind in ("INTENT", "OUTCOME"))
     delay = seconds(outcome["time"]) - seconds(intent["time"])
     print(f"the kill took {delay:.1f} s; {outcome['targets'][0]['steps']}")
     assert delay <= DELAY
-    site.until("the holder is named in the enforcer's log", lambda: said_of(site, holder["metadata"]["uid"]))
-    site.until("the node has an Event of it", lambda: pinned.told(site, "MpsControlBlocked", gpu))
+    site.until("the holder is named in the enforcer's log", lambda: is_logged(site, holder["metadata"]["uid"]))
+    site.until("the node has an Event of it", lambda: pinned.node_events(site, "MpsControlBlocked", gpu))
     assert "holder" not in json.dumps(site.events(namespace, "greedy"))
     assert pinned.daemon(site, gpu) == daemon, "nobody's daemon is replaced for it"
     assert set(restarts(site.running(namespace, "holder")).values()) == {0}
 
 
-def said_of(site: Site, pod_uid: str) -> bool:
+def is_logged(site: Site, pod_uid: str) -> bool:
     lines = pinned.enforcer_log(site).splitlines()
     return any("MpsControlBlocked" in line and pod_uid in line for line in lines)

@@ -35,7 +35,7 @@ def test_no_claim_file_folder_or_process_outlives_its_pod(site: Site) -> None:
     print(f"\n{PODS} pods up and down: {', '.join(f'{each:.0f}' for each in took)} s")
     site.until("nothing is prepared", lambda: site.leftovers() == [])
     site.until("no claim is left", lambda: site.bed.list("resourceclaims", namespace) == [])
-    site.until("no memory is held", lambda: site.status()["strangers"] == [] and holders(site, namespace) == [])
+    site.until("no GPU memory is in use", lambda: site.status()["strangers"] == [] and holders(site, namespace) == [])
     assert site.cluster.list(path(RESOURCE_V1, "resourceclaimtemplates", namespace=namespace))[0] is not None
     site.drop(namespace)
 

@@ -58,7 +58,7 @@ def test_a_pod_that_is_not_restarted_has_its_event_and_most_often_its_sidecars_l
     site.create(namespace, once)
     site.until("an Event says so", lambda: "QuotaReached" in site.events(namespace, "once"), 120)
     site.until("it is over", lambda: site.bed.pod(namespace, "once")["status"]["phase"] == "Failed")
-    print("\nits sidecar said so as well:", "QuotaReached" in site.logs(namespace, "once"))
+    print("\nits sidecar logged it too:", "QuotaReached" in site.logs(namespace, "once"))
     assert "QuotaReached" in explained(site, namespace, "once")
     site.delete(namespace, "once")
 
@@ -77,8 +77,8 @@ def test_a_container_that_found_the_card_full_is_notified_how_much_others_hold_a
     note = site.events(namespace, name)["GpuFull"]
     assert f"was full: other processes used {HOARD} MiB, the container used {SMALL} MiB of its 4096 MiB" in note
     site.until("its sidecar says so", lambda: "GpuFull: container main failed" in site.logs(namespace, name))
-    told = note + site.logs(namespace, name) + explained(site, namespace, name)
-    assert "hoarder" not in told
+    shown = note + site.logs(namespace, name) + explained(site, namespace, name)
+    assert "hoarder" not in shown
     assert f"{namespace}/hoarder/main: {HOARD} MiB" in on_the_node(site, namespace, name)
     log = site.shell(f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-enforcer -c enforcer --tail -1")
     assert any("GpuFull" in line and "hoarder" in line for line in log.splitlines())
@@ -93,5 +93,5 @@ def test_a_container_that_fails_with_room_left_is_notified_nothing(site: Site, n
     name = failed(site, namespace, body)
     marker = pods.pod("marker", "hold", "1980Mi", "--then", "3Gi", "--after", "5s", memory="2Gi")
     failed(site, namespace, marker)
-    site.until("a later failure has been told", lambda: "QuotaReached" in site.events(namespace, "marker"))
+    site.until("a later failure has an Event", lambda: "QuotaReached" in site.events(namespace, "marker"))
     assert not {"GpuFull", "QuotaReached"} & site.events(namespace, name).keys()

@@ -50,7 +50,7 @@ def test_the_kubelet_restarts_it_and_leaves_its_neighbour_alone(site: Site, name
 
 
 def test_warning_and_kill_are_events_of_the_pod(site: Site, namespace: str, killed: str) -> None:
-    site.until("both are told", lambda: {"OverQuota", "Killed"} <= site.events(namespace, killed).keys())
+    site.until("both have Events", lambda: {"OverQuota", "Killed"} <= site.events(namespace, killed).keys())
     assert "6144 MiB of its 2048 MiB" in site.events(namespace, killed)["Killed"]
     assert not {"OverQuota", "Killed"} & site.events(namespace, "modest").keys()
 
@@ -74,12 +74,12 @@ def test_from_a_workstation_the_record_is_read_through_the_api_server_and_fits_t
     site: Site, namespace: str, killed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reach = ["-A", "--kubeconfig", str(site.bed.plane.kubeconfig())]
-    site.until("the kill is told", lambda: "Killed" in site.events(namespace, killed))
+    site.until("the kill has an Event", lambda: "Killed" in site.events(namespace, killed))
     head = site.events(namespace, killed)["Killed"].rpartition("audit log ")[2]
     capsys.readouterr()
     code = main(["audit", "verify", *reach, "--anchor", head])
-    said = capsys.readouterr()
-    assert (code, "1 anchor matches" in said.out) == (0, True), said
+    printed = capsys.readouterr()
+    assert (code, "1 anchor matches" in printed.out) == (0, True), printed
     assert main(["audit", "show", *reach, "-n", namespace, "--pod", killed, "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[:4] == site.records(namespace, killed)[:4]
     assert main(["audit", "follow", *reach, "-n", namespace, "--pod", killed, "-o", "json", "--for", "10"]) == 0

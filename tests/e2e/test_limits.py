@@ -169,7 +169,7 @@ def test_what_exceeds_the_limit_is_refused_and_nobody_is_ended(site: Site, names
         ("LimitEscaped", (f"{MPS_MEMORY_LIMIT}=0=2048M,1=9000M",), "has a limit for a GPU that it does not see"),
     ],
 )
-def test_a_limit_that_was_got_around_is_said_by_claim_event_and_explain(
+def test_a_limit_that_was_got_around_is_shown_by_claim_event_and_explain(
     site: Site, namespace: str, backend: str, state: str, change: tuple[str, ...], words: str
 ) -> None:
     name = f"{state.lower()}-{backend}"
@@ -244,7 +244,7 @@ def test_who_may_open_the_file_of_the_mps_server_reaches_it(
     driver(multiuser_shm_mode="600")
     site.until("it holds memory", lambda: "holding" in site.logs(namespace, "before", pods.MAIN))
     have(*SHARED_MEMORY, then=REPLACE)
-    site.until("who ran is told", lambda: "MpsStopped" in site.events(namespace, "before"), LATE)
+    site.until("the pod that ran has an Event", lambda: "MpsStopped" in site.events(namespace, "before"), LATE)
     assert "server-lost" in site.logs(namespace, "before", pods.MAIN)
     site.delete(namespace, "before")
     site.run(namespace, client("root", root=True), LATE)

@@ -51,17 +51,17 @@ def tenants_away(site: Site) -> Iterator[None]:
 def test_nobody_is_restarted_when_the_label_changes_there_and_back(site: Site, namespace: str) -> None:
     with tenants_away(site):
         first = site.run(namespace, pods.pod("first", "hold", "1Gi"))
-    held, uuid = site.bed.gpus_of(first)[pods.MAIN], site.uuid_of(first)
+    first_gpu, uuid = site.bed.gpus_of(first)[pods.MAIN], site.uuid_of(first)
     label(site, "time-slicing")
     site.until("the other GPU has changed, this one waits", lambda: list(modes(site).values()) == ["time-slicing"], 90)
-    assert held not in modes(site)
+    assert first_gpu not in modes(site)
     second = site.run(namespace, pods.pod("second", "hold", "1Gi"))
     assert site.uuid_of(second) != uuid
     assert contract.MPS_MEMORY_LIMIT in site.environ(namespace, "first")
     label(site, None)
-    site.until("the first is offered again", lambda: modes(site) == {held: "mps"}, 90)
+    site.until("the first is offered again", lambda: modes(site) == {first_gpu: "mps"}, 90)
     third = site.run(namespace, pods.pod("third", "hold", "1Gi"))
-    assert site.bed.gpus_of(third)[pods.MAIN] == held
+    assert site.bed.gpus_of(third)[pods.MAIN] == first_gpu
     for name in ("first", "second", "third"):
         assert set(restarts(site.running(namespace, name)).values()) == {0}, name
     site.delete(namespace, "second")

@@ -62,7 +62,7 @@ def test_a_daemon_that_is_killed_is_started_again_over_its_stale_sockets(
 def test_a_daemon_that_is_stopped_is_set_going_again(site: Site, namespace: str, gpus: list[str]) -> None:
     pid = pinned.daemon(site, gpus[0])
     pinned.signal(site, "STOP", pid)
-    timed(site, "it is told", lambda: pinned.told(site, "MpsHung", gpus[0]))
+    timed(site, "the node has an Event", lambda: pinned.node_events(site, "MpsHung", gpus[0]))
     assert pinned.say(site, namespace, "victim", "get_default_active_thread_percentage") == ["100.0"]
     assert pinned.daemon(site, gpus[0]) == pid
 
@@ -73,7 +73,7 @@ def test_what_a_tenant_changes_in_its_daemon_is_put_right(site: Site, namespace:
     changes = ("set_default_device_pinned_mem_limit 0 700M", "set_default_active_thread_percentage 7")
     pinned.say(site, namespace, "victim", *changes)
     timed(site, "both are put right", lambda: pinned.say(site, namespace, "victim", *ask) == before)
-    site.until("it is told", lambda: pinned.told(site, "MpsTampered", gpus[0]))
+    site.until("the node has an Event", lambda: pinned.node_events(site, "MpsTampered", gpus[0]))
 
 
 def tainted(site: Site, gpu: str) -> bool:
@@ -89,7 +89,7 @@ def test_a_fault_keeps_new_shares_away_until_the_clients_it_met_are_gone(
         pinned.tenant(site, namespace, name, gpus[0], "hold", "512Mi", "--ignore-term")
     site.delete(namespace, "victim")
     site.simulator("fault", gpus[0], "mps-fault")
-    timed(site, "it is told", lambda: pinned.told(site, "MpsFault", gpus[0]))
+    timed(site, "the node has an Event", lambda: pinned.node_events(site, "MpsFault", gpus[0]))
     site.until("the GPU gets no new shares", lambda: tainted(site, gpus[0]))
     for name in names:
         site.until(f"{name} is let go of", lambda name=name: "terminated" in site.logs(namespace, name, pods.MAIN))  # type: ignore[misc] # bound now

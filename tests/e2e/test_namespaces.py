@@ -40,7 +40,9 @@ def test_a_quota_on_shares_counts_sharing_containers(site: Site, namespace: str)
         site.run(namespace, pods.pod(name, "hold", "512Mi", memory="1Gi"))
     assert used(site, namespace) == "2"
     site.create(namespace, pods.pod("three", "hold", "512Mi", memory="1Gi"))
-    site.until("the third is told", lambda: any("quota" in note for note in site.events(namespace, "three").values()))
+    site.until(
+        "the third has an Event", lambda: any("quota" in note for note in site.events(namespace, "three").values())
+    )
     assert not site.bed.pod(namespace, "three")["spec"].get("nodeName")
     site.delete(namespace, "one")
     site.running(namespace, "three", 120)
@@ -61,8 +63,8 @@ def test_a_limit_range_does_not_keep_tenants_out(site: Site, namespace: str) -> 
 
 def test_the_view_role_can_explain_a_pod(site: Site, namespace: str) -> None:
     site.run(namespace, pods.pod("asked", "hold", "1Gi"))
-    said = site.shell(f"KUBECONFIG={site.viewer(namespace)} gpu-share explain {namespace}/asked")
-    assert "2Gi" in said
+    output = site.shell(f"KUBECONFIG={site.viewer(namespace)} gpu-share explain {namespace}/asked")
+    assert "2Gi" in output
 
 
 def test_a_share_above_the_ceiling_is_refused(site: Site) -> None:

@@ -57,8 +57,8 @@ def started_again(site: Site, namespace: str, pod: str) -> None:
 
 
 def test_a_tenant_without_the_right_is_refused(site: Site, namespace: str, elastic: str) -> None:
-    said = resize(site, f"{namespace}/{elastic}", "main", "1536Mi", tenant=True)
-    assert said.endswith("ask a cluster operator for the ClusterRole gpu-share-resize there exit=1")
+    output = resize(site, f"{namespace}/{elastic}", "main", "1536Mi", tenant=True)
+    assert output.endswith("ask a cluster operator for the ClusterRole gpu-share-resize there exit=1")
     assert quota(site, namespace, elastic)[0] == 2048
     dry = resize(site, f"{namespace}/{elastic}", "main", "1536Mi", "--dry-run", tenant=True)
     assert "ClusterRole gpu-share-resize" in dry
@@ -71,9 +71,9 @@ def test_with_the_role_a_tenant_lowers_its_own_quota(site: Site, namespace: str,
     site.cluster.create(path(RBAC_V1, "rolebindings", namespace=namespace), body)
     where = f"{namespace}/{elastic}"
     site.until("the role works", lambda: "exit=0" in resize(site, where, "main", "1536Mi", "--dry-run", tenant=True))
-    said = resize(site, "-n", namespace, elastic, "main", "1536Mi", tenant=True)
-    assert f"{where} main: 2Gi -> 1536Mi (reserved 2Gi)" in said
-    assert "until the container restarts" in said
+    output = resize(site, "-n", namespace, elastic, "main", "1536Mi", tenant=True)
+    assert f"{where} main: 2Gi -> 1536Mi (reserved 2Gi)" in output
+    assert "until the container restarts" in output
     site.until("the new quota holds", lambda: quota(site, namespace, elastic)[0] == 1536, 5)
     assert limits(site, namespace, elastic) == ("0=2048M", "2048"), "a process that runs keeps what it began with"
     assert "1536Mi, no cap (2Gi reserved)" in site.shell(f"gpu-share explain {where}", check=False)
@@ -111,7 +111,7 @@ def test_an_enforcer_that_starts_afresh_keeps_it(site: Site, namespace: str, ela
     assert quota(site, namespace, elastic)[0] == 1280
     started_again(site, namespace, elastic)
     assert limits(site, namespace, elastic) == ("0=1280M", "1280")
-    assert "answered" not in resize(site, f"{namespace}/{elastic}", "main", "2Gi"), "and a new wish is heard"
+    assert "answered" not in resize(site, f"{namespace}/{elastic}", "main", "2Gi"), "and a new request is answered"
 
 
 def test_what_one_container_gives_another_may_hold(site: Site, namespace: str) -> None:

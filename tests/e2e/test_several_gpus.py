@@ -98,7 +98,7 @@ def test_by_turns_one_container_has_a_share_of_each_of_two_gpus_and_is_evaluated
         lambda: uses(site, "wide") >= {(pods.MAIN, first, 1024, 4096)} and len(uses(site, "wide")) == 2,
     )
     assert killed(site, namespace, "wide")["gpu"] == second
-    site.until("nothing is held there", lambda: (pods.MAIN, second, 0, 4096) in uses(site, "wide"))
+    site.until("no memory is in use there", lambda: (pods.MAIN, second, 0, 4096) in uses(site, "wide"))
     assert (pods.MAIN, first, 1024, 4096) in uses(site, "wide"), "what it holds of the first is within its quota there"
     assert set(restarts(site.bed.pod(namespace, "wide")).values()) == {0}
     # As above: it ends with 1.

@@ -69,7 +69,7 @@ def test_memory_of_a_process_that_outlives_its_forced_deletion_is_not_promised_t
     site.create(namespace, pods.pod("next", "hold", "13Gi", memory="14Gi"))
     with site.stuck(namespace, "full-0"):
         site.remove(namespace, "full-0", grace=0)
-        site.until("the kubelet says why it waits", lambda: said(site, namespace, "next"), 90)
+        site.until("the kubelet says why it waits", lambda: has_prepare_event(site, namespace, "next"), 90)
         assert pods.MAIN not in started(site, namespace, "next")
     site.simulator("fault", stuck, "well")
     site.running(namespace, "next", 120)
@@ -86,8 +86,8 @@ def test_by_policy_the_tenants_of_a_gpu_that_fails_are_evicted_with_a_reason(sit
         site.simulator("fault", uuid, "lost")
         try:
             site.until("it is evicted", lambda: site.find_pod(namespace, "evicted") is None, 90)
-            told = site.events(namespace, "evicted")
-            assert "DeviceTaintManagerEviction" in told, told
+            events = site.events(namespace, "evicted")
+            assert "DeviceTaintManagerEviction" in events, events
         finally:
             site.simulator("fault", uuid, "well")
         site.until("the taint is taken off", lambda: not taints(site)[failing])
@@ -109,7 +109,7 @@ def alone(site: Site, namespace: str) -> bool:
     return {row["namespace"] for row in site.status()["containers"]} <= {namespace, TEAM}
 
 
-def said(site: Site, namespace: str, name: str) -> bool:
+def has_prepare_event(site: Site, namespace: str, name: str) -> bool:
     return any(Reason.GPU_MEMORY_IN_USE in note for note in site.events(namespace, name).values())
 
 

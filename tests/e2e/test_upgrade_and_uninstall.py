@@ -34,12 +34,12 @@ def test_the_check_is_green_and_finds_a_service_with_a_wrong_port(site: Site) ->
     site.shell(HELM_TEST)
     site.shell(f"{SERVICE} '{PORT % 'admin'}'")
     try:
-        said = site.shell("gpu-share check --cluster && echo green", check=False)
+        output = site.shell("gpu-share check --cluster && echo green", check=False)
     finally:
         site.shell(f"{SERVICE} '{PORT % 'https'}'")
-    assert "ports[0].targetPort is 'admin', but the chart has 'https'" in said, said
-    assert "sharing pod: refused" in said, said
-    assert "green" not in said
+    assert "ports[0].targetPort is 'admin', but the chart has 'https'" in output, output
+    assert "sharing pod: refused" in output, output
+    assert "green" not in output
     print(site.shell(CHECK))
 
 
@@ -61,13 +61,13 @@ def test_an_uninstallation_with_shares_is_refused_at_once_and_the_release_goes_o
     namespace = site.namespace("staying")
     site.run(namespace, pods.pod("stays", "hold", "1Gi"))
     began = time.monotonic()
-    said = site.shell("helm uninstall gpu-share --namespace gpu-share-system", check=False)
+    output = site.shell("helm uninstall gpu-share --namespace gpu-share-system", check=False)
     seconds = time.monotonic() - began
-    print(f"refused after {seconds:.1f} s:\n{said}")
-    assert "nothing was changed" in said
-    assert f"{namespace}/stays" in said
+    print(f"refused after {seconds:.1f} s:\n{output}")
+    assert "nothing was changed" in output
+    assert f"{namespace}/stays" in output
     assert seconds < patient(REFUSED)
-    revision = re.search(r"helm rollback gpu-share (\d+) ", said)
+    revision = re.search(r"helm rollback gpu-share (\d+) ", output)
     assert revision
     assert "STATUS: deployed" in site.run_block("refused", readme.NIGHT, REVISION=revision[1])
     site.shell("helm upgrade gpu-share deploy/helm/gpu-share --namespace gpu-share-system --reuse-values")
