@@ -29,7 +29,7 @@ demo: $(STAMP) ## The whole loop in ten seconds: rewrite, kill, audit (no root, 
 test: $(STAMP) ## Unit, golden, property and node-level tests
 	@$(RUN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not controlplane"
 
-safety: $(STAMP) ## Every safety test in full, in two lanes, figures into docs/design/safety.md (about an hour; ARGS="-k reuse" runs a part)
+safety: $(STAMP) ## Every safety test in full, in two parallel runs, figures into docs/design/safety.md (about an hour; ARGS="-k reuse" runs a part)
 	@$(RUN)/python -m tests.safety $(ARGS)
 
 scale: $(STAMP) ## Placement at scale on a real control plane (ARGS="main", "chaos", "churn" or "crash"; docs/design/scale.md; up to half an hour each)
@@ -39,7 +39,7 @@ scale: $(STAMP) ## Placement at scale on a real control plane (ARGS="main", "cha
 placement: $(STAMP) ## Simulate placement on up to 5,000 nodes and compare with docs/design/placement.md (minutes; ARGS=--write renews it)
 	@$(RUN)/python -m tests.load.sim $(ARGS)
 
-mutants: $(STAMP) ## Break what judges and kills in every small way; the unit tests have to notice (a quarter of an hour; ARGS=MODULE)
+mutants: $(STAMP) ## Mutate detection and kills in every small way; the unit tests have to notice (a quarter of an hour; ARGS=MODULE)
 	@nice $(RUN)/python -m tests.mutation $(ARGS)
 
 ifneq ($(filter release-check,$(MAKECMDGOALS)),)
@@ -54,7 +54,7 @@ integration: $(STAMP) ## The product on real control planes, without nodes: the 
 	@set -e; for each in $(KUBERNETES); do $(RUN)/python -m tests.testbed.cluster build --control-plane-only --kubernetes $$each; done
 	@$(RUN)/python -m tests.testbed.lanes $(KUBERNETES:%=--planes %) $(ARGS)
 
-e2e: $(STAMP) ## The product on real nodes, in lanes beside each other (first run builds Kubernetes; ARGS=FILE runs a part)
+e2e: $(STAMP) ## The product on real nodes, in parallel sessions (first run builds Kubernetes; ARGS=FILE runs a part)
 	@$(if $(filter command,$(origin KUBERNETES)),$(error e2e runs on nodes of the newest Kubernetes; integration takes KUBERNETES))
 	@$(RUN)/python -m tests.testbed.cluster build
 	@$(RUN)/python -m tests.testbed.lanes $(ARGS)

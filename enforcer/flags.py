@@ -136,9 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         help="limit backend, if driver and sharing mode support it (%(default)s)",
     )  # fmt: skip
     add("--no-publish", action="store_true", help="publish no ResourceSlices")
-    add(
-        "--drop-capabilities", action="store_true", help="drop the Linux capabilities that the enforcer no longer needs"
-    )
+    add("--drop-capabilities", action="store_true", help="drop capabilities that the enforcer no longer needs")
     add("--tenant-host-network", action="store_true", help="prepare claims of pods that use hostNetwork")
     add("--allow-any-pid-namespace", action="store_true", help="for tests: take NVML's pids as pids of this namespace")
     _add_kill_rules(parser)

@@ -7,13 +7,13 @@ import ast
 import re
 import statistics
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.house_wiring import wiring
-from tests.house_words import CLEAN, private_words
+from tests.house_words import CLEAN, CLEAN_TEXTS, private_words, private_words_of_text
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PRODUCT: Final = ("gpushare", "gpushare_cli", "webhook", "enforcer", "sidecar", "certs")
@@ -61,7 +61,8 @@ def main() -> int:
     breaches = [breach for path, text in trees.items() for breach in check(path, text)]
     breaches += impure(trees)
     breaches += wiring(trees)
-    breaches += [breach for path in texts(ROOT) for breach in unmerged(path.relative_to(ROOT).as_posix(), path)]
+    for path in texts(ROOT):
+        breaches += check_text(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8", errors="replace"))
     for breach in breaches:
         print(breach)
     print(summary([one for path, text in trees.items() for one in functions(path, text)]))
@@ -80,11 +81,19 @@ def texts(root: Path) -> Iterator[Path]:
         yield from sorted(path for path in root.glob(pattern) if path.is_file())
 
 
-def unmerged(name: str, path: Path) -> Iterator[str]:
-    """Find what a merge left behind."""
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        if line.startswith(MARKERS):
-            yield f"{name}:{number}: a conflict that nobody resolved"
+def check_text(path: str, text: str) -> list[str]:
+    """Return the breaches of one file that is not Python: conflicts of a merge, and private words in charts."""
+    lines = enumerate(text.splitlines(), 1)
+    breaches = [f"{path}:{number}: unresolved merge conflict" for number, line in lines if line.startswith(MARKERS)]
+    if path.split("/", maxsplit=1)[0] in CLEAN_TEXTS:
+        breaches += _private(path, private_words_of_text(text))
+    return breaches
+
+
+def _private(path: str, found: Iterable[tuple[int, str]]) -> list[str]:
+    return [
+        f"{path}:{line}: {word!r} is a private word; docs/start/glossary.md has the field's" for line, word in found
+    ]
 
 
 def check(path: str, text: str) -> list[str]:
@@ -102,10 +111,7 @@ def check(path: str, text: str) -> list[str]:
         f"{path}:{line}: a text that nothing uses; put the parts of one text in parentheses" for line in lost(text)
     ]
     if path.startswith(tuple(f"{package}/" for package in CLEAN)):
-        breaches += [
-            f"{path}:{line}: {word!r} is a private word; docs/start/glossary.md has the field's"
-            for line, word in private_words(text)
-        ]
+        breaches += _private(path, private_words(text))
     if _in_product(path) and path != PATTERNS:
         breaches += [
             f"{path}:{line}: imports {name}; take a Pattern with its longest text from {PATTERNS}"

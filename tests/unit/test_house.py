@@ -1,4 +1,4 @@
-from tests.house import ROOT, check, functions, impure, summary
+from tests.house import ROOT, check, check_text, functions, impure, summary
 from tests.house_words import BANNED
 
 
@@ -76,7 +76,14 @@ def test_private_words_are_named_in_identifiers_and_messages_of_the_product() ->
     found = [line.split(": ", 1)[1].partition(" ")[0] for line in check("webhook/a.py", text)]
     assert sorted(found) == ["'judge'", "'told'", "'wish'", "'wish'"]
     assert check("webhook/a.py", "shill = withheld = 'planes, untold'\n") == []
-    assert check("tests/a.py", text) == []
+    assert len(check("tests/support/a.py", text)) == 4
+    assert check("tests/unit/a.py", text) == []
+
+
+def test_private_words_and_conflicts_are_named_in_charts() -> None:
+    assert [line.split(":")[1] for line in check_text("deploy/a.yaml", "a: 1\n# whoever\n- aWish\n")] == ["2", "3"]
+    assert check_text("docs/a.md", "whoever\n") == []
+    assert len(check_text("docs/a.md", f"{'<' * 7} HEAD\n")) == 1
 
 
 def test_the_glossary_lists_the_words_that_the_rule_refuses() -> None:
