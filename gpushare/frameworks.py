@@ -38,8 +38,6 @@ TENSORFLOW_SYSTEM: Final = ((2 * GIB, 225 * MIB), (math.inf, 1800 * MIB))
 class Evidence(StrEnum):
     """How a row is known."""
 
-    MEASURED = "measured"
-    """Run by this project."""
     DOCUMENTED = "documented"
     """Read in the framework's documentation or source."""
     BELIEVED = "believed"
@@ -78,13 +76,11 @@ class Rule:
 
     Attributes:
         capped: it stays within the usable memory by itself, whatever the back end.
-        by_total: it takes a fraction of the total memory, which has to be all that is usable.
     """
 
     when: str
     size: Callable[[Program], Size]
     capped: bool = True
-    by_total: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +163,7 @@ TABLE: Final = (
         default="Asks for 92 % of the total memory (older releases 90 %) and refuses to start if less is free.",
         advice="Pass the fraction. In a small share also `--enforce-eager`: older releases do not count CUDA graphs.",
         line=f'--gpu-memory-utilization="${contract.MEMORY_FRACTION}"',
-        rules=(Rule(when="with the fraction", size=_vllm, by_total=True),),
+        rules=(Rule(when="with the fraction", size=_vllm),),
         source="`request_memory` in vllm/v1/worker/utils.py; `gpu_memory_utilization` in vllm/config/cache.py",
         evidence=Evidence.DOCUMENTED,
         example="vllm.yaml",
@@ -204,7 +200,7 @@ TABLE: Final = (
         line="jax.jit(step)",
         rules=(
             Rule(when="with `XLA_PYTHON_CLIENT_PREALLOCATE=false`", size=_jax_growth, capped=False),
-            Rule(when="with `frameworks: jax`", size=_fraction, by_total=True),
+            Rule(when="with `frameworks: jax`", size=_fraction),
         ),
         settings=(JAX_GROWTH, JAX_FRACTION),
         source="docs.jax.dev gpu_memory_allocation; variables accepted by jaxlib 0.4.38, 0.7.2 and 0.10.2 (measured)",

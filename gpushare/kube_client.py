@@ -54,6 +54,7 @@ EVENTS_V1: Final = "/apis/events.k8s.io/v1"
 ADMISSION_V1: Final = "/apis/admissionregistration.k8s.io/v1"
 APPS_V1: Final = "/apis/apps/v1"
 CORE_V1: Final = "/api/v1"
+BATCH_V1: Final = "/apis/batch/v1"
 
 
 def path(base: str, kind: str, name: str = "", namespace: str = "") -> str:

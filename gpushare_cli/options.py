@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Final
 
 from gpushare import defaults
-from gpushare.errors import ConfigError
+from gpushare.errors import ConfigError, QuantityError
 from gpushare.patterns import Pattern
+from gpushare.quantity import parse_duration
 
 STATE_DIRECTORY: Final = Path(defaults.STATE_DIRECTORY)
 
@@ -22,6 +23,14 @@ def namespace_name(text: str) -> str:
     if _NAMESPACE.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(f"{text!r:.80} is not the name of a namespace; write for example team-a")
     return text
+
+
+def duration(text: str) -> float:
+    """Read a time such as 30s or 2m, in seconds. Raises ``argparse.ArgumentTypeError``."""
+    try:
+        return parse_duration(text)
+    except QuantityError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
 
 
 def add_state(parser: argparse.ArgumentParser) -> None:

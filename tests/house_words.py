@@ -1,4 +1,4 @@
-"""House rule: identifiers and messages of the product and of helpers of tests, and charts, use the words of docs/start/glossary.md. Pure."""
+"""House rule: identifiers, messages and charts use the words of docs/start/glossary.md. Pure."""
 
 import ast
 import re

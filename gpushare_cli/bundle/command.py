@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare.defaults import SYSTEM_NAMESPACE
-from gpushare.errors import GpuShareError, QuantityError
+from gpushare.errors import GpuShareError
 from gpushare.kube_client import KubeClient
-from gpushare.quantity import parse_duration
 from gpushare.version import installed
 from gpushare_cli import node_status
 from gpushare_cli.bundle.archive import INDEX, Archive
@@ -19,7 +18,7 @@ from gpushare_cli.bundle.parts import Source, read, tasks
 from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE
 from gpushare_cli.lookups import optional, release_namespace
-from gpushare_cli.options import add_cluster
+from gpushare_cli.options import add_cluster, duration
 from gpushare_cli.terminal import counted
 
 TIMEOUT: Final = "2m"
@@ -37,7 +36,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--to", type=Path, metavar="FILE", help="the archive (gpu-share-bundle-TIME.tar.gz)")
     what = "start no further part after this time, for example 30s or 2m (%(default)s)"
-    parser.add_argument("--timeout", type=_duration, default=TIMEOUT, metavar="TIME", help=what)
+    parser.add_argument("--timeout", type=duration, default=TIMEOUT, metavar="TIME", help=what)
     add_cluster(parser)
 
 
@@ -77,10 +76,3 @@ def _report(archive: Archive) -> int:
     whole = counted(len(archive.lines) - len(failed), "complete part")
     print(f"{archive.file}: {whole}, {len(failed)} missing or incomplete ({INDEX} lists them)")
     return FINE
-
-
-def _duration(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except QuantityError as error:
-        raise argparse.ArgumentTypeError(error.message) from None

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import GpuShareError
-from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, GARBAGE, RESOURCE_V1, KubeClient, path
+from gpushare.kube_client import ADMISSION_V1, APPS_V1, BATCH_V1, CORE_V1, GARBAGE, RESOURCE_V1, KubeClient, path
 from gpushare.pod_claims import containers
 from gpushare.raw_objects import Object, mapping, text
 from gpushare.version import installed
@@ -28,7 +28,6 @@ from gpushare_cli.explain.pod_record import container_statuses, is_ours
 from gpushare_cli.terminal import clean, counted
 from gpushare_cli.top.all_nodes import status_of
 
-BATCH_V1: Final = "/apis/batch/v1"
 OURS: Final = "app.kubernetes.io/part-of=gpu-share"
 NAME: Final = "gpu-share"
 """How the names of the release's objects begin."""

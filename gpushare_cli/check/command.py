@@ -10,12 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.errors import QuantityError
-from gpushare.quantity import parse_duration
 from gpushare_cli.check import cluster, node, preinstall
 from gpushare_cli.check.node import Folders
 from gpushare_cli.check.result import Checker, CheckResult, Level
-from gpushare_cli.options import add_cluster, namespace_name
+from gpushare_cli.options import add_cluster, duration, namespace_name
 from gpushare_cli.terminal import SYMBOLS, Colour, Terminal, counted
 
 
@@ -70,7 +68,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--pre", action="store_true", help="check the requirements of an installation")
     parser.add_argument(
         "--wait",
-        type=_duration,
+        type=duration,
         default=0.0,
         metavar="TIME",
         help="repeat the check until nothing is wrong, at most this long: 2m",
@@ -81,13 +79,6 @@ def add_parser(subparsers: Any) -> None:
         parser.add_argument(f"--{option}", type=Path, metavar="DIR", help=what)
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
-
-
-def _duration(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except QuantityError as error:
-        raise argparse.ArgumentTypeError(error.message) from None
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,8 +14,8 @@ from gpushare_cli.check.result import CheckResult, failed, ok
 
 PROBE: Final = "gpu-share-check-"
 PROBE_DRIVER: Final = f"check.{contract.GROUP}"
-PROBE_CLASS: Final = PROBE_DRIVER
-"""A DeviceClass that does not exist: policies of gpu-share refuse its own classes in most namespaces."""
+"""The webhook that the API server calls for a dry run in the release's own namespace. As a DeviceClass it does not
+exist: policies of gpu-share refuse its own classes in most namespaces."""
 CONSUMABLE: Final = "DRAConsumableCapacity"
 TAINTS: Final = "DRADeviceTaints"
 PARTS: Final = "kube-apiserver, kube-scheduler, kube-controller-manager and all kubelets"
@@ -55,7 +55,7 @@ def _unless_forbidden(error: ClusterError, instead: Callable[[], Json | None]) -
 def _asked(api: KubeClient) -> Json:
     """A request for capacity, as the API server would store it."""
     wanted = {"requests": {contract.CAPACITY_MEMORY: "1Gi"}}
-    request = {"name": "probe", "exactly": {"deviceClassName": PROBE_CLASS, "capacity": wanted}}
+    request = {"name": "probe", "exactly": {"deviceClassName": PROBE_DRIVER, "capacity": wanted}}
     spec = {"spec": {"devices": {"requests": [request]}}}
     made = _try(api, "ResourceClaimTemplate", "resourceclaimtemplates", spec, "default")
     exactly: Json = made["spec"]["devices"]["requests"][0]["exactly"]

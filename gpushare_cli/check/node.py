@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -24,7 +25,7 @@ from gpushare_cli.options import STATE_DIRECTORY
 from gpushare_cli.terminal import counted
 
 MakeResult = Callable[[str], CheckResult]
-CATEGORY: Final = "this machine"
+_CHECKER: Final = partial(Checker, category="this machine")
 SOCKETS: Final = (contract.REGISTRATION_SOCKET, contract.DRIVER_SOCKET)
 KNOCK_SECONDS: Final = 2.0
 NVML_SECONDS: Final = 30.0
@@ -76,20 +77,17 @@ def checkers(setup: Setup, *, required: bool, pre: bool = False) -> list[Checker
 def _of_machine(root: Path, bad: MakeResult) -> list[Checker]:
     driver = DriverRoot(root)
     return [
-        Checker(
-            category=CATEGORY,
+        _CHECKER(
             description="GPUs through NVML",
             ask=lambda: gpus(lambda: _reader(driver.root), bad),
             hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; other nodes do not need it",
         ),
-        Checker(
-            category=CATEGORY,
+        _CHECKER(
             description="MPS control program",
             ask=lambda: mps(driver, bad),
             hint=f"{PROGRAM} comes with the NVIDIA driver's compute utilities",
         ),
-        Checker(
-            category=CATEGORY,
+        _CHECKER(
             description="container toolkit",
             ask=lambda: toolkit.envvar(root, bad),
             hint=toolkit.HINT,
@@ -98,8 +96,7 @@ def _of_machine(root: Path, bad: MakeResult) -> list[Checker]:
 
 
 def _of_namespace(bad: MakeResult, *, allowed: bool) -> Checker:
-    return Checker(
-        category=CATEGORY,
+    return _CHECKER(
         description="initial pid namespace",
         ask=lambda: pid_namespace(Path("/proc"), warning if allowed else bad),
         hint="set hostPID: true in the enforcer's pod: NVML reports pids of the host's pid namespace",
@@ -108,22 +105,19 @@ def _of_namespace(bad: MakeResult, *, allowed: bool) -> Checker:
 
 def _of_enforcer(folders: Folders, bad: MakeResult) -> list[Checker]:
     return [
-        Checker(
-            category=CATEGORY,
+        _CHECKER(
             description="enforcer",
             ask=lambda: enforcer(folders.state, bad),
             hint=f"label the node {contract.NODE_LABEL}=true, and read the log of its enforcer; --state DIR names "
             "another state directory",
         ),
-        Checker(
-            category=CATEGORY,
+        _CHECKER(
             description="kubelet plugin sockets",
             ask=lambda: sockets(folders.kubelet, bad),
             hint="the enforcer creates them; if the kubelet's root is not /var/lib/kubelet, give --kubelet-root to the "
             "enforcer and to this command",
         ),
-        Checker(
-            category=CATEGORY,
+        _CHECKER(
             description="CDI folder",
             ask=lambda: cdi(folders.cdi, bad),
             hint="the container runtime must read this folder: containerd 2.0 does, 1.7 with enable_cdi; "

@@ -15,13 +15,13 @@ from gpushare.patterns import Search
 from gpushare.quantity import format_mib, parse_memory
 from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.api_errors import lacking, sentence
+from gpushare_cli.check.feature_gates import PROBE, PROBE_DRIVER
 from gpushare_cli.check.installation import MIN_MEMORY, RESTORE, Installation, installation
 from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
 from gpushare_cli.terminal import clean
 from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
-PROBE: Final = "gpu-share-check-"
 USUAL_MIB: Final = 1024
 TRIES: Final = 5
 """Namespaces that are tried where none is named: another product's policy can refuse the pod in one of them."""
@@ -29,8 +29,6 @@ USED_UP: Final = ("exceeded quota:", "failed quota:")
 """How the API server names a ResourceQuota; a namespace may have the word in its name."""
 OPT_IN: Final = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
 LIST: Final = f"kubectl get namespaces --selector {contract.NAMESPACE_LABEL}=true"
-ASKED: Final = f"check.{contract.GROUP}"
-"""The webhook that the API server calls for a dry run in the release's own namespace."""
 REFUSES: Final = "does not share GPUs"
 """The webhook's answer about a namespace that has not opted in."""
 MAX_REFUSAL: Final = 4096
@@ -103,7 +101,7 @@ def _reached(api: KubeClient, found: Installation) -> CheckResult:
     try:
         api.create(path(CORE_V1, "pods", namespace=found.namespace), probe(USUAL_MIB), dryRun="All")
     except ClusterError as error:
-        if REFUSES not in error.message or ASKED not in error.message:
+        if REFUSES not in error.message or PROBE_DRIVER not in error.message:
             return _refused(error, found.namespace, found)
         return warning(
             "the webhook answers, but the dry run created no sharing pod, because no namespace has opted in", OPT_IN

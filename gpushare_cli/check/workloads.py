@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import contract
+from gpushare.claim_messages import ENDED
 from gpushare.kube_client import APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.patterns import Pattern
 from gpushare.raw_objects import Object, mapping, objects, text
@@ -26,7 +27,6 @@ from gpushare_cli.terminal import clean, counted, some
 
 MAX_REPORT: Final = 16 * 1024
 """Characters of an enforcer's report that are parsed."""
-FINISHED: Final = ("Succeeded", "Failed")
 RELEASE: Final = Pattern(r"(\d{1,6})\.(\d{1,6})\.\d{1,6}", 64)
 BREAKER: Final = "find the containers over quota (gpu-share top -A), then run gpu-share breaker --node NODE --reset"
 SKEW: Final = "upgrade the enforcers: each must have the webhook's release or the one before"
@@ -78,7 +78,7 @@ def certificates(api: KubeClient) -> CheckResult:
 
 def enforcers(api: KubeClient) -> CheckResult:
     """Compare the ready enforcers with the nodes that have the label, and with those on which sharing pods run."""
-    running = (pod for pod in api.list(path(CORE_V1, "pods"), labelSelector=SHARING)[0] if _phase(pod) not in FINISHED)
+    running = (pod for pod in api.list(path(CORE_V1, "pods"), labelSelector=SHARING)[0] if _phase(pod) not in ENDED)
     return _on_nodes(
         api, "enforcer", Counter(filter(None, (text(mapping(pod, "spec"), "nodeName") for pod in running)))
     )

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare.errors import ConfigError
-from gpushare.kube_client import APPS_V1, CORE_V1
+from gpushare.kube_client import APPS_V1, BATCH_V1, CORE_V1
 from gpushare_cli.options import pod_name
-
-BATCH_V1: Final = "/apis/batch/v1"
 
 
 @dataclass(frozen=True, slots=True)

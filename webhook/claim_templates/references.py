@@ -7,8 +7,9 @@ any time, also after a crash; and one that several pods of a namespace name is t
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from gpushare.claim_messages import ENDED
 from gpushare.contract import CLAIM, MANAGED_LABEL, OTHER_GPU_CLASSES, SHARING_CLASSES, TEMPLATE_PREFIX
 from webhook.mutation.demand import Demand
 from webhook.mutation.resourceclaims import stored
@@ -17,7 +18,6 @@ from webhook.mutation.template_content import content
 Object = dict[str, Any]
 Key = tuple[str, str]
 """Namespace and name of a template."""
-FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def reference(pod: Mapping[str, Any]) -> Key | None:
     metadata = pod.get("metadata") or {}
     if (metadata.get("labels") or {}).get(MANAGED_LABEL) != "true":
         return None
-    if (pod.get("status") or {}).get("phase") in FINISHED:
+    if (pod.get("status") or {}).get("phase") in ENDED:
         return None
     for entry in (pod.get("spec") or {}).get("resourceClaims") or []:
         name = entry.get("resourceClaimTemplateName")

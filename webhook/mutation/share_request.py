@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from gpushare import contract, main_container, namespace_policy
 from gpushare.annotation_table import PREFIX_OF, of_pod
-from gpushare.checks import Check, attempt, collect, traced, values_of
+from gpushare.checks import Check, attempt, traced, values_of
 from gpushare.errors import PolicyDenied, Problem, QuantityError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import format_mib, profile_mib, quoted
@@ -73,17 +73,8 @@ def asking(pod: PodView, main: str) -> frozenset[str]:
     return frozenset().union(*named) or frozenset({main})
 
 
-def parse_share_request(pod: PodView, policy: NamespacePolicy, settings: Settings) -> ShareRequest:
-    """Read the annotations of a pod that asks.
-
-    Raises:
-        PolicyDenied: unknown keys or containers, or values that cannot be had.
-    """
-    return collect(planning(pod, policy, settings))[0]
-
-
 def planning(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[ShareRequest]:
-    """Read as ``parse_share_request`` does. With problems, the plan is not complete."""
+    """Read the annotations of a pod that asks. With problems, the plan is not complete."""
     keys = yield from read_keys(pod)
     view = pod if keys.meant == pod.annotations else replace(pod, annotations=keys.meant)
     plan, sound = yield from traced(_plan(view, policy, settings), keys.fields)

@@ -1,8 +1,7 @@
 """Situations of workloads that ``gpu-share explain`` is asked about; ``situating`` says how they are made."""
 
 from gpushare.contract import MEMORY
-from gpushare.kube_client import APPS_V1, CORE_V1, path
-from gpushare_cli.explain.kinds import BATCH_V1
+from gpushare.kube_client import APPS_V1, BATCH_V1, CORE_V1, path
 from tests.integration.controlplane import objects
 from tests.integration.controlplane.bed import PODS, Bed
 from tests.integration.controlplane.explaining import kill

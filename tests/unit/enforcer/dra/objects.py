@@ -12,7 +12,7 @@ from webhook.mutation.podview import read_pod
 from webhook.mutation.resourceclaims import claim_plan, template_for
 from webhook.mutation.rewrite import rewrite
 from webhook.mutation.settings import Settings
-from webhook.mutation.share_request import parse_share_request
+from webhook.mutation.share_request import planning
 
 Object = dict[str, Any]
 NODE = "gpu-7"
@@ -36,7 +36,7 @@ def pod(name: str, annotations: dict[str, str], *apps: Object, inits: tuple[Obje
         "spec": {"containers": list(apps or [container("model")]), "initContainers": list(inits)},
     }
     view = read_pod(written)
-    plan = parse_share_request(view, NamespacePolicy(), Settings())
+    plan = collect(planning(view, NamespacePolicy(), Settings()))[0]
     admitted = collect(rewrite(view, plan, claim_plan(plan), NamespacePolicy(), Settings()))[0]
     return bound(admitted)
 

@@ -197,7 +197,7 @@ def test_claims_of_its_own_that_the_template_names_are_read() -> None:
     found = explained(api)
     assert ("resourceclaimtemplates", "mine") in api.asked
     assert [each.message for each in found.findings if each.type == "warning"] == [
-        "the pod's own ResourceClaims reserve its GPUs; annotations of gpu-share.io only divide the reservation"
+        "the pod's own ResourceClaims reserve its GPUs; gpu-share.io annotations only divide them"
     ]
 
 
