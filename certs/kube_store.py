@@ -19,7 +19,7 @@ MAX_VALUE: Final = 128 * 1024
 
 
 class SecretStore:
-    """A Secret. Create-if-absent and replace both fail when somebody was faster, and are then decided anew."""
+    """A Secret. Create-if-absent and replace both fail after a concurrent write; the caller then plans again."""
 
     def __init__(self, cluster: KubeClient, namespace: str, name: str, kind: str) -> None:
         self._cluster, self._namespace, self._name, self._kind = cluster, namespace, name, kind

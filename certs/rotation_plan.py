@@ -148,7 +148,7 @@ def can_switch(state: State, now: datetime, wanted: DesiredCertificates) -> DueC
 
 
 def needs_leaf(state: State, now: datetime, wanted: DesiredCertificates) -> DueCheck:
-    """Whether the serving certificate has to be issued anew from the current authority."""
+    """Whether the serving certificate has to be issued again by the current authority."""
     leaf, current = state.leaf, state.current
     if leaf is None:
         return DueCheck(due=True, reason="no serving certificate exists")

@@ -270,7 +270,7 @@ def _limits(node: Node, shares: Shares) -> LimitApplier:
 
 
 def _health(node: Node, shares: Shares, mps: Mps, pods: Pods) -> GpuHealthMonitor | None:
-    """Build what judges GPUs, where they are published."""
+    """Build the health monitor of the GPUs, where they are published."""
     if node.cluster is None or node.options.no_publish:
         return None
     owners = Tenants(shares.checkpoint, pods.status)

@@ -1,4 +1,4 @@
-"""Find the claims of a pod, whoever made them, and which container uses which. Pure.
+"""Find the claims of a pod, from any creator, and which container uses which. Pure.
 
 A pod has claims by the entries of ``spec.resourceClaims``, and by ``status.extendedResourceClaimStatus``: the scheduler
 itself makes a claim for a container that asks for a DeviceClass among its resources. Raw objects in; what has another

@@ -11,7 +11,7 @@ ASKING: Final = (signal.SIGTERM, signal.SIGINT)
 class StopEvent(threading.Event):
     """An event that a signal handler may set, and that stays set.
 
-    The handler runs wherever the main thread happens to be, also inside ``Event.wait`` with the event's lock held.
+    The handler runs wherever the main thread happens to be, also inside ``Event.wait`` while it owns the event's lock.
     ``Event.set`` would wait there for itself for ever. ``SimpleQueue.put`` may be interrupted by itself.
     """
 

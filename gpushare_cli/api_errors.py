@@ -1,4 +1,4 @@
-"""What the API server's refusals mean for whoever asked: a right that is missing, or somebody who was faster. Pure."""
+"""Explain refusals of the API server to users: a missing right, or a conflicting write. Pure."""
 
 from http import HTTPStatus
 from typing import Final

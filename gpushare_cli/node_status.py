@@ -74,7 +74,7 @@ class Use:
     killed: str = ""
     """When and how it was ended, by the audit log; empty where it was not."""
     failed: tuple[str, ...] = ()
-    """Why it likely failed lately for want of memory, and who held how much then, one line each."""
+    """Why it likely failed lately because of GPU memory, and which processes used how much then, one line each."""
     kill_in: float | None = None
     """Seconds until it is killed, when the status was written; ``None`` where no kill is due."""
     utilization: int | None = None
@@ -114,7 +114,7 @@ class GpuUse:
     mode: str = ""
     """How it is shared; empty where it is not, or that is not known."""
     growth: str = ""
-    """What is said of memory that no process accounts for, where it grew."""
+    """The sentence about unattributed memory that grew."""
     unhealthy: str = ""
     """Why it has a taint, where it has one."""
     contended: str = ""

@@ -201,7 +201,7 @@ def node(args: argparse.Namespace, clock: Clock) -> int:
 
 
 def files(args: argparse.Namespace) -> list[Path]:
-    """What of ours lies on a node. The folders that are mounted stay, empty; the state too, unless told otherwise."""
+    """Files of gpu-share on a node. Mounted folders stay, empty; the state too, without ``--remove-state``."""
     state = [args.state / SIMULATOR]
     if args.remove_state:
         state = sorted(args.state.iterdir())
@@ -238,7 +238,7 @@ def programs(api: KubeClient, namespace: str) -> list[str]:
 
 
 def uncleaned(api: KubeClient, namespace: str) -> list[str]:
-    """What says that some node's files are not removed yet; nothing where nobody was told to."""
+    """What says that some node's files are not removed yet; nothing where no cleaner runs."""
     try:
         cleaner = api.get(path(APPS_V1, "daemonsets", CLEANER, namespace))
     except ClusterError as error:

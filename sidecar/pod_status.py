@@ -41,7 +41,7 @@ _TIME: Final = Pattern(r"[0-9T:.Z+-]{1,40}", 40)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What one container holds, held at most, and may hold on one GPU, in MiB; ``None``: not available."""
+    """Current use, peak use and quota of one container on one GPU, in MiB; ``None``: not available."""
 
     container: str
     gpu: str

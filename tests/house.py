@@ -7,13 +7,13 @@ import ast
 import re
 import statistics
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests import house_words
 from tests.house_wiring import wiring
-from tests.house_words import CLEAN, CLEAN_TEXTS, private_words, private_words_of_text
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PRODUCT: Final = ("gpushare", "gpushare_cli", "webhook", "enforcer", "sidecar", "certs")
@@ -85,15 +85,7 @@ def check_text(path: str, text: str) -> list[str]:
     """Return the breaches of one file that is not Python: conflicts of a merge, and private words in charts."""
     lines = enumerate(text.splitlines(), 1)
     breaches = [f"{path}:{number}: unresolved merge conflict" for number, line in lines if line.startswith(MARKERS)]
-    if path.split("/", maxsplit=1)[0] in CLEAN_TEXTS:
-        breaches += _private(path, private_words_of_text(text))
-    return breaches
-
-
-def _private(path: str, found: Iterable[tuple[int, str]]) -> list[str]:
-    return [
-        f"{path}:{line}: {word!r} is a private word; docs/start/glossary.md has the field's" for line, word in found
-    ]
+    return breaches + house_words.breaches(path, text)
 
 
 def check(path: str, text: str) -> list[str]:
@@ -110,8 +102,7 @@ def check(path: str, text: str) -> list[str]:
     breaches += [
         f"{path}:{line}: a text that nothing uses; put the parts of one text in parentheses" for line in lost(text)
     ]
-    if path.startswith(tuple(f"{package}/" for package in CLEAN)):
-        breaches += _private(path, private_words(text))
+    breaches += house_words.breaches(path, text)
     if _in_product(path) and path != PATTERNS:
         breaches += [
             f"{path}:{line}: imports {name}; take a Pattern with its longest text from {PATTERNS}"

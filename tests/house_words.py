@@ -2,16 +2,15 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-CLEAN: Final = (
-    "certs", "enforcer", "gpushare", "gpushare_cli", "sidecar", "webhook",
+CLEAN: Final = ("certs", "deploy", "enforcer", "examples", "gpushare", "gpushare_cli", "sidecar", "webhook")
+"""Folders whose files are checked as a whole, with comments and docstrings."""
+CLEAN_CODE: Final = (
     "tests/demo", "tests/e2e", "tests/fakes", "tests/support", "tests/testbed/cluster", "tests/testbed/vm",
 )  # fmt: skip
-"""Folders whose Python files the rule holds for."""
-CLEAN_TEXTS: Final = ("deploy", "examples")
-"""Folders of charts and manifests, in which comments count as well."""
+"""Folders whose Python files are checked for identifiers and strings that are no docstrings."""
 BANNED: Final = re.compile(
     r"(?<![a-z])(anew|aside|deeds?|desks?|held|ill|inquests?|judge[sd]?|judging|lanes?|outlooks?|pursuits?|said|scribes?|"
     r"tid(?:y|ied|ying)|told|verdicts?|vigils?|whoever|wish(?:e[sd])?)(?![a-z])"
@@ -19,7 +18,24 @@ BANNED: Final = re.compile(
 """The words that docs/start/glossary.md lists, in lower case."""
 
 
-def private_words(text: str) -> Iterator[tuple[int, str]]:
+def breaches(path: str, text: str) -> list[str]:
+    """Return the breaches of one file as ``path:line: sentence``."""
+    if _is_below(path, CLEAN):
+        found = words_of_text(text)
+    elif path.endswith(".py") and _is_below(path, CLEAN_CODE):
+        found = words_of_code(text)
+    else:
+        return []
+    return [
+        f"{path}:{line}: {word!r} is a private word; docs/start/glossary.md has the field's" for line, word in found
+    ]
+
+
+def _is_below(path: str, folders: Sequence[str]) -> bool:
+    return path.startswith(tuple(f"{folder}/" for folder in folders))
+
+
+def words_of_code(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and word of each banned word in an identifier or in a string that is no docstring."""
     tree = ast.parse(text)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -29,8 +45,8 @@ def private_words(text: str) -> Iterator[tuple[int, str]]:
                 yield getattr(node, "lineno", 1), word
 
 
-def private_words_of_text(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and word of each banned word in a file that is not Python."""
+def words_of_text(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and word of each banned word in a text."""
     for number, line in enumerate(text.splitlines(), 1):
         for word in _banned(line):
             yield number, word

@@ -38,7 +38,7 @@ class AdmissionHandler:
         """Answer one review.
 
         Raises:
-            RequestError: there is no object to judge.
+            RequestError: there is no object to mutate.
             PolicyDenied: the pod breaks a rule.
             GpuShareError: the policy of its namespace cannot be had now.
         """

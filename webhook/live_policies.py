@@ -50,7 +50,7 @@ class LivePolicies:
     ) -> None:
         self._get, self._clock, self._may_wait = get, clock, may_wait
         self._lock = threading.Lock()
-        """Guards the two below, and is not held while the API server is asked."""
+        """Guards the two below, and is released during requests to the API server."""
         self._kept: dict[str, tuple[float, Policy | None]] = {}
         self._budget, self._counted = float(BURST), clock()
 

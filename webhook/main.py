@@ -50,7 +50,7 @@ class Sources:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run until told to stop. Returns 2 when the options cannot be used."""
+    """Run until a signal stops it. Returns 2 when the options cannot be used."""
     try:
         options = Options.read(argv, os.environ)
         check(options)

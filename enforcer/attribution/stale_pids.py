@@ -1,7 +1,7 @@
 """What NVML lists under the pid of a process that has ended, for as long as it lists it. Pure.
 
 The driver keeps memory for as long as somebody has its files open: a child that inherited them keeps that of a parent
-which has ended, under the parent's pid. A pid comes round again; whoever has it next holds none of that.
+which has ended, under the parent's pid. A pid comes round again; the next process with it uses none of that memory.
 """
 
 from collections.abc import Iterable, Mapping

@@ -26,7 +26,7 @@ Seen = tuple[Gpu, GpuSample, list[Identity | None]]
 
 
 class UsageSampler:
-    """Looks at GPUs, one question at a time, whoever asks.
+    """Looks at GPUs, one question at a time, from any caller.
 
     Args:
         reader: a door to the GPUs.
@@ -134,7 +134,7 @@ class UsageSampler:
     def _who(self, process: GpuProcess) -> Identity | None:
         """Look who has a pid now; ``None``: nobody any more. Raises ``NvmlError``: somebody whom /proc does not show.
 
-        What that one holds is somebody's: without it nobody's sum is right, and grace would begin anew.
+        Its memory belongs to some container: without it no sum is right, and grace periods would start again.
         """
         found = self._attributor.identify(process.pid)
         if found is None and self._alive(process.pid):

@@ -34,7 +34,7 @@ class ReservedSpace:
         """Why nothing is reserved; ``None`` while something is."""
 
     def probe(self) -> None:
-        """Find out whether some is reserved: the folder was opened anew."""
+        """Find out whether space is reserved, after the folder was opened again."""
         self._there = False
         with suppress(OSError):
             self._there = self._folder.is_free(NAME) and self._folder.found(NAME).st_blocks > 0

@@ -109,7 +109,7 @@ class LogFolder:
             return sorted(entry.name for entry in entries if _is_segment(entry.name))
 
     def paths(self) -> list[Path]:
-        """The same for whoever only reads."""
+        """The same for programs that only read."""
         return [self.path / name for name in self.names()]
 
     def file(self, name: str, *, make: bool = False, appending: bool = True) -> int:

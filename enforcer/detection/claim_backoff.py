@@ -1,7 +1,7 @@
 """Delays new claims of a namespace of which several pods were killed on this node lately.
 
 The first one waits 10 s, the next one 20 s more, and so on up to 300 s: one claim is prepared after each wait. Pods
-that run keep their claims. The waits begin anew with the enforcer, and once the kills are ten minutes ago.
+that run keep their claims. The waits start again with the enforcer, and once the kills are ten minutes ago.
 """
 
 import threading

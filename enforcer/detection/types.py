@@ -52,7 +52,7 @@ class Phase(StrEnum):
 class ViolationState:
     """One container on one GPU: samples in a row over quota, seconds over it, when last seen over.
 
-    ``blind``: its GPU could not be read since. ``cgroup_inode`` tells its cgroup from one made anew under its name.
+    ``blind``: its GPU could not be read since. ``cgroup_inode`` distinguishes its cgroup from a later one of that name.
     ``lenient``: only a warning was wanted. After that warning it has a full grace period once more is. ``graceless``:
     no grace period, for its credit is used up, it was killed lately, or it is fresh (``enforcer.detection.fresh``).
     """

@@ -335,7 +335,7 @@ def _mismatch(pod: Object, problem: str, *, annotated: bool) -> PrepareError:
 
 
 def peak_usage(shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
-    """Most that is held at once: (MiB, percent).
+    """Most that is used at once: (MiB, percent).
 
     Args:
         shares: (kind, MiB, percent) in the order of the containers' start.

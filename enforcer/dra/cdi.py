@@ -32,7 +32,7 @@ def claim_of_file(name: str) -> str | None:
 
 
 def device_id(claim: PreparedClaim, request: str) -> str:
-    """Name a request's device the way the kubelet is told it."""
+    """Return the CDI name of a request's device, as in the answer to the kubelet."""
     return f"{contract.CDI_KIND}={_device_name(claim, request)}"
 
 
@@ -99,7 +99,7 @@ def variables(
         if clients := dict(claim.clients).get(grants[0].request):
             found[contract.MPS_CLIENTS] = str(clients)
     if mps and claim.low_priority:
-        # Where it is not low nothing is said: the daemon's default stands, and a tenant's own can only lower it.
+        # Where it is not low no variable is set: the daemon's default stands, and a tenant's own can only lower it.
         found[contract.MPS_CLIENT_PRIORITY] = LOWER
     return found
 

@@ -1,7 +1,7 @@
 """PreparedClaim claims on disk, one file each: preparing one touches no other, and undoing works on a full disk.
 
 ``claims/<uid>.json`` in the state directory is a claim that was prepared and not undone. ``claims/<uid>.ending`` is one
-that was undone while processes of its pod still held GPU memory: its content is the same, for it is renamed.
+that was unprepared while processes of its pod still used GPU memory: its content is the same, for it is renamed.
 """
 
 import os

@@ -114,7 +114,7 @@ def _entry(claim: PreparedClaim, granted: AllocatedDevice, ways: Object, time: s
 
 
 def _answers(claim: PreparedClaim, granted: AllocatedDevice) -> Object:
-    """What came of wishes for other quotas; nothing where there were none."""
+    """Results of resize requests; nothing where there were none."""
     here = {each.container for each in claim.limits if each.request == granted.request}
     answers = [
         {
@@ -183,7 +183,7 @@ def already_published(claim: Object, body: Object) -> bool:
 
 
 def _states(entry: Object) -> tuple[object, ...]:
-    """What tells one thing said from another: of bad states their names alone, for the words name passing processes."""
+    """The key for deduplication: of bad states the name alone, because the sentence names short-lived processes."""
     limits = [each for each in entry.get("conditions") or [] if each.get("type") == LIMIT_IN_FORCE]
     words = (each.get("message") if each.get("reason") == Reason.IN_FORCE else None for each in limits)
     share = entry.get("pool"), entry.get("device"), entry.get("shareID")

@@ -55,7 +55,7 @@ class DraPluginConfig:
     """Of the GPUs; the kubelet follows their health."""
     backoff: ClaimBackoff
     listeners: Sequence[PodListener]
-    """Told of the node's pods."""
+    """Gets the node's pods."""
     upgrade: DriverUpgrade
     """Of the node's GPU driver; while it lasts claims are refused."""
     registered: threading.Event

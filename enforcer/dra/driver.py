@@ -57,7 +57,7 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class PreparedDevice:
-    """What a request was given, as the kubelet is told."""
+    """The device of a request, as in the answer to the kubelet."""
 
     request: str
     pool: str
@@ -92,9 +92,9 @@ class Driver:
         self._publisher = ClaimStatusPublisher(parts.cluster, parts.writer, parts.limiter, shared_memory_of(parts.run))
         self._claims = KeyedLock()
         self._moved = threading.Condition()
-        """Told whenever somebody has made room."""
+        """Set whenever GPU memory was freed."""
         self._room = threading.Lock()
-        """Held from looking for room until the claim that takes it is on disk."""
+        """Locked from the capacity check until the claim is on disk."""
 
     def recover(self) -> None:
         """Bring files back to what the checkpoint says: a reboot empties some directories, a crash leaves half of it.
@@ -150,7 +150,7 @@ class Driver:
                 if not kept:
                     self._commit_when_capacity_free(claim, known, call)
                 devices = self._files.write(claim)
-            if not kept:  # while it is held: what is told of a claim comes in the order in which it happened
+            if not kept:  # under the lock: statuses of a claim are written in the order of events
                 self._publisher.publish(claim)
         if not kept:
             log.info(
@@ -194,7 +194,7 @@ class Driver:
     def update(self, uid: str, change: Callable[[PreparedClaim], PreparedClaim]) -> PreparedClaim | None:
         """Put a prepared claim in force as ``change`` makes it; ``None`` where it is prepared no more.
 
-        On disk first, so that whoever starts after a crash writes the files that belong to it.
+        On disk first, so that the enforcer that starts after a crash writes the files that belong to it.
 
         Raises:
             PrepareError: the disk refuses. Asked again, the files are brought to what is kept.

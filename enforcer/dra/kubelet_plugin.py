@@ -176,7 +176,7 @@ class Sockets:
                 self._serve(socket)
 
     def check(self) -> None:
-        """Serve again what is not reachable any more: a kubelet set up anew has an empty directory."""
+        """Serve again what is not reachable any more: a reinstalled kubelet has an empty directory."""
         with self._lock:
             for socket in self._wanted:
                 if not self._reachable(socket):

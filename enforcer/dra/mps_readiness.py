@@ -37,7 +37,7 @@ class MpsReady:
         for gpu in gpus:
             while (problem := self._asked(gpu, wanted)) is not None:
                 if not wanted():
-                    # What the daemon said may name other tenants' processes: that is for the enforcer's log.
+                    # The daemon's answer may name other tenants' processes: it belongs in the enforcer's log.
                     log.warning("MPS daemon not ready", reason=str(Reason.MPS_UNREACHABLE), gpu=gpu, problem=problem)
                     message = f"the MPS daemon of {gpu} does not accept clients yet; the kubelet retries"
                     raise PrepareError(message, Reason.MPS_UNREACHABLE)

@@ -63,7 +63,7 @@ class DraPlugin:
     """The driver, its sockets, and what keeps both in order.
 
     Attributes:
-        books: work out quotas from what was prepared; to be followed by whoever writes them down.
+        books: work out quotas from what was prepared; the quota writer follows it.
     """
 
     def __init__(self, setup: DraPluginConfig) -> None:
@@ -110,7 +110,7 @@ class DraPlugin:
         return self._sockets.registration.problem
 
     def write_conditions(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
-        """Say in a claim's status whether its limits are in force; false where that has to be said again."""
+        """Say in a claim's status whether its limits are in force; false where it has to be written again."""
         claim = self._store.get(claim_uid)
         return claim is None or not proofs or self._conditions.write(claim, proofs)
 

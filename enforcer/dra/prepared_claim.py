@@ -54,7 +54,7 @@ class ContainerLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeResult:
-    """What came of a wish for another quota, the last one of a container.
+    """The result of the last resize request of a container.
 
     ``asked`` is the annotation as it stood, so that it is answered once; ``effect`` is when the limit itself changes,
     empty where nothing does. ``reason`` is a ``Reason``, ``note`` a sentence for the container's owner.
@@ -69,7 +69,7 @@ class ResizeResult:
     effect: str = ""
 
     def answers(self, container: str, asked: Any) -> bool:
-        """Tell whether this is the answer to that wish."""
+        """Tell whether this is the answer to that resize request."""
         return (self.container, self.asked) == (container, shortened(asked))
 
 

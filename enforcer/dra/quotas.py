@@ -96,7 +96,7 @@ def joined(claim: PreparedClaim, pods: Sequence[Object]) -> Iterator[PreparedCla
 
 
 def quotas_of_joined(other: PreparedClaim) -> tuple[Quota, ...]:
-    """Name the containers of a pod that joined a claim to those who are told of them."""
+    """Name the containers of a pod that joined a claim, for messages."""
     return tuple(quota for limit in other.limits for quota in _quotas(other, limit, None, {}))
 
 

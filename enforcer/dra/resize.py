@@ -1,7 +1,7 @@
 """Another quota for a container that runs: whether it can have it, and what the claim then says. Pure.
 
 What the claim consumed is the bound: it was reserved when the pod was placed, so nobody else is asked. The rules are
-those by which a claim is prepared in the first place; here they are held against the limits as they would become.
+those by which a claim is prepared in the first place; here they are applied to the limits after the resize.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ class CurrentUsage:
 def apply_resize(
     claim: PreparedClaim, pod: Object, container: str, asked: Any, bounds: ResizeBounds, now: CurrentUsage
 ) -> PreparedClaim:
-    """Return the claim with an answer to a wish, and with the other limit where it is granted.
+    """Return the claim with an answer to a resize request, and with the other limit where it is granted.
 
     Args:
         claim: as it is prepared.
@@ -148,7 +148,7 @@ def ceiling_of(namespace: Mapping[str, str]) -> int | None:
 
 
 def pending_requests(claim: PreparedClaim, requested: Mapping[str, Any]) -> dict[str, Any]:
-    """Those wishes about containers of a claim that have not been answered; what takes least comes first."""
+    """The unanswered resize requests for containers of a claim; the smallest amount comes first."""
     mine = {each.container: each.memory_mib for each in claim.limits}
     new = [
         (name, asked)

@@ -1,6 +1,6 @@
-"""Carries out what annotations ``resize.gpu-share.io/<container>`` wish, and says what came of it.
+"""Handle resize requests (annotations ``resize.gpu-share.io/<container>``) and report the result.
 
-Each wish is answered once: the answer is kept with the claim, on disk, together with the other limit.
+Each request is answered once: the answer is kept with the claim, on disk, together with the other limit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,14 +32,14 @@ from gpushare.resize_annotation import requests_in
 log = structlog.get_logger()
 
 EVERY: Final = 5.0
-"""Seconds after which what failed is tried again; a new wish is seen at once."""
+"""Seconds until a failed request is retried; a new request is handled at once."""
 
 
 class ResizeController:
-    """Answers wishes for other quotas.
+    """Answers resize requests.
 
     Attributes:
-        wanted: set when there are wishes that nobody has answered.
+        wanted: set when there are unanswered resize requests.
     """
 
     def __init__(self, means: DraPluginConfig, driver: Driver) -> None:
@@ -48,7 +48,7 @@ class ResizeController:
         self._pods: Mapping[str, Object] = {}
         self._ceilings: Mapping[str, int | None] = {}
         self._unwritten: dict[str, tuple[str, Any]] = {}
-        """Wishes whose answer may be on disk while the claim's files are not what it says, by the claim's UID."""
+        """Requests whose answer may be on disk while the claim's files are not what it says, by the claim's UID."""
 
     def set_objects(self, pods: Sequence[Object], namespaces: Sequence[Object]) -> None:
         """Take in the node's pods and the namespaces as they are now; quick."""
@@ -132,7 +132,7 @@ def _requested(claim: PreparedClaim, pods: Mapping[str, Object]) -> dict[str, An
 
 
 def quota_of(claim: PreparedClaim, container: str) -> Quota:
-    """Name a container to those who are told of it."""
+    """Name a container, for messages."""
     return Quota(
         claim_uid=claim.uid, namespace=claim.namespace, pod=claim.pod, pod_uid=claim.pod_uid, container=container,
         container_id=None, gpu=gpus_of(claim, limit_of(claim, container))[0],

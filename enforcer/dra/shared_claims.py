@@ -1,4 +1,4 @@
-"""Pods that use a claim which was prepared for another one: they get nothing of it, and are told."""
+"""Pods that use a claim which was prepared for another one: they get nothing of it, and a message."""
 
 from collections.abc import Iterator, Sequence
 

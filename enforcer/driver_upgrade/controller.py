@@ -43,7 +43,7 @@ class UpgradeDependencies:
         claims: those that are prepared.
         checkpoint: the quotas.
         nvml: closed at the end.
-        limiter: has to learn anew what a driver supports.
+        limiter: has to query again what a driver supports.
         mps: the daemons; ``None``: there are none.
         events: for operators.
     """

@@ -13,7 +13,7 @@ class Backend(StrEnum):
     DRIVER_CGROUP = "driver-cgroup"
     """The driver: all processes of the container's cgroup together."""
     WATCH_ONLY = "watch-only"
-    """Nobody: whoever stays above its quota is ended."""
+    """No limit: a container that stays above its quota is killed."""
     MIG_INSTANCE = "mig-instance"
     """The hardware: nothing beyond the instance is there."""
 

@@ -13,7 +13,7 @@ PATIENCE: Final = 1.0
 """Seconds for one process: reading its memory waits for whatever its pages wait for."""
 MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_STUCK: Final = 16
-"""Reads of the whole node that never came back. Beyond that no environment is read, whoever's it is, until one does:
+"""Reads of the whole node that never came back. Beyond that no environment of any process is read until one does:
 limits that rest on them are ``Unknown`` meanwhile, and quotas are enforced as ever.
 """
 _ENV_START, _ENV_END = 47, 48

@@ -110,7 +110,7 @@ class LimitVerifier:
         backends = self._eyes.backends()
         looked = {key: quota for key, quota in quotas.items() if quota.gpu in backends and quota.gpu in views}
         readings = {gpu: view.reading for gpu, view in views.items()}
-        # The clients come last: whoever holds memory by then was a client before.
+        # The clients come last: a process with memory by then was a client before.
         clients = self._eyes.clients(_to_ask(looked.values(), backends, readings))
         before, self._known = self._known, {key: self._known[key] for key in quotas.keys() & self._known.keys()}
         for key, quota in looked.items():

@@ -1,9 +1,9 @@
-"""Who stands in the door of an MPS control daemon, and how the door is cleared without hurting anybody.
+"""Close idle connections that block the control socket of an MPS daemon, without killing their owners.
 
-The daemon serves one connection at a time and waits for its words without end. So whoever connects and stays silent
+The daemon serves one connection at a time and waits for its command without end. So a silent connection
 stops every administration (observed on 535.309.01), and every tenant can connect. The kernel shows who it is: a thread
 of the daemon waits in a read of one descriptor. ``pidfd_getfd`` lends us that very connection; it says who made it, and
-shut down from our side it ends for the daemon as if its maker had closed it. No process has to be ended for that, also
+shut down from our side it ends for the daemon as if its maker had closed it. No process has to be killed for that, also
 not where the maker handed the connection on and is gone. A client that waits for its server is not read from, and so
 never taken for a silent one.
 
@@ -39,7 +39,7 @@ class ControlSocket:
     Args:
         gpu: for the log.
         daemon: says which process the daemon is; ``None``: nobody knows.
-        incidents: told of each one that was shut out.
+        incidents: takes each connection that was closed.
         attributor: says whose processes are.
     """
 

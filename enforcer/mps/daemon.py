@@ -1,8 +1,8 @@
-"""MPS: one control daemon per shared GPU, started, told its limit, watched and stopped through its own protocol.
+"""MPS: one control daemon per shared GPU, started, configured, watched and stopped through its own protocol.
 
 One GPU per daemon, so that a fault stays on one GPU and ordinal 0 is always the right one. The daemon runs in the
 foreground form (``-f``): its pid is known from the first moment, and nothing has to be guessed when it has to go. It
-outlives us (``launcher``): restarting the enforcer must not end a tenant. Whoever starts next finds it by asking, and
+outlives us (``launcher``): restarting the enforcer must not end a tenant. The next enforcer finds it by a request, and
 by the note in its directory.
 
 Nothing here waits longer than its deadline: a tenant can stop every administration of its daemon (``control``).
@@ -82,7 +82,7 @@ class MpsDaemon:
         server_uid: user whose server is started before the first client comes; ``None``: MPS starts it when one comes.
         environment: what else the daemon finds in its environment.
         launcher: who starts it.
-        incidents: told of what happens to it.
+        incidents: takes what happens to it.
     """
 
     def __init__(  # noqa: PLR0913 - one thing each, given by name
@@ -147,7 +147,7 @@ class MpsDaemon:
         """Say whether a daemon serves this directory.
 
         Raises:
-            MpsError: one is there but blocked; or it cannot be said, because the control program fails while the
+            MpsError: one is there but blocked; or that is unknown, because the control program fails while the
                 daemon's process lives.
         """
         try:
@@ -202,7 +202,7 @@ class MpsDaemon:
     def terminate(self, pid: int, deadline: Deadline | None = None, ended: Callable[[], bool] = bool) -> bool | None:
         """End a client's use of the GPU before it is signalled, so that its neighbours survive.
 
-        ``ended`` says whether the process meant has ended; it is somebody's who has held it since before this call.
+        ``ended`` says whether the process meant has ended; the caller has pinned it since before this call.
 
         Returns:
             ``True``: it is not a client any more. ``False``: it could not be terminated, or the daemon did not answer.
@@ -227,7 +227,7 @@ class MpsDaemon:
         raise AssertionError("the last attempt returns or raises")
 
     def _terminate(self, handle: PidHandle, deadline: Deadline, notified: list[int]) -> bool | None:
-        """Try once; ``told``: servers that were told before and did not answer in time, added to."""
+        """Try once; ``notified``: servers that got the command before and did not answer in time; extended."""
         try:
             server = self._server_of(handle.pid, deadline)
             if server is None:
@@ -303,7 +303,7 @@ class MpsDaemon:
             time.sleep(POLL)
 
     def _start_server(self) -> None:
-        """Start the server early. One that does not come up is said, and comes with its first client or not at all."""
+        """Start the server early. A failure is logged; the server then starts with its first client or not at all."""
         if self._server_uid is None:
             return
         deadline = Deadline()

@@ -72,7 +72,7 @@ def daemon_of(gpu: str, limit_mib: int, run: Path, tools: DaemonConfig) -> MpsDa
 
 
 class DriverTools:
-    """Finds what daemons are run with, each time anew: a driver may be upgraded.
+    """Finds the program of the daemons each time again: a driver may be upgraded.
 
     Args:
         modes: reads and sets compute modes.
@@ -101,7 +101,7 @@ class ShareableGpus:
         cluster: to ask for the node's object; ``None``: every GPU may be shared.
         node: its name.
         contention: finds who else offers them; ``None``: there is no cluster, and nobody can.
-        modes: told what the node's object says of them.
+        modes: gets the node's label.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class DaemonPlanner:
     def plan(self) -> DaemonPlan:
         """Draw it up. May take seconds."""
         with self._lock:
-            with suppress(NvmlError):  # whoever looks says so; what was seen before still stands
+            with suppress(NvmlError):  # the sampler reports it; the last list stays valid
                 self._gpus = {view.gpu.uuid: view.gpu for view in self._sources.watch.sample()}
             named, wanted, contended = self._wanted()
             if not wanted and not self._unmet and not self._manager.daemons:

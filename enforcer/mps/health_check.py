@@ -28,7 +28,7 @@ class HealthCheck:
         gpu: its GPU's UUID.
         client: asks it.
         limit_mib: default limit of its clients.
-        incidents: told of what was wrong.
+        incidents: takes what was wrong.
     """
 
     def __init__(self, gpu: str, client: DaemonCommands, limit_mib: int, incidents: IncidentLog) -> None:

@@ -1,7 +1,7 @@
 """``gpu-share mps``: the parent process of a node's MPS control daemons. It starts them when the enforcer asks.
 
 It decides nothing, so that it hardly ever has to be replaced: which GPUs are shared, limits, health and the end of a
-daemon are the enforcer's business. When it is told to stop it ends its daemons, and with them their tenants' contexts.
+daemon are the enforcer's business. When a signal stops it, it ends its daemons, and with them their tenants' contexts.
 """
 
 import argparse
@@ -88,7 +88,7 @@ class Host:
             del self._daemons[directory]
 
     def stop(self) -> None:
-        """End all of them and give the GPUs their compute modes back, for whoever uses them next.
+        """End all of them and give the GPUs their compute modes back, for their next user.
 
         Side by side: one that hangs takes its patience, and the pod has 30 s for however many GPUs.
         """
@@ -109,7 +109,7 @@ class Host:
                 process.wait(STOP_SECONDS)
 
     def _daemon(self, gpu: str, directory: Path) -> LaunchedProcess:
-        """One daemon a directory: whoever asks again while it runs is told of the same."""
+        """One daemon for each directory: a second request while it runs gets the same one."""
         self.reap()
         if directory not in self._daemons:
             environment = self._driver.environment(self._run)
@@ -178,7 +178,7 @@ def listen(run: Path) -> socket.socket:
     try:
         listener.bind(str(made))
         listener.listen()
-        made.rename(folder / SOCKET)  # whoever sees it can connect
+        made.rename(folder / SOCKET)  # a client that sees it can connect
     except BaseException:
         listener.close()
         raise

@@ -1,4 +1,4 @@
-"""What happened to MPS daemons that operators should know of: logged at once, counted, kept to be told as Events."""
+"""What happened to MPS daemons that operators should know of: logged at once, counted, kept for Events."""
 
 import threading
 import time
@@ -12,9 +12,9 @@ import structlog
 from gpushare.reasons import Reason
 
 KEPT: Final = 64
-"""IncidentLog that wait to be told; tenants can cause any number."""
+"""Incidents that wait for their Event; tenants can cause any number."""
 SAME: Final = 60.0
-"""Seconds in which the same kind of thing on the same GPU is logged and told once."""
+"""Seconds in which the same kind of thing on the same GPU is logged and reported once."""
 
 log = structlog.get_logger()
 
@@ -55,6 +55,6 @@ class IncidentLog:
             return dict(self._counts)
 
     def pending(self) -> Iterator[Incident]:
-        """Those that nobody has been told yet, each once."""
+        """Those without an Event so far, each once."""
         while self._unsaid:
             yield self._unsaid.popleft()

@@ -60,7 +60,7 @@ class LaunchedProcess(Protocol):
 
 
 class Launcher(Protocol):
-    """Whoever starts daemons."""
+    """Starts daemons."""
 
     def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> LaunchedProcess:
         """Start the daemon of a GPU. Raises ``MpsError``."""

@@ -100,7 +100,7 @@ class MpsManager:
         return failures
 
     def health(self, gpus: Collection[str] | None = None) -> dict[str, MpsHealth | GpuShareError]:
-        """Ask those of ``gpus`` (``None``: all); by UUID, how each is or why that cannot be said."""
+        """Ask those of ``gpus`` (``None``: all); by UUID, the state of each, or why it is unknown."""
         return self._each(MpsDaemon.health, gpus)
 
     def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = bool) -> bool | None:

@@ -1,4 +1,4 @@
-"""What is said to an MPS control daemon, and how its answers are read: strictly, because its exit codes lie.
+"""Commands to an MPS control daemon, and parsing of its answers: strictly, because its exit codes lie.
 
 The daemon answers 0 to unknown commands and rejected values, reads ``10.5G`` as ten megabytes and ``1T`` as one, and
 drops every limit at ``0G``. So only ``<integer>M`` is ever sent, every setting is read back, and an answer that does

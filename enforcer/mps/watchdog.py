@@ -45,7 +45,7 @@ class DaemonWatchdog:
         gpu: for reports.
         pipe: its pipe directory.
         process: says which process the daemon is; ``None``: nobody knows.
-        incidents: told of what was in the way.
+        incidents: takes what was in the way.
     """
 
     def __init__(self, gpu: str, pipe: Path, process: Callable[[], int | None], incidents: IncidentLog) -> None:
@@ -169,7 +169,7 @@ def _waiting_bytes(descriptor: int) -> int:
 
 
 def _trace(pid: int) -> str | None:
-    """What the main thread waits in and how often it woke up; ``None`` where that cannot be said."""
+    """What the main thread waits in and how often it woke up; ``None`` where that is unknown."""
     try:
         call = Path(f"/proc/{pid}/task/{pid}/syscall").read_text()
         status = Path(f"/proc/{pid}/task/{pid}/status").read_text()

@@ -42,7 +42,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlTimeouts:
-    """Seconds: until a caller is told, until a silent process is killed (at first, at most), between restarts."""
+    """Seconds: until a caller gets an error, until a silent process is killed (at first, at most), between restarts."""
 
     deadline: float = 2.0
     patience: float = 10.0

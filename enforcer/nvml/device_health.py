@@ -1,4 +1,4 @@
-"""Whether a GPU is fit for new shares: judged over several looks, so that one bad answer taints nothing. Pure.
+"""Whether a GPU is fit for new shares: decided over several samples, so that one bad answer taints nothing. Pure.
 
 A device taint is what the scheduler sees of it; it leaves after the GPU has been well for a while.
 """
@@ -16,7 +16,7 @@ PATIENCE: Final = 3
 """Looks in a row that find what may be a passing failure."""
 WELL_AFTER: Final = 15
 XID_LOOKS: Final = 150
-"""A critical error is an event and leaves no state behind, so it is held against the GPU for five minutes."""
+"""A critical error is an event and leaves no state behind, so the GPU counts as unhealthy for five minutes."""
 CERTAIN: Final = frozenset({Reason.GPU_LOST, Reason.ECC_UNCORRECTABLE, Reason.CRITICAL_XID})
 """What does not pass by itself."""
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 63, 68, 69, 92, 94, 109})

@@ -2,7 +2,7 @@
 
 NVML lies in known ways (lists that outgrow their buffer, rows without an amount, structs of another version), and what
 is read here ends lives. So nothing leaves this module unchecked: an answer that cannot be true is an ``NvmlError`` with
-reason ``ImplausibleSample``, and whoever asked is blind for that moment.
+reason ``ImplausibleSample``, and the caller has no sample at that moment.
 """
 
 import ctypes
@@ -338,7 +338,7 @@ class NvmlReader:
         except pynvml.NVMLError_NotFound:  # nobody has
             return ()
         except pynvml.NVMLError:
-            return None  # of no use to who judges, so no reason to initialise the library afresh
+            return None  # of no use to detection, so no reason to initialise the library afresh
         # Some drivers write rows without a process, or with a share of more than all.
         return tuple(sorted({row.pid: row.smUtil for row in rows if row.pid and row.smUtil <= WHOLE}.items()))
 

@@ -48,7 +48,7 @@ class GpuProcess(NamedTuple):
 
 
 class GpuSample(NamedTuple):
-    """What one GPU held at one moment, already checked for plausibility. ``used_mib`` excludes the driver's reserve.
+    """Memory use of one GPU at one moment, checked for plausibility. ``used_mib`` excludes the driver's reserve.
 
     ``clients`` are the pids in NVML's list of MPS clients.
     """

@@ -58,7 +58,7 @@ ERRORS: Final[Mapping[int, tuple[Reason, str]]] = {
 
 
 def classify_error(number: int, cause: str) -> NvmlError:
-    """Make the error that stands for one of NVML's; ``said`` are NVML's own words."""
+    """Make the error that stands for one of NVML's; ``cause`` is NVML's own message."""
     reason, hint = ERRORS.get(number, (Reason.NVML_UNAVAILABLE, _LOADED))
     if reason is Reason.GPU_LOST:
         return NvmlError(f"the driver has lost the GPU: {cause}; {hint}", reason)

@@ -1,4 +1,4 @@
-"""What is said between the enforcer and the process that asks NVML: one JSON object a line, either way. Pure.
+"""Messages between the enforcer and the NVML worker process: one JSON object a line, either way. Pure.
 
 A question is ``{"n": 7, "ask": "sample", "with": ["GPU-..."]}``, its answer ``{"n": 7, "value": ...}`` or
 ``{"n": 7, "error": "...", "reason": "GpuLost"}``. The number tells an answer that comes late from the one waited for.

@@ -1,6 +1,6 @@
 """Why a container that failed probably failed, as far as memory of the GPU goes. Pure.
 
-What is said is a likelihood: nobody reports a refused allocation (see ``memory_pressure``).
+A diagnosis is a likelihood: no component reports a refused allocation (see ``memory_pressure``).
 """
 
 from collections.abc import Iterable, Iterator
@@ -50,7 +50,7 @@ def failures_of(pod: Object) -> Iterator[Failure]:
 
 
 def diagnose(failure: Failure, marks: Iterable[PressureSample]) -> tuple[Reason, PressureSample] | None:
-    """Judge a failure by what was noted of its container; ``None`` where memory was not short, or it was our doing.
+    """Explain a failure by the samples of its container; ``None`` where memory was not short, or it was our doing.
 
     Of two shortages the tighter one counts; where they are alike it is the quota, which is looked at first.
     """

@@ -1,8 +1,8 @@
 """When memory was short, and for whom: what is kept of it in case a container fails soon after. Pure.
 
-No event of NVML reports a refused allocation. So at every look it is noted which containers stood close to their own
-quota or shared a GPU that was close to full, and what was held by whom. A container that is refused from far below
-either leaves no trace here.
+No event of NVML reports a refused allocation. So each sample records which containers were close to their own
+quota or shared a GPU that was close to full, and which processes used the memory. A container that is refused while
+it is far below both leaves no trace here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ContainerUsage:
-    """What a container, or somebody without a quota, held of a GPU. For operators alone."""
+    """GPU memory of a container, or of processes without a quota. For operators alone."""
 
     who: str
     mib: int
@@ -40,7 +40,7 @@ class ContainerUsage:
 class PressureSample:
     """One container on one GPU while memory was short; times by the wall clock, in seconds.
 
-    ``own_mib`` is what it held itself, ``others_mib`` what all other pods and programs held together, ``free_mib`` what
+    ``own_mib`` is its own use, ``others_mib`` the use of all other pods and programs together, ``free_mib`` what
     was left of ``gpu_mib``; ``holders`` largest first. ``ended`` is
     when we were last about to end it, or had just done so; ``None`` where we never were.
     """
@@ -106,7 +106,7 @@ def _of_gpu(seen: Seen, view: GpuSnapshot, wall: float) -> Iterator[PressureSamp
 
 
 def _continued(before: PressureSample | None, mark: PressureSample) -> PressureSample:
-    """Go on from what was noted of a container; what it held when it died counts, not the nothing after."""
+    """Go on from what was noted of a container; its use at the end counts, not the zero after it."""
     if before is None:
         return mark
     ended = before.ended if mark.ended is None else mark.ended

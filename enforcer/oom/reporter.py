@@ -29,7 +29,7 @@ class OomReporter:
     """Listens to the watch on pods, and looks at what the loop sees.
 
     Args:
-        sink: where owners are told.
+        sink: takes messages for tenants.
         metrics: counted there.
         wall: the wall clock, in seconds: container statuses know no other.
     """

@@ -1,6 +1,6 @@
 """Releasing MPS clients of pods that are being deleted, before the kubelet kills them.
 
-A lane for each GPU, in a thread of its own: one daemon that does not answer keeps no other GPU's pods waiting.
+A worker thread for each GPU: one daemon that does not answer keeps no other GPU's pods waiting.
 """
 
 import threading
@@ -40,7 +40,7 @@ SLOW: Final = 10.0
 OVERDUE: Final = 5.0
 ROUND: Final = 4.0
 """Seconds for which one list of clients is good enough to act on, or so many times what it took, unless the turn of
-another pod has come meanwhile: the processes are held on to, so all that an old list lacks are those that came later.
+another pod has come meanwhile: the processes are pinned, so an old list lacks only those that came later.
 """
 LONGEST: Final = 15.0
 """The same at the very most."""
@@ -53,7 +53,7 @@ class MpsClientsOf(Protocol):
         """Pids of all clients, each with its server's. Raises ``MpsError``."""
 
     def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
-        """Have a client let go of the GPU, unless it has ended; ``None``, or what was said instead.
+        """Terminate a client, unless it has ended; ``None``, or the answer of MPS.
 
         Raises:
             MpsError: nobody answered, or it has ended.
@@ -62,7 +62,7 @@ class MpsClientsOf(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A process that is held on to, and the server it is a client of."""
+    """A pinned process, and the server it is a client of."""
 
     identity: Identity
     handle: PidHandle
@@ -71,7 +71,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaserDependencies:
-    """What a lane needs of the world."""
+    """What a worker needs."""
 
     departures: TerminatingPods
     checkpoint: Checkpoint
@@ -271,16 +271,16 @@ class DaemonClients:
         return {pid: each for each in daemon.servers(deadline) for pid in daemon.clients(each, deadline)}
 
     def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
-        """Have a client let go of the GPU; ``None``, or what was said instead. Raises ``MpsError``.
+        """Terminate a client; ``None``, or the answer of MPS. Raises ``MpsError``.
 
-        ``ended`` says whether it has ended, up to the moment the daemon is told: its pid may be another's then.
+        ``ended`` says whether it has ended, up to the command to the daemon: its pid may be another's then.
         """
         daemon = self._manager.daemons.get(self._gpu)
         return "the daemon has ended" if daemon is None else daemon.client.terminate(server, pid, None, ended)
 
 
 EVERY: Final = 1.0
-"""Seconds after which a lane looks again where nothing woke it, also after a bug."""
+"""Seconds after which a worker runs again where nothing woke it, also after a bug."""
 
 
 def ask_for_missing(departures: TerminatingPods, cluster: KubeClient) -> None:

@@ -130,7 +130,7 @@ class Checkpoint:
 
     def __init__(self, state: Path) -> None:
         self.path: Final = state / NAME
-        # Read by several threads: which file it was and what it said change together, so that a thread that comes late
+        # Read by several threads: the file and its content change together, so that a thread that comes late
         # with an older one is put right by the next look.
         self._known: tuple[tuple[int, ...] | None, tuple[Quota, ...]] = None, ()
         self.problem: str | None = None

@@ -1,7 +1,7 @@
 """Who may hold how much: from allocated claims, the pods that use them, and the namespaces' policy. Pure.
 
 What a claim consumed is what the scheduler promised; a container never gets more than that, whatever its pod says.
-Annotations of pods are not read here: they are wishes, and they can be edited. Raw objects in, as the API server
+Annotations of pods are not read here: they are requests, and they can be edited. Raw objects in, as the API server
 gives them.
 """
 

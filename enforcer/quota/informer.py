@@ -97,7 +97,7 @@ class QuotaInformer:
     Args:
         rule: how quotas come from what was seen.
         changed: set when something was seen.
-        listeners: told of pods.
+        listeners: get each pod.
     """
 
     def __init__(self, rule: QuotaRule, changed: threading.Event, listeners: Sequence[PodListener] = ()) -> None:

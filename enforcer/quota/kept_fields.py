@@ -1,7 +1,7 @@
 """Keep of a pod what the enforcer reads, and no more: pods that never start may be large, and anybody makes them. Pure.
 
-``Books`` calls this for each pod of the node as it comes from the API server, so that a whole pod is held for a moment.
-The result has the shape of a pod, with strings of its own.
+``Books`` calls this for each pod of the node as it comes from the API server, so that no whole
+pod stays in memory. The result has the shape of a pod, with strings of its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

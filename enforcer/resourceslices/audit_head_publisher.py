@@ -1,6 +1,6 @@
 """Where the audit log stands, kept off the node: in an annotation of the node's own ResourceSlice.
 
-A log that was cut or written anew still holds in itself; it no longer fits this. Every write of a slice wakes every
+A truncated or rewritten log still verifies by itself; it no longer matches the anchor. A write of a slice wakes every
 scheduler, so the annotation follows kills at once and all else slowly, and never goes back: the API server refuses
 that of an enforcer (``policy-slices.yaml``), and an enforcer that finds its log behind the annotation says so.
 """

@@ -26,7 +26,7 @@ class GpuAvailability:
 
     Args:
         contention: finds who else offers them; ``None``: there is no cluster, and nobody can.
-        health: judges them; ``None``: they are not published, and nobody does.
+        health: decides about them; ``None``: they are not published, and it does not run.
         modes: how they are shared.
         limits: who keeps limits on them.
         watch: samples them.

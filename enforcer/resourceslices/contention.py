@@ -19,7 +19,7 @@ MIG: Final = "MIG-"
 NODE: Final = "nvidia"
 """Some plugins name a GPU by its device node: ``nvidia0``, ``nvidia0/vgpu1``."""
 UNKNOWN: Final = "cannot be read yet"
-"""Of a source that never said what others offer: so long it may be any GPU."""
+"""The reason while a source has not answered yet: any GPU may be contended."""
 
 Allocatable = Sequence[tuple[str, Sequence[str]]]
 """Resource names of device plugins, each with the ids of its devices."""
@@ -28,7 +28,7 @@ Allocatable = Sequence[tuple[str, Sequence[str]]]
 def claimed_by_plugins(gpus: Iterable[Gpu], allocatable: Allocatable) -> dict[str, str]:
     """Name, by UUID, the GPUs that device plugins offer, each with a sentence that says who does.
 
-    An id of NVIDIA's resources that no GPU is known by stands for any of them: it cannot be told which it means.
+    An id of NVIDIA's resources that no GPU is known by stands for any of them: which GPU it means is unknown.
     """
     cards = tuple(gpus)
     found: dict[str, str] = {}

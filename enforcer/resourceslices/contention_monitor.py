@@ -26,7 +26,7 @@ SLICES: Final = "other drivers' ResourceSlices"
 
 
 class ContentionMonitor:
-    """Which GPUs are contended. While a source does not answer, what it said last stands; before it has, all are.
+    """Which GPUs are contended. While a source does not answer, its last answer counts; before the first, all are.
 
     Args:
         cluster: to read ResourceSlices from.

@@ -62,7 +62,7 @@ class SliceController:
         cluster: where to.
         node: this node's name.
         policy: the operator's.
-        availability: tells at each offer which of these GPUs are contended or ill.
+        availability: returns for each update which of these GPUs are contended or unhealthy.
         own: whose memory is accounted for.
         modes: how these GPUs are shared.
     """

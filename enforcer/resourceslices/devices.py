@@ -121,7 +121,7 @@ def shareable_gpus(gpus: Sequence[Gpu], node: Mapping[str, Any]) -> tuple[Gpu, .
 def select_gpus(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
     """Keep the GPUs an operator named in the node annotation ``gpu-share.io/gpus``: UUIDs or indices; ``None``: all.
 
-    Whoever names a GPU means its MIG instances too.
+    The name of a GPU includes its MIG instances.
 
     Raises:
         ConfigError: an entry names no GPU of this node, or there is no entry.
@@ -162,9 +162,9 @@ def build_devices(
     Args:
         gpus: those to offer, already narrowed.
         policy: the operator's.
-        foreign_mib: by UUID, memory held by processes of no live claim; it is taken off the capacity.
+        foreign_mib: by UUID, memory of processes without a live claim; it is taken off the capacity.
         reserved_mib: by UUID, memory that claims have been allocated; it decides the order alone.
-        standing: which are contended, and left out, and which are ill, and tainted.
+        standing: which are contended, and excluded, and which are unhealthy, and tainted.
         ways: how they are shared; by default as the policy says.
         before: names of the devices as they were offered last; their order stays while it will do.
     """
@@ -293,7 +293,7 @@ def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: GpuC
 
 
 def _taints(gpu: Gpu, policy: InventoryPolicy, standing: GpuConditions) -> Object:
-    """Write the taint of a GPU that is ill; an empty list says that there is to be none."""
+    """Return the taint of an unhealthy GPU; an empty list says that there is to be none."""
     unhealthy = of_gpu(standing.unhealthy, gpu)
     if unhealthy is None or policy.health_taint is Effect.NONE:
         return {"taints": []}
@@ -301,7 +301,7 @@ def _taints(gpu: Gpu, policy: InventoryPolicy, standing: GpuConditions) -> Objec
 
 
 def order_is_acceptable(gpus: Sequence[Gpu], policy: InventoryPolicy, reserved: Mapping[str, int]) -> bool:
-    """Say whether GPUs may stay in this order, given MiB held of each, by UUID."""
+    """Say whether GPUs may stay in this order, given the MiB in use of each, by UUID."""
     ranks = [_rank(gpu, policy, reserved) for gpu in gpus]
     return all(
         most - rank <= REORDER_TOLERANCE[policy.order] for most, rank in zip(accumulate(ranks, max), ranks, strict=True)

@@ -28,7 +28,7 @@ class SmoothedUsage:
 def foreign_mib(
     views: Sequence[GpuSnapshot], quotas: Sequence[Quota], own: Collection[str] = (), servers: Collection[int] = ()
 ) -> dict[str, int]:
-    """Count, for each GPU that could be read, MiB held by processes of pods without a share on it.
+    """Return, for each GPU that could be read, the MiB of processes of pods without a share on it.
 
     Args:
         views: what was seen.
@@ -36,7 +36,7 @@ def foreign_mib(
             One of 0 MiB is no share.
         own: UIDs of pods that are accounted for elsewhere: ours, with MPS's server, whose context is taken off already,
             and those on their way out.
-        servers: pids of MPS's servers: in a cgroup namespace of our own, our pod cannot be told from their cgroup.
+        servers: pids of MPS's servers: in a cgroup namespace of our own, their cgroup does not show our pod.
     """
     pods = {(quota.gpu, quota.pod_uid) for quota in quotas if quota.memory_mib}
     return {

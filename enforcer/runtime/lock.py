@@ -1,6 +1,6 @@
 """One enforcer per state directory: two would kill twice and tear the log's chain.
 
-The directory itself is locked, and a file in it that says by whom. Somebody may tidy the file away: whoever comes next
+The directory itself is locked, and a file in it that says by whom. The file may be removed: the next process
 still has to wait for the directory, so that no two ever write one log.
 """
 

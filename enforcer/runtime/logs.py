@@ -1,6 +1,6 @@
 """Log output that never blocks: log lines, and the copies of audit records on standard output.
 
-A full disk, a reader that is gone or one that sleeps would raise in, or stop, whoever logs. Such lines are lost.
+A full disk, a reader that is gone or one that sleeps would raise in, or stop, the caller. Such lines are lost.
 """
 
 import logging
@@ -33,7 +33,7 @@ class NonBlockingStream:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
     def _send(self, line: str) -> None:
         try:

@@ -1,6 +1,6 @@
 """MPS clients of each container: how many it has, how many its share counts as, and a warning above that.
 
-A GPU serves 48 clients, whoever they belong to. Nobody is killed for their number.
+A GPU serves 48 clients of all pods together. No container is killed for their number.
 """
 
 from collections.abc import Sequence

@@ -57,7 +57,7 @@ class Track:
 
 
 def sampled(track: Track, sample: Sample) -> Track:
-    """Take in a sample. A growth stays until its memory is free again, and is found anew where that grows further."""
+    """Take in a sample. A growth stays until its memory is free again, and is reported again if it grows further."""
     recent, before = (*track.recent, sample)[-MOST:], track.growth
     if before is not None and sample.mib <= before.from_mib + GROWN_MIB:
         before = None

@@ -1,7 +1,7 @@
 """Anchors: what was seen of a node's audit log off that node. Given, kept in a file, or read from the cluster.
 
 In the cluster only the ResourceSlice's annotation is one: only the node's enforcer writes it, and never back. A
-kill's Event names the head as well, but whoever may write Events in its namespace can write one like it: a hint.
+kill's Event names the head as well, but a user who may write Events in its namespace can forge one: a hint.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ _MOST: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A record that a node's log must hold. ``node`` is empty where nobody said whose; ``source`` is who says so.
+    """A record that a node's log must hold. ``node`` is empty where it is unknown; ``source`` names the origin.
 
     A ``hint`` may be somebody's invention: that a log holds it proves nothing, and neither does it that it does not.
     """
@@ -88,7 +88,7 @@ def in_cluster(api: KubeClient, warn: Callable[[str], None]) -> list[Anchor]:
     """Read what the cluster has: the slices' annotations, and as hints the Events of kills.
 
     Raises:
-        ClusterError: slices cannot be read. Of Events that may not be read only ``warn`` is told.
+        ClusterError: slices cannot be read. If Events may not be read, only ``warn`` is called.
     """
     slices, _ = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={DRIVER}")
     return [*_of_slices(slices), *_of_events(_events(api, warn))]

@@ -47,7 +47,7 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One log; ``node`` is whose it is, empty where nobody said."""
+    """One log; ``node`` is the node of the log, empty where it is unknown."""
 
     node: str
     parts: tuple[LogPart, ...]

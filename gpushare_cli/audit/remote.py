@@ -20,9 +20,9 @@ from gpushare_cli.enforcer_pods import AT_ONCE, CONTAINER, RUNNING, EnforcerPod,
 
 EXPORT: Final = ("gpu-share", "audit", "export", "--format=raw")
 MOST: Final = 1024 * 1024 * 1024
-"""Bytes after which a node's log is no log: four times what is kept unless told otherwise."""
+"""Bytes after which a node's log is no log: four times the default retention."""
 LONGEST: Final = 600.0
-"""Seconds that a node may let us wait, all together: else one that lies would keep the others' verdicts from us."""
+"""Seconds that a node may let us wait, all together: else one hostile node would delay the results of the others."""
 T = TypeVar("T")
 PART: Final = "audit log"
 """Name of the one part a remote log has here; places in it are ``audit log:17``."""
@@ -43,7 +43,7 @@ def on_all_nodes(
     warn: Callable[[str], None],
     at_once: int = AT_ONCE,
 ) -> AllNodes[T]:
-    """Do something with every node's log, several at once. A node that does not answer is told and left out.
+    """Do something with every node's log, several at once. A node that does not answer is reported and left out.
 
     Raises:
         GpuShareError: the enforcers cannot be found, see ``find_enforcers``.

@@ -33,7 +33,7 @@ class Tail:
         """
         try:
             files = [self._folder] if self._folder.is_file() else segments(self._folder)
-            if files and files[-1].name < self._name:  # the folder was moved aside, and a new log begun
+            if files and files[-1].name < self._name:  # the folder was moved away, and a new log begun
                 self._name = ""
             for file in [each for each in files if each.name >= self._name]:
                 if file.name != self._name:

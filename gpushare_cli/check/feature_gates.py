@@ -45,7 +45,7 @@ def _result(gate: str, kept: Json, so: str) -> CheckResult:
 
 
 def _unless_forbidden(error: ClusterError, instead: Callable[[], Json | None]) -> Json:
-    """What can be told all the same; raises the refusal where that is nothing."""
+    """Return what is known without that right; raises the refusal where that is nothing."""
     known = instead() if error.status == HTTPStatus.FORBIDDEN else None
     if known is None:
         raise error
@@ -63,7 +63,7 @@ def _asked(api: KubeClient) -> Json:
 
 
 def _device(api: KubeClient) -> Json:
-    """A GPU that is shared and ill, as the API server would store it."""
+    """A GPU that is shared and unhealthy, as the API server would store it."""
     memory = {"value": "1Gi", "requestPolicy": {"default": "1Gi"}}
     device = {
         "name": "probe",

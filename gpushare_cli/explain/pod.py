@@ -81,7 +81,7 @@ class Reader:
         )  # fmt: skip
 
     def events(self, selector: str) -> list[Object]:
-        """Read Events, without what nothing reads of them: whoever may write Events may write large ones."""
+        """Read Events, without what nothing reads of them: a user who may write Events may write large ones."""
         where = path(CORE_V1, "events", namespace=self.name)
         found = self.api.listing(where, fieldSelector=selector)
         return [{key: event[key] for key in READ if key in event} for event in found]

@@ -31,7 +31,7 @@ def kills(record: PodRecord) -> list[Object]:
 
 
 def peaks(record: PodRecord) -> dict[str, tuple[int, int]]:
-    """Return what the enforcer's Events say that each container held at most, and its quota then, in MiB."""
+    """Return what the enforcer's Events say that each container used at most, and its quota then, in MiB."""
     found: dict[str, tuple[int, int]] = {}
     for event in of_enforcer(record):
         if amounts := used_amounts(text(event, "message")):

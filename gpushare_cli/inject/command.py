@@ -238,7 +238,7 @@ def made_later(results: Iterable[Result], at: Sequence[Steps] = ()) -> Iterator[
 
 
 def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:
-    """Say that nothing was to be done: whoever calls this mostly believes otherwise."""
+    """Warn that there was nothing to rewrite: mostly a mistake of the caller."""
     if all(change.reason is Reason.NO_SHARE for result in results for change in result.changes):
         yield (
             f"nothing to rewrite: no Pod and no pod template of a known workload has {contract.MEMORY} or another "

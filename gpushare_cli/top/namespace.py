@@ -1,7 +1,7 @@
 """What ``gpu-share top -n`` shows: use, peak, quota and kills of the sharing pods of a namespace.
 
 Read with the rights of a tenant (the ClusterRole ``edit``): pods, claims and Events, and the status file of each pod
-through its sidecar, as ``explain`` reads it. Whoever may write Events there can write those that count as kills.
+through its sidecar, as ``explain`` reads it. A user who may write Events there can forge kills.
 """
 
 from collections import Counter

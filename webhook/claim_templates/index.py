@@ -25,7 +25,7 @@ class _Use:
 
 
 class TemplateIndex:
-    """What the watches have told so far, and what follows from it.
+    """The objects that the watches delivered so far, and what follows from them.
 
     Of a pod no more is kept than which template it names; the template's content is kept once, for all its pods.
     ``now`` is in seconds on any clock that does not jump.
@@ -43,7 +43,7 @@ class TemplateIndex:
         self._left_over: set[Key] = set()
         self._touched: dict[Key, None] = {}
 
-    # What is told
+    # Deliveries of the watches
 
     def put_pod(self, uid: str, item: TemplateReference | None, now: float) -> None:
         """Take in what a pod names, ``None`` where it names nothing any more."""
@@ -113,7 +113,7 @@ class TemplateIndex:
         return key in self._taken
 
     def is_left_over(self, key: Key) -> bool:
-        """Whether it is to be deleted: unused for as long as ``expire`` was told, and still."""
+        """Whether it is to be deleted: unused for the time that ``expire`` got, and still."""
         return key in self._left_over
 
     @property
@@ -174,7 +174,7 @@ class TemplateIndex:
         self._look(use.key, now)
 
     def _look(self, key: Key, now: float) -> None:
-        """Work out anew what there is to do about one template."""
+        """Compute again what to do about one template."""
         use, there = self._uses.get(key), self.templates.get(key)
         given = use is not None and use.given > 0
         self._set_missing(key, missing=given and there is None)

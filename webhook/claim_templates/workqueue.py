@@ -38,7 +38,7 @@ class WriteQueue:
         # A plain dict gets slow where its first entry is taken again and again.
         self._first, self._again = OrderedDict[Key, None](), OrderedDict[Key, None]()
         self._busy: dict[Key, bool] = {}
-        """Given out; true where it was wanted anew meanwhile."""
+        """Keys in work; true where the key was added again meanwhile."""
         self._pauses: dict[Key, float] = {}
         self._at: dict[Key, float] = {}
         self._later: list[tuple[float, Key]] = []
@@ -68,7 +68,7 @@ class WriteQueue:
         self._at.pop(key, None)
 
     def get(self, now: float) -> list[Key]:
-        """Give out what may be written now; each has to be told of by ``done``."""
+        """Return the keys that may be written now; call ``done`` for each."""
         self._wake(now)
         room = AT_ONCE - len(self._busy)
         if self._probe is not None:

@@ -1,6 +1,6 @@
 """Node affinity of a sharing pod: prefer nodes with many shares, or with few. Pure.
 
-The stock scheduler scores nodes without looking at GPUs, so what it is told is a preference about other sharing pods:
+The stock scheduler scores nodes without looking at GPUs, so the webhook writes a preference about other sharing pods:
 one term, of the least weight, so that any preference of the pod's own about pods outweighs it. Preferences about nodes
 are added up by the scheduler without regard to that weight: a pod that has some is left to them.
 """

@@ -1,7 +1,7 @@
 """Rewrite a pod: a new dict that shares every unchanged part with the original. Pure.
 
 Each step leaves what is already right as it is, so rewriting twice changes nothing, also after the API server's
-defaults and other webhooks. What is right is told by content, never by a marker.
+defaults and other webhooks. Content decides what is right, never a marker.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

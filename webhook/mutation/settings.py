@@ -86,7 +86,7 @@ def image(name: str, text: str) -> str:
     """Read the reference of a container image, such as ``registry.example:5000/team/gpu-share:0.1.0``.
 
     Raises:
-        ConfigError: it is none; ``name`` says what held it.
+        ConfigError: it is none; ``name`` is the variable or key.
     """
     if _IMAGE.fullmatch(text) is None:
         raise ConfigError(f"{name}: {text!a:.80} is not an image; write for example registry.example/gpu-share:0.1.0")

@@ -24,7 +24,7 @@ def container(
         settings: image and amounts.
         guaranteed: asks for its limits outright, so that the pod keeps its class.
         budgeted: asks for nothing of its own: ``spec.resources`` has fixed what the whole pod gets.
-        unconfined: the pod has no AppArmor profile by its own wish, which the sidecar does not inherit.
+        unconfined: the pod asks for no AppArmor profile, which the sidecar does not inherit.
     """
     profile = {"appArmorProfile": {"type": "RuntimeDefault"}} if unconfined else {}
     requests = settings.sidecar_limits if guaranteed else settings.sidecar_requests

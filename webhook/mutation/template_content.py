@@ -1,4 +1,4 @@
-"""Compare what claim templates ask for, whoever wrote them and whatever the API server made of it. Pure."""
+"""Compare what claim templates request, independent of author and of defaults of the API server. Pure."""
 
 from collections.abc import Mapping
 from functools import lru_cache

@@ -122,7 +122,7 @@ def _log(asked: Review | None, answer: Answer) -> None:
     facts: dict[str, object] = {"reason": answer.reason, "status": answer.status}
     if asked is not None:
         facts |= {"uid": asked.uid, "operation": asked.operation, "dry_run": asked.dry_run}
-        # Whoever reaches the port writes these: a review may be 7 MiB, a line in the log may not.
+        # Any client that reaches the port writes these: a review may be 7 MiB, a line in the log may not.
         facts |= {key: getattr(asked, key)[:LOGGED] for key in ("namespace", "name", "user")}
     if answer.message:
         facts["message"] = answer.message[: review.MAX_MESSAGE]

@@ -32,7 +32,7 @@ class ConnectionClosed(Exception):
 
 
 class BufferBudget:
-    """Bytes held for unfinished requests, over all connections."""
+    """Bytes buffered for unfinished requests, over all connections."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit

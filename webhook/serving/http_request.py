@@ -88,7 +88,7 @@ class RequestReader:
         for name, value in request.headers:
             lower = name.lower()
             if lower == b"expect":
-                # Giving the go-ahead would mean to wait; clients send the body unasked when they are told so.
+                # Giving the go-ahead would mean to wait; clients repeat the request without it after a 417.
                 self._refuse("417 Expectation Failed")
             if lower == b"content-length" and int(value) > MAX_BODY:
                 self._cut()

@@ -23,7 +23,7 @@ OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
 FORBIDDEN: Final = 403
 
 MAX_DEPTH: Final = 64
-"""Kubernetes objects nest about 20 deep; what is deeper only exhausts the stack of whoever walks it."""
+"""Kubernetes objects nest about 20 deep; what is deeper only exhausts the stack of a recursive reader."""
 MAX_NODES: Final = 400_000
 """Objects and lists in one review. Two objects of etcd's 1.5 MiB with field ownership stay well below."""
 MAX_INTEGER_DIGITS: Final = 20
@@ -124,7 +124,7 @@ def decode(body: bytes) -> Any:
 
 
 def _decode_quickly(body: bytes) -> Any:
-    """Parse a body that nothing is lost of; ``_UNLIKE`` for any other, whose value is gone before it is parsed anew."""
+    """Parse a body that nothing is lost of; ``_UNLIKE`` for any other, whose value is freed before the second parse."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -187,7 +187,7 @@ def errored(status: int, reason: Reason, message: str) -> Answer:
     """Say that this call could not be answered; the API server then applies ``failurePolicy``.
 
     The sentence goes out as plain text, which the API server repeats to the user. No review is sent: one with
-    ``allowed`` in it would be a verdict.
+    ``allowed`` in it would be a decision.
     """
     body = message[:MAX_MESSAGE].encode("utf-8", "replace")
     plain = "text/plain; charset=utf-8"
