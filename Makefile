@@ -52,12 +52,12 @@ release-check: lint safety mutants ## All that CI runs, in full: every trial, bo
 integration: $(STAMP) ## The product on real control planes, without nodes: the newest version, and the oldest for what differs (ARGS=FILE runs a part)
 	@$(if $(strip $(KUBERNETES)),,$(error KUBERNETES is empty; it has to name versions, such as 1.37))
 	@set -e; for each in $(KUBERNETES); do $(RUN)/python -m tests.testbed.cluster build --control-plane-only --kubernetes $$each; done
-	@$(RUN)/python -m tests.testbed.lanes $(KUBERNETES:%=--planes %) $(ARGS)
+	@$(RUN)/python -m tests.testbed.parallel $(KUBERNETES:%=--planes %) $(ARGS)
 
 e2e: $(STAMP) ## The product on real nodes, in parallel sessions (first run builds Kubernetes; ARGS=FILE runs a part)
 	@$(if $(filter command,$(origin KUBERNETES)),$(error e2e runs on nodes of the newest Kubernetes; integration takes KUBERNETES))
 	@$(RUN)/python -m tests.testbed.cluster build
-	@$(RUN)/python -m tests.testbed.lanes $(ARGS)
+	@$(RUN)/python -m tests.testbed.parallel $(ARGS)
 
 cluster: $(STAMP) ## Start a cluster of one real node to play with and print its kubeconfig (root, or ARGS=--control-plane-only)
 	@$(RUN)/python -m tests.testbed.cluster up $(ARGS)

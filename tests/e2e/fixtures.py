@@ -65,7 +65,7 @@ def site(bare: Site) -> Site:
 
 @contextmanager
 def in_turn() -> Iterator[None]:
-    """Let one lane install at a time: its commands have limits of their own, as the reader types them."""
+    """Let one worker install at a time: its commands have limits of their own, as the reader types them."""
     with (BUILD.parent / "installing.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,6 +1,6 @@
 """``python -m tests.safety``: every safety test in full, then its figures as the table of docs/design/safety.md.
 
-First what takes both processors, then two lanes beside each other; logs are in ``.build/safety``.
+First what takes both processors, then two workers beside each other; logs are in ``.build/safety``.
 Arguments are handed to one pytest instead, such as ``-k reuse``; the table keeps the rows of tests that did not run.
 Exit code: 0, or that of what failed; then the table is left as it is.
 """
@@ -17,10 +17,10 @@ from typing import Final
 
 from tests.support import extent
 from tests.support.table import Row, with_rows
-from tests.testbed.lanes import clock
-from tests.testbed.lanes.lanes import Lane, Session
-from tests.testbed.lanes.rounds import run
-from tests.testbed.lanes.running import STOPPED, Running
+from tests.testbed.parallel import clock
+from tests.testbed.parallel.rounds import run
+from tests.testbed.parallel.running import STOPPED, Running
+from tests.testbed.parallel.workers import Session, Worker
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "design" / "safety.md"
@@ -32,7 +32,7 @@ HEAD: Final = ("test", "figure", "found")
 BUSY: Final = ("tests/safety/test_15_pid_reuse.py",)
 """Takes all the processors there are: nothing runs beside it."""
 WAITING: Final = ("tests/safety/test_33_matrix.py",)
-"""Half of the rest; it waits more than it works, and has a lane to itself."""
+"""Half of the rest; it waits more than it works, and has a worker to itself."""
 PYTEST: Final = (sys.executable, "-m", "pytest", "-o", f"timeout={TIMEOUT_SECONDS}", "--durations=0")
 
 
@@ -66,14 +66,14 @@ def _in_turns() -> int:
     return max(codes)
 
 
-def turns() -> tuple[tuple[Lane, ...], ...]:
-    """Every file once: lanes that run beside each other, in turns."""
+def turns() -> tuple[tuple[Worker, ...], ...]:
+    """Every file once: workers that run beside each other, in turns."""
     files = [file.relative_to(ROOT).as_posix() for file in sorted((ROOT / "tests" / "safety").glob("test_*.py"))]
     others = tuple(file for file in files if file not in BUSY + WAITING)
-    return (_lane("busy", BUSY),), (_lane("waiting", WAITING), _lane("others", others))
+    return (_worker("busy", BUSY),), (_worker("waiting", WAITING), _worker("others", others))
 
 
-def _lane(name: str, files: tuple[str, ...]) -> Lane:
+def _worker(name: str, files: tuple[str, ...]) -> Worker:
     return (Session(name=name, files=files),)
 
 

@@ -15,7 +15,7 @@ from tests.safety.reuse import GPU
 from tests.support import extent
 from tests.support.need import missing
 
-LANES = 2
+WORKERS = 2
 pytestmark = pytest.mark.node
 
 
@@ -38,8 +38,8 @@ def reuses(kubelet: Kubelet, count: int) -> dict[str, Any]:
 
 def test_at_no_step_of_a_kill_is_a_process_hit_that_got_the_victims_pid() -> None:
     count, kubelet = extent.trials(400, 100_000), Kubelet()
-    with ThreadPoolExecutor(LANES) as lanes:
-        found = [*lanes.map(lambda _: reuses(kubelet, count // LANES), range(LANES))]
+    with ThreadPoolExecutor(WORKERS) as workers:
+        found = [*workers.map(lambda _: reuses(kubelet, count // WORKERS), range(WORKERS))]
     tried, hits = Counter[str](), Counter[str]()
     for each in found:
         assert each["pidfd"]["hits"] == {}, "at which step, and how often, an innocent was hit"

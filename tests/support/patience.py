@@ -1,4 +1,4 @@
-"""How long a test waits before it gives up: longer where lanes of tests share a machine's processors.
+"""How long a test waits before it gives up: longer where workers of tests share a machine's processors.
 
 What is waited for is stretched by it; what is asserted of the product never is. ``GPU_SHARE_PATIENCE`` says the factor,
 1 unless set.

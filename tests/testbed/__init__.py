@@ -1,1 +1,1 @@
-"""What tests run on: clusters, nodes, and the lanes that run test files in parallel."""
+"""What tests run on: clusters, nodes, and the workers that run test files in parallel."""

@@ -82,8 +82,8 @@ def test_private_words_are_named_in_the_product_and_in_identifiers_and_strings_o
 
 def test_private_words_and_conflicts_are_named_in_charts() -> None:
     assert [line.split(":")[1] for line in check_text("deploy/a.yaml", "a: 1\n# whoever\n- aWish\n")] == ["2", "3"]
-    assert check_text("docs/a.md", "whoever\n") == []
-    assert len(check_text("docs/a.md", f"{'<' * 7} HEAD\n")) == 1
+    assert check_text("SECURITY.md", "whoever\n") == []
+    assert len(check_text("SECURITY.md", f"{'<' * 7} HEAD\n")) == 1
 
 
 def test_the_glossary_lists_the_words_that_the_rule_refuses() -> None:

@@ -26,7 +26,7 @@ def test_a_figure_replaces_its_row_and_leaves_the_others(tmp_path: Path) -> None
 
 
 def test_every_file_runs_in_one_of_two_turns() -> None:
-    ran = [file for turn in command.turns() for lane in turn for session in lane for file in session.files]
+    ran = [file for turn in command.turns() for worker in turn for session in worker for file in session.files]
     there = sorted(file.relative_to(command.ROOT).as_posix() for file in command.ROOT.glob("tests/safety/test_*.py"))
     assert sorted(ran) == there
     assert [len(turn) for turn in command.turns()] == [1, 2]

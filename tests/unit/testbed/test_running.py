@@ -1,4 +1,4 @@
-"""Lanes run beside each other, are told apart when they fail, and end together when they are told to."""
+"""Workers run beside each other, are told apart when they fail, and end together when they are told to."""
 
 import json
 import os
@@ -13,10 +13,10 @@ import pytest
 
 from tests.support.patience import holds_within
 from tests.testbed.cluster import versions
-from tests.testbed.lanes import clock
-from tests.testbed.lanes.lanes import Session
-from tests.testbed.lanes.rounds import SUMMARY_WIDTH, ending, run
-from tests.testbed.lanes.running import STOPPED, Running
+from tests.testbed.parallel import clock
+from tests.testbed.parallel.rounds import SUMMARY_WIDTH, ending, run
+from tests.testbed.parallel.running import STOPPED, Running
+from tests.testbed.parallel.workers import Session
 
 ROOT = Path(__file__).parents[3]
 NOTE = f"""
@@ -35,15 +35,15 @@ def session(name: str, *files: Path) -> Session:
 
 @pytest.fixture(name="make")
 def _make(tmp_path: Path) -> Make:
-    """Lanes whose sessions run a script instead of pytest."""
+    """Workers whose sessions run a script instead of pytest."""
 
-    def make(script: str, *lanes: tuple[Session, ...]) -> Running:
-        return Running(lanes, tmp_path / "logs", 1.0, (sys.executable, "-c", NOTE + script))
+    def make(script: str, *workers: tuple[Session, ...]) -> Running:
+        return Running(workers, tmp_path / "logs", 1.0, (sys.executable, "-c", NOTE + script))
 
     return make
 
 
-def test_lanes_run_beside_each_other(make: Make, tmp_path: Path) -> None:
+def test_workers_run_beside_each_other(make: Make, tmp_path: Path) -> None:
     """Each waits for what the other writes."""
     meet = """
 files[0].touch()
@@ -53,8 +53,8 @@ while not all((files[0].parent / name).exists() for name in ("left", "right")):
     time.sleep(0.01)
 ran(*files)
 """
-    lanes = [(session(name, tmp_path / name),) for name in ("left", "right")]
-    assert run(make(meet, *lanes)) == 0
+    workers = [(session(name, tmp_path / name),) for name in ("left", "right")]
+    assert run(make(meet, *workers)) == 0
 
 
 def test_a_session_runs_on_its_kubernetes(make: Make, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_session_runs_on_its_kubernetes(make: Make, tmp_path: Path) -> None:
     assert [(tmp_path / name).read_text() for name in ("older", "usual")] == [versions.OLDEST, versions.NEWEST]
 
 
-def test_a_lane_that_fails_is_notified_with_its_end_and_the_others_go_on(
+def test_a_worker_that_fails_is_notified_with_its_end_and_the_others_go_on(
     make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = "print('::what went wrong'); ran(*files); files[0].touch(); sys.exit(files[0].name == 'bad')"
@@ -80,7 +80,7 @@ def test_a_lane_that_fails_is_notified_with_its_end_and_the_others_go_on(
 def test_the_last_lines_name_every_test_that_failed(
     make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those who read our output may have no more than its end, and a lane that went well may end last."""
+    """Those who read our output may have no more than its end, and a worker that went well may end last."""
     script = """
 print("ERROR \\n" * 10 + f"FAILED {files[0].name}::test - " + "why " * 100)
 ran(*files)
@@ -94,8 +94,8 @@ while not all(each.exists() and not pathlib.Path("/proc", each.read_text()).exis
     time.sleep(0.01)
 time.sleep(0.5)  # they are gone, and now it is said
 """
-    lanes = [(session(name, tmp_path / name),) for name in ("bad", "worse", "good")]
-    assert run(make(script, *lanes)) == 1
+    workers = [(session(name, tmp_path / name),) for name in ("bad", "worse", "good")]
+    assert run(make(script, *workers)) == 1
     *_, last = capsys.readouterr().out.partition("good           passed")
     told = last.splitlines()[2:]
     assert {line[:12] for line in told} == {"ERROR ", "FAILED bad::", "FAILED worse", "bad FAILED: ", "worse FAILED"}
@@ -117,9 +117,9 @@ sys.exit(globals().get("code", 0))
     ("files", "runs", "code", "said"),
     [
         (("a.1", "b.0"), (2, 1), 1, "FLAKY, passed by itself"),
-        (("a.2", "b.0"), (2, 1), 1, "lane-again FAILED"),
-        (("a.1", "b.1", "c.1"), (1, 1, 1), 1, "lane FAILED"),
-        (("a.0", "b.0"), (1, 1), 0, "lane           passed"),
+        (("a.2", "b.0"), (2, 1), 1, "worker-again FAILED"),
+        (("a.1", "b.1", "c.1"), (1, 1, 1), 1, "worker FAILED"),
+        (("a.0", "b.0"), (1, 1), 0, "worker         passed"),
     ],
     ids=["passes then", "fails again", "too many", "none failed"],
 )
@@ -127,7 +127,7 @@ def test_files_of_few_failures_run_once_more_by_themselves(
     make: Make, files: tuple[str, ...], runs: tuple[int, ...], code: int, said: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    assert run(make(FAILS, (session("lane", *(tmp_path / name for name in files)),)), second_round=True) == code
+    assert run(make(FAILS, (session("worker", *(tmp_path / name for name in files)),)), second_round=True) == code
     assert tuple(len((tmp_path / f"{name[0]}.runs").read_text()) for name in files) == runs
     out = capsys.readouterr().out
     assert said in out
@@ -135,13 +135,13 @@ def test_files_of_few_failures_run_once_more_by_themselves(
 
 
 def test_who_does_not_ask_for_a_second_round_has_none(make: Make, tmp_path: Path) -> None:
-    assert run(make(FAILS, (session("lane", tmp_path / "a.1"),))) == 1
+    assert run(make(FAILS, (session("worker", tmp_path / "a.1"),))) == 1
     assert (tmp_path / "a.runs").read_text() == "x"
 
 
 def test_a_session_that_crashed_is_not_run_again(make: Make, tmp_path: Path) -> None:
     script = FAILS.replace('sys.exit(globals().get("code", 0))', "sys.exit(3)")
-    assert run(make(script, (session("lane", tmp_path / "a.1"),)), second_round=True) == 1
+    assert run(make(script, (session("worker", tmp_path / "a.1"),)), second_round=True) == 1
     assert (tmp_path / "a.runs").read_text() == "x"
 
 
@@ -149,7 +149,7 @@ def test_a_session_that_crashed_is_not_run_again(make: Make, tmp_path: Path) -> 
 def test_a_session_that_runs_nothing_of_a_file_has_failed(
     make: Make, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(make(script, (session("lane", tmp_path / "seen", tmp_path / "unseen"),))) == 1
+    assert run(make(script, (session("worker", tmp_path / "seen", tmp_path / "unseen"),))) == 1
     assert "unseen was run" in capsys.readouterr().out
 
 
@@ -187,7 +187,7 @@ while not files[0].exists() and time.monotonic() < until:
     time.sleep(0.01)
 ran(*files)
 """
-    running = make(script, (session("lane", tmp_path / "go"),))
+    running = make(script, (session("worker", tmp_path / "go"),))
     said: list[str] = []
 
     def watch() -> None:
@@ -199,7 +199,7 @@ ran(*files)
     watcher.start()
     assert run(running, 0.1) == 0
     watcher.join()
-    assert said == ["lane           tests/test_a.py::test_one PASSED"]
+    assert said == ["worker         tests/test_a.py::test_one PASSED"]
     assert "  0:0" in capsys.readouterr().out
 
 
@@ -234,16 +234,16 @@ def test_pytest_is_patient_and_counts_what_it_ran(tmp_path: Path) -> None:
 
 
 def test_a_signal_to_the_command_itself_ends_it(tmp_path: Path) -> None:
-    """SIGTERM reaches lanes that ignore nothing: the command ends with its own code, having cleaned up."""
+    """SIGTERM reaches workers that ignore nothing: the command ends with its own code, having cleaned up."""
     script = f"""
 import signal, sys
 from pathlib import Path
-from tests.testbed.lanes import __main__ as command
-from tests.testbed.lanes.running import Running
+from tests.testbed.parallel import __main__ as command
+from tests.testbed.parallel.running import Running
 class Waits(Running):
-    def __init__(self, lanes, folder, factor, head_start):
+    def __init__(self, workers, folder, factor, head_start):
         words = (sys.executable, "-c", "import signal; print('::waits', flush=True); signal.pause()")
-        super().__init__(lanes, folder, factor, words)
+        super().__init__(workers, folder, factor, words)
 command.Running, command.FOLDER = Waits, Path({str(tmp_path)!r})
 command.images.targets = list
 sys.exit(command.main(["tests/e2e/test_mps.py", "tests/e2e/test_kill.py"]))

@@ -17,7 +17,7 @@ from tests.unit.enforcer.pod_deletion.world import Daemon, Handle, World
 def test_a_client_is_released_shortly_before_its_pod_is_killed() -> None:
     world = World()
     world.leave("p0")
-    assert world.lane.step() == 15.0, "nothing is asked before half of its grace"
+    assert world.worker.step() == 15.0, "nothing is asked before half of its grace"
     assert world.asked == 0
     world.run(1026)
     assert world.asked == 1, "and once there, to know how long it takes"
@@ -29,7 +29,7 @@ def test_a_client_is_released_shortly_before_its_pod_is_killed() -> None:
 def test_a_program_that_ends_by_itself_is_not_touched() -> None:
     world = World()
     world.leave("p0")
-    world.lane.step()
+    world.worker.step()
     world.clients.clear()
     world.run(1040)
     assert world.told == []
@@ -42,7 +42,7 @@ def test_pods_that_stay_and_pods_of_other_gpus_are_not_touched() -> None:
     assert [pid for _, pid in world.told] == [101]
     elsewhere = World(gpu=OTHER_GPU)
     elsewhere.leave("p0")
-    assert elsewhere.lane.step() is None
+    assert elsewhere.worker.step() is None
     assert elsewhere.asked == 0
 
 
@@ -221,7 +221,7 @@ def test_a_few_are_released_one_after_the_other() -> None:
 def test_without_grace_it_is_released_at_once() -> None:
     world = World()
     world.leave("p0", grace=0)
-    world.lane.step()
+    world.worker.step()
     assert world.told == [(0.0, 100)]
 
 
@@ -270,7 +270,7 @@ def test_one_process_that_cannot_be_held_keeps_no_other_from_its_release(capsys:
             raise OSError(errno.EINVAL, "no process has such a number")
         return Handle(pid, world)
 
-    world.lane._tools = replace(world.lane._tools, open_handle=not_the_first)
+    world.worker._tools = replace(world.worker._tools, open_handle=not_the_first)
     world.run(1030)
     assert [pid for _, pid in world.told] == [101]
     assert "cannot be pinned" in capsys.readouterr().out
@@ -314,17 +314,17 @@ def test_what_hangs_long_after_its_end_is_asked_about_less_often() -> None:
     world = World()
     world.answer = lambda _: "700"
     world.leave("p0", grace=2)
-    assert world.lane.step() == 1.0
+    assert world.worker.step() == 1.0
     world.clock.now += 1
-    assert world.lane.step() == RELIST
+    assert world.worker.step() == RELIST
     world.clock.now += 100
-    assert world.lane.step() == SLOW
+    assert world.worker.step() == SLOW
 
 
 def test_a_turn_ends_when_nobody_leaves_and_when_the_enforcer_stops() -> None:
     world = World()
-    world.lane.turn()
+    world.worker.turn()
     world.leave("p0")
-    world.lane._tools.stopped.set()
-    world.lane.turn()
+    world.worker._tools.stopped.set()
+    world.worker.turn()
     assert world.told == []

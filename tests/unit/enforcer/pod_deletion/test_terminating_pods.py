@@ -141,7 +141,7 @@ def test_a_pod_that_is_seen_alive_is_not_leaving_whatever_was_taken_for_its_end(
     assert [each.end for each in seen.of_gpu({"a", "b"})] == [1030.0], "and it is forgotten by what it is, not by then"
 
 
-def test_lanes_are_woken_by_a_deletion_and_by_nothing_else(seen: TerminatingPods) -> None:
+def test_workers_are_woken_by_a_deletion_and_by_nothing_else(seen: TerminatingPods) -> None:
     woken = threading.Event()
     seen.subscribe(woken)
     seen.replace([pod()])

@@ -1,4 +1,4 @@
-"""A daemon with clients, pods that leave, and a clock: what a release lane sees of the world."""
+"""A daemon with clients, pods that leave, and a clock: what a release worker sees of the world."""
 
 import threading
 from collections.abc import Callable
@@ -61,7 +61,7 @@ class World:
             departures=self.departures, checkpoint=Quotas(lambda: quotas), attributor=self, metrics=self.metrics,
             stopped=Stopped(self.clock), open_handle=self.open, clock=self.clock,
         )  # fmt: skip
-        self.lane = ClientReleaser(GPU, Daemon(self), tools)
+        self.worker = ClientReleaser(GPU, Daemon(self), tools)
 
     def open(self, pid: int) -> PidHandle | None:
         return Handle(pid, self) if pid in self.clients else None
@@ -81,8 +81,8 @@ class World:
             self.departures.on_event("MODIFIED", source)
 
     def run(self, until: float) -> None:
-        """Take steps up to a moment, as the lane's thread does."""
-        while self.clock.now < until and (wait := self.lane.step()) is not None:
+        """Take steps up to a moment, as the worker's thread does."""
+        while self.clock.now < until and (wait := self.worker.step()) is not None:
             self.clock.now += wait
 
     def counted(self) -> dict[str, float]:

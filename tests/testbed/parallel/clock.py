@@ -1,4 +1,4 @@
-"""A plugin for the sessions of ``python -m tests.testbed.lanes``: times each file, and is patient with every test."""
+"""A plugin for the sessions of ``python -m tests.testbed.parallel``: times each file and stretches waits."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Runs lanes beside each other: a thread for each, a log and the times of its files for each of their sessions."""
+"""Runs workers beside each other: a thread for each, a log and the times of its files for each of their sessions."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from typing import Final
 from tests.support import patience
 from tests.testbed import vm
 from tests.testbed.cluster import versions
-from tests.testbed.lanes import clock
-from tests.testbed.lanes.lanes import Lane, Session, work
+from tests.testbed.parallel import clock
+from tests.testbed.parallel.workers import Session, Worker, work
 
 STOP_SECONDS: Final = 90.0
 """What a session is given to end its cluster, once it is told to stop."""
 STOPPED: Final = 130
 SPARING: Final = {"GOGC": "400", "GOMEMLIMIT": "1200MiB"}
-"""Kubernetes and its runtime collect garbage more rarely: memory for processor time, which is what lanes lack."""
+"""Kubernetes and its runtime collect garbage more rarely: memory for processor time, which is what workers lack."""
 COMMAND: Final = (
     sys.executable, "-m", "pytest", "-v", "-r", "aP", "--durations=30", "-p", "no:cacheprovider",
     "-p", clock.__name__,
@@ -50,12 +50,12 @@ class Result:
 
 @dataclass(slots=True)
 class Running:
-    """Lanes under way. ``folder`` takes logs and times, ``factor`` is the patience of their tests.
+    """Workers under way. ``folder`` takes logs and times, ``factor`` is the patience of their tests.
 
-    The longest lane, for which all wait in the end, has ``head_start`` seconds in which no other starts its clusters.
+    The longest worker, for which all wait in the end, has ``head_start`` seconds in which no other starts its clusters.
     """
 
-    lanes: Sequence[Lane]
+    workers: Sequence[Worker]
     folder: Path
     factor: float
     command: Sequence[str] = COMMAND
@@ -66,12 +66,12 @@ class Running:
     _stopping: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
-    def start(self, lanes: Sequence[Lane]) -> None:
-        """Start lanes beside each other."""
+    def start(self, workers: Sequence[Worker]) -> None:
+        """Start workers beside each other."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for lane in lanes:
-            wait = 0.0 if lane is max(lanes, key=work) else self.head_start
-            self._threads.append(threading.Thread(target=self._run_lane, args=(lane, wait)))
+        for worker in workers:
+            wait = 0.0 if worker is max(workers, key=work) else self.head_start
+            self._threads.append(threading.Thread(target=self._run_worker, args=(worker, wait)))
             self._threads[-1].start()
 
     def next(self, seconds: float) -> Result | None:
@@ -82,8 +82,8 @@ class Running:
 
     @property
     def under_way(self) -> bool:
-        """Whether a lane still works, or a result waits."""
-        # In this order: a lane puts its last result and ends.
+        """Whether a worker still works, or a result waits."""
+        # In this order: a worker puts its last result and ends.
         return any(each.is_alive() for each in self._threads) or not self.results.empty()
 
     def stop(self) -> None:
@@ -93,7 +93,7 @@ class Running:
 
     @property
     def stopping(self) -> bool:
-        """Whether the lanes were told to stop."""
+        """Whether the workers were told to stop."""
         return self._stopping.is_set()
 
     def end(self) -> None:
@@ -121,9 +121,9 @@ class Running:
         """File with a session's output."""
         return self.folder / f"{name}.log"
 
-    def _run_lane(self, lane: Lane, wait: float) -> None:
+    def _run_worker(self, worker: Worker, wait: float) -> None:
         self._stopping.wait(wait)
-        for session in lane:
+        for session in worker:
             if not self._stopping.is_set():
                 self.results.put(self._run(session))
 

@@ -1,4 +1,4 @@
-"""Lanes to their end: where each is, now and then; what failed and why; a second round for a few failures."""
+"""Workers to their end: where each is, now and then; what failed and why; a second round for a few failures."""
 
 import time
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from tests.testbed.lanes.lanes import Lane
-from tests.testbed.lanes.running import STOPPED, Result, Running
+from tests.testbed.parallel.running import STOPPED, Result, Running
+from tests.testbed.parallel.workers import Worker
 
 EVERY_SECONDS: Final = 60.0
 TAIL_LINES: Final = 120
@@ -19,7 +19,7 @@ MOST_AGAIN: Final = 2
 
 
 def run(running: Running, every: float = EVERY_SECONDS, *, second_round: bool = False) -> int:
-    """Start the lanes, say how they stand, and return the exit code once all have ended.
+    """Start the workers, say how they stand, and return the exit code once all have ended.
 
     With a second round the files of a few tests that failed run once more with nothing beside them: that tells what
     fails now and then from what always does, and excuses neither.
@@ -28,25 +28,28 @@ def run(running: Running, every: float = EVERY_SECONDS, *, second_round: bool = 
     first: list[Result] = []
     second: list[Result] = []
     try:
-        first = second = follow(running, running.lanes, began, every)
-        if second_round and (lane := again(running, first)):
-            second = follow(running, [lane], began, every)
+        first = second = follow(running, running.workers, began, every)
+        if second_round and (worker := again(running, first)):
+            second = follow(running, [worker], began, every)
         stopped = running.stopping
     finally:
         if stopped:
-            print("stopping: every lane ends its clusters", flush=True)
+            print("stopping: every worker ends its clusters", flush=True)
             running.stop()
         running.end()
         print("".join(f"{line[:SUMMARY_WIDTH]}\n" for line in summary(running, first, second)), end="", flush=True)
     return STOPPED if stopped else int(bool(first))
 
 
-def follow(running: Running, lanes: Sequence[Lane], began: float, every: float) -> list[Result]:
-    """Start lanes, say how they stand until they have ended or are told to stop, and return what failed."""
-    for lane in lanes:
-        print(f"{' then '.join(each.name for each in lane)}: {sum(len(each.files) for each in lane)} files", flush=True)
+def follow(running: Running, workers: Sequence[Worker], began: float, every: float) -> list[Result]:
+    """Start workers, say how they stand until they have ended or are told to stop, and return what failed."""
+    for worker in workers:
+        print(
+            f"{' then '.join(each.name for each in worker)}: {sum(len(each.files) for each in worker)} files",
+            flush=True,
+        )
     troubles = []
-    running.start(lanes)
+    running.start(workers)
     while running.under_way and not running.stopping:
         result = running.next(every)
         lines = running.progress() if result is None else tell(running, result)
@@ -56,7 +59,7 @@ def follow(running: Running, lanes: Sequence[Lane], began: float, every: float) 
     return troubles
 
 
-def again(running: Running, troubles: Sequence[Result]) -> Lane:
+def again(running: Running, troubles: Sequence[Result]) -> Worker:
     """The files of the few tests that failed, to be run once more with nothing beside them; empty where many did.
 
     What passes then is told as flaky, with the name of the test; it has failed all the same.

@@ -1,13 +1,13 @@
-"""``python -m tests.testbed.lanes [FILE ...]``: tests that need a node, in parallel lanes; ``make e2e`` runs it.
+"""``python -m tests.testbed.parallel [FILE ...]``: tests that need a node, in parallel workers; ``make e2e`` runs it.
 
 With ``--planes`` it runs those that need control planes alone; ``make integration`` does so. On the newest version it
 runs all of them. On older versions it runs the files of ``BY_VERSION``, or all with ``GPU_SHARE_TESTS=full``. With the
 word ``vm`` instead of files it runs what is for a virtual node; ``make e2e ARGS=vm`` does so. Files of
 ``tests/e2e/vm`` alone get a virtual node as well.
 
-Each lane writes into ``.build/lanes``; a line now and then says where each is. Where tests of one or two files failed,
+Each worker writes into ``.build/sessions``; a line at times says where each is. If tests of one or two files failed,
 those run once more by themselves, and what passes then is told as flaky at the end; it has failed all the same. Exit
-code 0 when all passed, 1 when a lane failed or ran nothing of one of its files, 2 wrong use, 130 when stopped: no
+code 0 when all passed, 1 when a worker failed or ran nothing of one of its files, 2 wrong use, 130 when stopped: no
 cluster is left behind in any case.
 """
 
@@ -21,12 +21,12 @@ from typing import Final
 from tests.support.extent import full
 from tests.testbed.cluster import images, versions
 from tests.testbed.cluster.controlplane import sweep
-from tests.testbed.lanes import lanes
-from tests.testbed.lanes.rounds import run
-from tests.testbed.lanes.running import Running
+from tests.testbed.parallel import workers
+from tests.testbed.parallel.rounds import run
+from tests.testbed.parallel.running import Running
 
 ROOT: Final = Path(__file__).parents[3]
-FOLDER: Final = ROOT / ".build" / "lanes"
+FOLDER: Final = ROOT / ".build" / "sessions"
 CLUSTERS: Final = (ROOT / ".build" / "integration", ROOT / ".build" / "e2e")
 NODES: Final = 4
 PATIENCE: Final = 3.0
@@ -38,11 +38,11 @@ WRONG_USE: Final = 2
 def main(argv: Sequence[str]) -> int:
     """Run everything, or the given files, and return the exit code."""
     asked = _parser().parse_args(argv)
-    marked = lanes.marked(ROOT)
+    marked = workers.marked(ROOT)
     files = [file for file, node in marked.items() if node is not bool(asked.planes)]
-    virtual = lanes.for_vm(asked.files)
-    usual = [file for file in files if virtual or not file.startswith(lanes.VM_FOLDER)]
-    chosen = [*dict.fromkeys(usual if asked.files == [lanes.VM] else asked.files or usual)]
+    virtual = workers.for_vm(asked.files)
+    usual = [file for file in files if virtual or not file.startswith(workers.VM_FOLDER)]
+    chosen = [*dict.fromkeys(usual if asked.files == [workers.VM] else asked.files or usual)]
     if unknown := [file for file in chosen if file not in files]:
         print("\n".join(_unfit(file, marked) for file in unknown), file=sys.stderr)
         return WRONG_USE
@@ -50,11 +50,11 @@ def main(argv: Sequence[str]) -> int:
     for target in () if asked.planes else images.targets():
         images.image(target)
     if virtual:
-        dealt = lanes.on_vm(chosen)
+        dealt = workers.on_vm(chosen)
     elif asked.planes:
-        dealt = lanes.on_planes(chosen, asked.planes, full=full() or bool(asked.files))
+        dealt = workers.on_planes(chosen, asked.planes, full=full() or bool(asked.files))
     else:
-        dealt = lanes.on_nodes(chosen, asked.nodes)
+        dealt = workers.on_nodes(chosen, asked.nodes)
     running = Running(dealt, FOLDER, PATIENCE, head_start=HEAD_START)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: running.stop())
@@ -83,10 +83,10 @@ def _nodes(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m tests.testbed.lanes", description=__doc__)
+    parser = argparse.ArgumentParser("python -m tests.testbed.parallel", description=__doc__)
     parser.add_argument("files", nargs="*", metavar="FILE", help="run only these test files (all), or vm")
     parser.add_argument(
-        "--nodes", type=_nodes, default=NODES, metavar="N", help=f"lanes with a node of their own ({NODES})"
+        "--nodes", type=_nodes, default=NODES, metavar="N", help=f"workers with a node of their own ({NODES})"
     )
     parser.add_argument(
         "--planes",

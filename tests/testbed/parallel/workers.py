@@ -1,6 +1,6 @@
-"""Which test file runs in which lane: a lane is a pytest session on a cluster of its own.
+"""Which test file runs in which worker: a worker is a pytest session on a cluster of its own.
 
-Files that need a node are dealt over nodes so that all end together. Those that need none have two lanes for each
+Files that need a node are dealt over nodes so that all end together. Those that need none have two workers for each
 version of Kubernetes: one control plane that they share, and those that files start for themselves.
 """
 
@@ -57,7 +57,7 @@ SECONDS: Final = {
     "tests/e2e/test_trouble.py": 273,
     "tests/e2e/test_upgrade_and_uninstall.py": 370,
 }
-"""Measured with ``python -m tests.testbed.lanes``, which prints what each file took."""
+"""Measured with ``python -m tests.testbed.parallel``, which prints what each file took."""
 APART: Final = (
     "tests/integration/controlplane/test_chart.py",
     "tests/integration/controlplane/test_check.py",
@@ -79,7 +79,7 @@ BY_VERSION: Final = (
 )
 """Files, or folders of them, that show what differs between versions: these run on older ones too, in full all do."""
 LAST: Final = ("tests/e2e/test_churn.py", "tests/e2e/test_upgrade_and_uninstall.py")
-"""Files at the end of their lane, in that order: one wants a machine that has done with starting clusters, the other
+"""Files at the end of their worker, in that order: one wants a machine that has done with starting clusters, the other
 removes the product from its own."""
 
 
@@ -96,7 +96,7 @@ class Session:
     virtual: bool = False
 
 
-Lane = tuple[Session, ...]
+Worker = tuple[Session, ...]
 
 
 def marked(root: Path) -> dict[str, bool]:
@@ -110,16 +110,16 @@ def marked(root: Path) -> dict[str, bool]:
     return found
 
 
-def on_nodes(files: Iterable[str], nodes: int) -> list[Lane]:
-    """Deal files over so many nodes, the longest first, each to the one that is done first; no lane is empty."""
+def on_nodes(files: Iterable[str], nodes: int) -> list[Worker]:
+    """Deal files over so many nodes, the longest first, each to the one that is done first; no worker is empty."""
     hands: list[list[str]] = [[] for _ in range(nodes)]
     for file in sorted(files, key=lambda each: (-seconds(each), each)):
         min(hands, key=lambda hand: sum(map(seconds, hand))).append(file)
-    return [_lane(f"node-{number}", sorted(hand, key=_turn)) for number, hand in enumerate(hands, 1) if hand]
+    return [_worker(f"node-{number}", sorted(hand, key=_turn)) for number, hand in enumerate(hands, 1) if hand]
 
 
-def on_planes(files: Sequence[str], versions: Sequence[str], *, full: bool) -> list[Lane]:
-    """Deal files over control planes of these versions; no lane is empty.
+def on_planes(files: Sequence[str], versions: Sequence[str], *, full: bool) -> list[Worker]:
+    """Deal files over control planes of these versions; no worker is empty.
 
     All files run on the newest version, or if it is not among them. Other versions run the files of ``BY_VERSION``, or
     all of them in full.
@@ -128,14 +128,14 @@ def on_planes(files: Sequence[str], versions: Sequence[str], *, full: bool) -> l
     def whole(version: str) -> bool:
         return full or version == NEWEST or NEWEST not in versions
 
-    lanes = []
+    workers = []
     for name, apart in (("shared", False), ("apart", True)):
         for version in versions:
             part = [
                 file for file in files if (file in APART) is apart and (whole(version) or file.startswith(BY_VERSION))
             ]
-            lanes += [_lane(f"{name}-{version}", part, version)] if part else []
-    return lanes
+            workers += [_worker(f"{name}-{version}", part, version)] if part else []
+    return workers
 
 
 def for_vm(asked: Sequence[str]) -> bool:
@@ -143,13 +143,13 @@ def for_vm(asked: Sequence[str]) -> bool:
     return bool(asked) and all(each == VM or each.startswith(VM_FOLDER) for each in asked)
 
 
-def on_vm(files: Iterable[str]) -> list[Lane]:
-    """One lane with a virtual node: the files that need one, and those of ``ON_VM``."""
+def on_vm(files: Iterable[str]) -> list[Worker]:
+    """One worker with a virtual node: the files that need one, and those of ``ON_VM``."""
     mine = [file for file in files if file.startswith(VM_FOLDER) or file in ON_VM]
     return [(Session(name=VM, files=tuple(sorted(mine, key=_turn)), virtual=True),)] if mine else []
 
 
-def _lane(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Lane:
+def _worker(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Worker:
     return (Session(name=name, files=tuple(files), kubernetes=kubernetes),)
 
 
@@ -158,9 +158,9 @@ def _turn(file: str) -> tuple[int, str]:
     return (LAST.index(file) + 1 if file in LAST else -(file in OWN), file)
 
 
-def work(lane: Lane) -> int:
-    """Seconds of a lane, as far as they are known."""
-    return sum(seconds(file) for session in lane for file in session.files)
+def work(worker: Worker) -> int:
+    """Seconds of a worker, as far as they are known."""
+    return sum(seconds(file) for session in worker for file in session.files)
 
 
 def seconds(file: str) -> int:
