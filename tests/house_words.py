@@ -8,7 +8,8 @@ from typing import Final
 CLEAN: Final = ("certs", "deploy", "enforcer", "examples", "gpushare", "gpushare_cli", "sidecar", "webhook")
 """Folders whose files are checked as a whole, with comments and docstrings."""
 CLEAN_CODE: Final = (
-    "tests/demo", "tests/e2e", "tests/fakes", "tests/support", "tests/testbed",
+    "tests/attack", "tests/demo", "tests/e2e", "tests/fakes", "tests/golden", "tests/mutation", "tests/support",
+    "tests/testbed",
 )  # fmt: skip
 """Folders whose Python files are checked for identifiers and strings that are no docstrings."""
 BANNED: Final = re.compile(

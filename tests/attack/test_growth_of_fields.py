@@ -198,6 +198,6 @@ def test_no_resize_request_costs_more_than_its_length() -> None:
     now = CurrentUsage(used_mib=None, applies_immediately=True)
 
     def read(asked: Json) -> object:
-        return apply_resize(before, asked["pod"], before.limits[0].container, asked["wish"], ResizeBounds(), now)
+        return apply_resize(before, asked["pod"], before.limits[0].container, asked["resize"], ResizeBounds(), now)
 
-    assert steep_strings({"wish": "1Gi;force", "pod": user}, read) == []
+    assert steep_strings({"resize": "1Gi;force", "pod": user}, read) == []

@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     if code == 0 and (left := _worth_another_look(names, DOUBTFUL if AGAIN in argv else LATE)):
         code = _run(left)
     print(f"{(time.monotonic() - began) / 60:.1f} minutes")
-    return code or _told(_ran(names))
+    return code or _report(_ran(names))
 
 
 def _ran(names: Sequence[str]) -> list[Module]:
@@ -71,7 +71,7 @@ def _run(patterns: Sequence[str]) -> int:
                 os.killpg(running.pid, signal.SIGKILL)
 
 
-def _told(ran: Sequence[Module]) -> int:
+def _report(ran: Sequence[Module]) -> int:
     counted, problems = explained.counted(ran, explained.load())
     problems += _too_many(ran)
     for line in table.lines(counted):

@@ -22,14 +22,14 @@ DOUBTFUL: Final = SURVIVED | LATE | {"not checked"}
 def modules(root: Path) -> Iterator[Module]:
     """Read all of them. The working directory has to be ``root``: the tool's own reader looks there."""
     for source, status in _found(root):
-        alive = tuple(_mutant(key, source) for key, said in status.items() if said in SURVIVED)
+        alive = tuple(_mutant(key, source) for key, result in status.items() if result in SURVIVED)
         yield Module(_dotted(source), Counter(status.values()), alive)
 
 
 def called(root: Path, names: Collection[str], words: Collection[str]) -> list[str]:
     """List mutants of these modules (all, if none is named) of which the tool says one of ``words``."""
     found = [(source, status) for source, status in _found(root) if not names or _dotted(source) in names]
-    return [key for _, status in found for key, said in status.items() if said in words]
+    return [key for _, status in found for key, result in status.items() if result in words]
 
 
 def keys(root: Path, mutants: Collection[Mutant]) -> list[str]:

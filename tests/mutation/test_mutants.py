@@ -50,10 +50,12 @@ def test_what_took_too_long_is_found_by_module(tmp_path: Path) -> None:
     assert results.called(tmp_path, ["enforcer.attribution.procfs"], results.DOUBTFUL) == ["b", "c"]
 
 
-@pytest.mark.parametrize("said", ["not checked", "suspicious", "segfault", "skipped", "check was interrupted by user"])
-def test_a_mutant_that_was_not_tried_to_the_end_is_an_error(said: str) -> None:
-    _, problems = explained.counted([Module("enforcer.attribution.procfs", {"killed": 3, said: 1}, ())], {})
-    assert problems == [f"enforcer.attribution.procfs: mutants are {said}"]
+@pytest.mark.parametrize(
+    "status", ["not checked", "suspicious", "segfault", "skipped", "check was interrupted by user"]
+)
+def test_a_mutant_that_was_not_tried_to_the_end_is_an_error(status: str) -> None:
+    _, problems = explained.counted([Module("enforcer.attribution.procfs", {"killed": 3, status: 1}, ())], {})
+    assert problems == [f"enforcer.attribution.procfs: mutants are {status}"]
 
 
 def test_a_mutant_that_no_test_reaches_counts_as_one_that_survives() -> None:

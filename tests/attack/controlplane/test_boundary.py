@@ -113,13 +113,13 @@ def test_the_allocation_itself_needs_the_opt_in_whatever_class_it_goes_by(people
     assert refusal(carol, claims(people.outside), claim("sneaky", asked)) == ""
     assert refusal(carol, pods(people.outside), pod("sneaks", "sneaky")) == ""
 
-    def said() -> str:
+    def scheduling_message() -> str:
         found = bed.pod(people.outside, "sneaks")["status"].get("conditions") or []
         return " ".join(str(each.get("message")) for each in found if each["type"] == "PodScheduled")
 
-    bed.until("the scheduler's message reaches the pod", lambda: NOT_OPTED_IN in said())
-    held = bed.cluster.get(claims(people.outside, "sneaky"))
-    assert "allocation" not in held.get("status", {})
+    bed.until("the scheduler's message reaches the pod", lambda: NOT_OPTED_IN in scheduling_message())
+    stored = bed.cluster.get(claims(people.outside, "sneaky"))
+    assert "allocation" not in stored.get("status", {})
     bed.delete_pod(people.outside, "sneaks")
     carol.delete(claims(people.outside, "sneaky"))
     bed.until("the claim goes", lambda: bed.find(claims(people.outside, "sneaky")) is None)
@@ -136,7 +136,7 @@ def test_a_second_pod_does_not_join_a_claim(people: People) -> None:
         found = bed.pod(people.inside, "second")["status"].get("conditions") or []
         return any("is in use by pod first" in str(each.get("message")) for each in found)
 
-    bed.until("the second pod is told", stopped)
+    bed.until("the second pod has an Event", stopped)
     bed.delete_pod(people.inside, "first")
     bed.wait_bound(people.inside, "second")
     bed.delete_pod(people.inside, "second")
@@ -219,11 +219,11 @@ def test_where_admission_was_passed_the_controller_refuses_and_says_so(people: P
     finally:
         bed.cluster.patch(hooks, [{"op": "replace", "path": where, "value": before}], JSON_PATCH)
 
-    def told() -> bool:
+    def has_event() -> bool:
         events = bed.cluster.list(path("/apis/events.k8s.io/v1", "events", namespace=namespace))[0]
         return any(each.get("reason") == "AboveMaximum" and "max-memory" in each["note"] for each in events)
 
-    bed.until("the pod is told", told)
+    bed.until("the pod has an Event", has_event)
     assert bed.list("resourceclaimtemplates", namespace) == []
     bed.delete_pod(namespace, "forged")
 
@@ -322,7 +322,7 @@ def test_an_enforcer_lists_no_claims_and_reads_one(people: People) -> None:
         people.enforcer.get(claims(people.inside, "none"))
 
 
-def test_claims_that_controllers_make_are_held_to_opt_in_and_amount(people: People) -> None:
+def test_claims_that_controllers_make_obey_opt_in_and_amount(people: People) -> None:
     """The claims' controller makes what templates say; those were held to the maximum, a whole GPU never passes."""
     controller = people.acting(CLAIMS_CONTROLLER)
     assert NOT_OPTED_IN in refusal(controller, claims(people.outside), claim("made", request("1Gi", "10")))

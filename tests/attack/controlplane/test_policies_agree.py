@@ -73,10 +73,10 @@ def refused(people: People, found: dict[tuple[int, str], Object]) -> list[str]:
     def tried(key: tuple[int, str]) -> str:
         template, where = found[key], namespaces[key[0]]
         claim = {"metadata": {"name": "made"}, "spec": template["spec"]["spec"]}
-        said = refusal(webhook, templates(where), template, dryRun="All")
-        said = said or refusal(controller, claims(where), claim, dryRun="All")
+        denied = refusal(webhook, templates(where), template, dryRun="All")
+        denied = denied or refusal(controller, claims(where), claim, dryRun="All")
         # The API server itself refuses what is no valid name, as some pods of the corpus have.
-        return f"{POLICIES[key[0]]} {template['spec']}: {said}" if "ValidatingAdmissionPolicy" in said else ""
+        return f"{POLICIES[key[0]]} {template['spec']}: {denied}" if "ValidatingAdmissionPolicy" in denied else ""
 
     with ThreadPoolExecutor(4) as threads:
         return [each for each in threads.map(tried, found) if each]

@@ -94,11 +94,11 @@ def mean(site: Site, namespace: str, seconds: float) -> float:
 def is_little(site: Site, namespace: str, most: int) -> None:
     """Compare what an attack that has just begun holds with its bound, in full also over ten minutes."""
     found = mean(site, namespace, SHORT)
-    extent.figure("F7", f"{namespace}: mean MiB held in {SHORT:.0f} s on a node", f"{found:.0f}")
+    extent.figure("F7", f"{namespace}: mean MiB used in {SHORT:.0f} s on a node", f"{found:.0f}")
     assert found <= most
     if extent.full():
         whole = (found * SHORT + mean(site, namespace, LONG - SHORT) * (LONG - SHORT)) / LONG
-        extent.figure("F7", f"{namespace}: mean MiB held in {LONG:.0f} s on a node", f"{whole:.0f}")
+        extent.figure("F7", f"{namespace}: mean MiB used in {LONG:.0f} s on a node", f"{whole:.0f}")
         assert whole <= LONG_MIB
 
 

@@ -45,10 +45,12 @@ def test_who_may_take_a_whole_gpu_has_all_of_it_as_its_quota_and_lives(site: Sit
     """On the release before, its quota was 0: it was told of 15 GiB and killed after 5.5 s for using 600 MiB."""
     namespace = site.namespace("whole", **{contract.OWN_CLAIMS: "any"})
     pod = site.run(namespace, by_extended_resource("all", "hold", "600Mi"))
-    told = site.environ(namespace, "all")
-    assert int(told[contract.MEMORY_MIB]) > 4096
-    site.until("its quota is what it was told", lambda: quota_of(site, "all") == int(told[contract.MEMORY_MIB]))
-    held = site.cluster.get(path(CORE_V1, PODS, "all", namespace))["status"]["extendedResourceClaimStatus"]
+    environ = site.environ(namespace, "all")
+    assert int(environ[contract.MEMORY_MIB]) > 4096
+    site.until(
+        "its quota is what its variable says", lambda: quota_of(site, "all") == int(environ[contract.MEMORY_MIB])
+    )
+    extended = site.cluster.get(path(CORE_V1, PODS, "all", namespace))["status"]["extendedResourceClaimStatus"]
     explained = site.shell(f"gpu-share explain {namespace}/all", check=False)
     assert pods.MAIN in explained
     assert "has no share" not in explained
@@ -57,7 +59,7 @@ def test_who_may_take_a_whole_gpu_has_all_of_it_as_its_quota_and_lives(site: Sit
     assert restarts(site.bed.pod(namespace, "all")) == restarts(pod)
     assert site.records(namespace, "all") == []
     site.delete(namespace, "all")
-    claim = path(RESOURCE_V1, "resourceclaims", held["resourceClaimName"], namespace)
+    claim = path(RESOURCE_V1, "resourceclaims", extended["resourceClaimName"], namespace)
     site.until("the scheduler's claim is gone", lambda: site.bed.find(claim) is None)
 
 

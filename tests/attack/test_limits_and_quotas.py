@@ -100,9 +100,9 @@ def given_by_the_kubelet(made: Any, claim: PreparedClaim) -> dict[str, dict[str,
 def test_no_container_is_notified_more_than_its_quota_and_one_that_is_notified_nothing_sees_no_gpu(
     world: tuple[Any, Object],
 ) -> None:
-    made, held = world
+    made, allocated = world
     try:
-        claim = compute_limits(NODE, PrepareRequest(held, made, namespace()), DEVICES)
+        claim = compute_limits(NODE, PrepareRequest(allocated, made, namespace()), DEVICES)
     except PrepareError:
         return
     made["status"]["containerStatuses"] = [
@@ -115,7 +115,7 @@ def test_no_container_is_notified_more_than_its_quota_and_one_that_is_notified_n
 
 
 def check(made: Any, claim: PreparedClaim) -> None:
-    """Compare what the containers are told, of the claim as it was prepared or resized, with their quotas."""
+    """Compare the variables of the containers, of the claim as it was prepared or resized, with their quotas."""
     quotas = {each.container: each.memory_mib for each in quotas_of_prepared([claim], [made], [namespace()], ())}
     assert quotas.keys() == set(CONTAINERS)
     for name, env in given_by_the_kubelet(made, claim).items():
