@@ -54,7 +54,7 @@ class Archive:
         try:
             self._stream = os.fdopen(os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE), "wb")
         except FileExistsError:
-            raise ConfigError(f"{self.file} is there already; name another file with --to FILE") from None
+            raise ConfigError(f"{self.file} exists already; name another file with --to FILE") from None
         self._tar = tarfile.open(fileobj=self._stream, mode="w:gz")
         return self
 

@@ -127,7 +127,7 @@ def nothing_asked(record: PodRecord) -> str:
             f"no annotation requests one, and the pod's ResourceClaims do not exist (any more): {some(missing, NAMED)}"
         )
     if is_unknown(record):
-        return "no annotation requests one; whether a ResourceClaim does is unknown, because you may not read the pod's"
+        return "no annotation requests one; you may not read the pod's ResourceClaims, which may request one"
     return "no annotation and no ResourceClaim of the pod requests one"
 
 

@@ -137,8 +137,5 @@ class Backend(Protocol):
     def container(self) -> AbstractContextManager[Container]:
         """A tenant's cgroup. Raises ``NotMeasurable`` where none can be made."""
 
-    def kernel_log(self) -> str:
-        """The kernel's log, for XIDs. Raises ``NotMeasurable``."""
-
     def fixture(self, name: str, text: str) -> None:
         """Keep a raw output as ``tests/fixtures/gpu/<driver>/<name>`` would have it."""

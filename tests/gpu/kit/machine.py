@@ -17,7 +17,7 @@ from enforcer.nvml.types import ComputeMode
 from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_PIPE_DIRECTORY
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from tests.gpu.kit import cgroups, raw_nvml
-from tests.gpu.kit.backend import Backend, Container, Facts, Said
+from tests.gpu.kit.backend import Container, Facts, Said
 from tests.gpu.kit.client import READY_S, Client
 from tests.gpu.kit.journal import Journal
 from tests.gpu.kit.result import NotMeasurable
@@ -174,13 +174,6 @@ class Machine:
         yield made
         # Removed by the runner from the list, when the processes are gone for certain.
 
-    def kernel_log(self) -> str:
-        """See ``Backend``."""
-        said = run(["dmesg"], self._bare(), "", 10.0)
-        if said.status != 0:
-            raise NotMeasurable(f"the kernel's log cannot be read: {said.err.strip()}")
-        return said.out
-
     def fixture(self, name: str, text: str) -> None:
         """See ``Backend``."""
         file = self.tmp / "fixtures" / name
@@ -270,8 +263,3 @@ def _shared_copy(program: Path, work: Path) -> Path:
     copy.write_bytes(program.read_bytes() if program.exists() else b"")
     copy.chmod(0o755)
     return copy
-
-
-def _is_backend(machine: Machine) -> Backend:
-    """The type checker's proof."""
-    return machine

@@ -3,7 +3,6 @@
 ``machine.json`` says what was measured; results of another machine are never mixed in.
 """
 
-import io
 import json
 import shutil
 import tarfile
@@ -113,11 +112,3 @@ def machine(setup: Setup, facts: Facts) -> dict[str, Any]:
         "world": dict(setup.world), "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "allow_mode_change": setup.allow_mode_change, "facts": facts.as_dict(),
     }  # fmt: skip
-
-
-def of_tar(archive: Path) -> dict[str, Any]:
-    """The results.json of a tar. Raises ``KeyError`` where it has none."""
-    with tarfile.open(archive) as opened:
-        found = opened.extractfile("gpu-results/results.json")
-        values: dict[str, Any] = json.load(found or io.BytesIO(b"{}"))
-        return values
