@@ -3,12 +3,9 @@
 import random
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from gpushare.errors import ClusterError, WatchBroken
-from gpushare.kube_client import GARBAGE, KubeClient
-
-Object = dict[str, Any]
+from gpushare.kube_client import GARBAGE, KubeClient, Object
 
 
 class Informer:

@@ -16,7 +16,7 @@ from enforcer.dra.prepared_claim import ContainerLimit, PreparedClaim
 from enforcer.dra.resize import ResizeBounds, check_known, gpus_of, limit_of, resized
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, QuantityError, ResizeRefused
-from gpushare.kube_client import CORE_V1, MERGE_PATCH, RESOURCE_V1, KubeClient, namespace_of, path
+from gpushare.kube_client import CORE_V1, MERGE_PATCH, RESOURCE_V1, KubeClient, Object, namespace_of, path
 from gpushare.pod_claims import claim_names
 from gpushare.quantity import format_mib, parse_memory
 from gpushare.reasons import Reason
@@ -30,8 +30,6 @@ from gpushare_cli.prepared import prepared_of
 LOOK_SECONDS: Final = 0.3
 MARK_BYTES: Final = 6
 ROLE: Final = "gpu-share-resize"
-
-Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

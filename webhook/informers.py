@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from gpushare.contract import DRIVER, MANAGED_LABEL, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
 from gpushare.informer import Informer
-from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, path
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.reasons import Reason
 from webhook.caches import CLAIM, TEMPLATE, KnownClaims, NamespacePolicyCache
 from webhook.claim_templates.references import TemplateRecord
@@ -22,7 +22,6 @@ from webhook.must_wait import in_thread
 
 log = structlog.get_logger()
 
-Object = dict[str, Any]
 GET_TIMEOUT: Final = 0.5
 CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"

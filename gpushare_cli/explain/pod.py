@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from gpushare.contract import DRIVER, SIDECAR
 from gpushare.defaults import SYSTEM_NAMESPACE
 from gpushare.errors import ClusterError, GpuShareError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.pod_claims import claim_names
 from gpushare.raw_objects import mapping
 from gpushare_cli import node_status
@@ -21,7 +21,6 @@ from gpushare_cli.explain.sizes import gpu_memory
 from gpushare_cli.lookups import optional, release_namespace
 from sidecar import pod_status
 
-Object = dict[str, Any]
 T = TypeVar("T")
 READ: Final = (
     "involvedObject", "reason", "message", "action", "type", "reportingComponent", "eventTime", "lastTimestamp",

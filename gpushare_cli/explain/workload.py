@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from gpushare import defaults
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.explain.kinds import CRON_JOB, DEPLOYMENT, JOB, REPLICA_SET, Kind
 from gpushare_cli.explain.pod import Reader, named
@@ -14,7 +14,6 @@ from gpushare_cli.explain.pod_record import PodRecord
 from gpushare_cli.inject.workloads import PodPlace, pods
 from gpushare_cli.lookups import optional
 
-Object = dict[str, Any]
 MAX_PODS: Final = 20
 """So many pods of a workload are read whole."""
 MAX_JOBS: Final = 20
