@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gunicorn import glogging as gunicorn_log
 from gunicorn.app.base import BaseApplication
 
 from webhook.flags import Options
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
 KEEPALIVE_SECONDS: Final = 95
 """Longer than the API server's own 90 s: the side that may be sending should be the one that closes."""
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - heartbeat files; a disk there would stall the worker
-
-
-class Logger(gunicorn_log.Logger):  # type: ignore[misc] # gunicorn ships no types
-    """No access log: 20 values a request would be formatted for it, and the application logs what it answered."""
-
-    def access(self, *_: Any) -> None:
-        """Say nothing."""
 
 
 Context = Callable[[], ssl.SSLContext]
@@ -81,7 +73,6 @@ def settings(options: Options, context: Context, on_closed: Closed, stream: LogS
         "keyfile": os.devnull,
         "ssl_context": lambda _config, _default: context(),
         "logconfig_dict": standard_library(options.settings.log_level, stream),
-        "logger_class": Logger,
         "proc_name": "gpu-share-webhook",
     }
 

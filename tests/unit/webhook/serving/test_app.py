@@ -15,7 +15,7 @@ from webhook.handler import AdmissionHandler
 from webhook.metrics import Metrics
 from webhook.mutation.settings import Settings
 from webhook.serving import review
-from webhook.serving.app import Deps, create_app
+from webhook.serving.app import create_app
 from webhook.serving.http_request import MAX_BODY
 from webhook.serving.review import Answer, Review
 
@@ -23,7 +23,7 @@ Respond = Callable[[Review], Answer]
 
 
 def client(respond: Respond, metrics: Metrics | None = None) -> FlaskClient:
-    return create_app(Deps(respond=respond, metrics=metrics or Metrics())).test_client()
+    return create_app(respond, metrics or Metrics()).test_client()
 
 
 def allow(asked: Review) -> Answer:
