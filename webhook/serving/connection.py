@@ -29,22 +29,14 @@ Steps = Generator[int, None, _T]
 """Yields the epoll events to wait for."""
 
 
-class ConnectionClosed(Exception):
-    """This connection ends. ``reason`` is empty where the client ended it."""
-
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
 class Connection:
     """A TLS connection. The loop ends it at its ``deadline``, monotonic seconds."""
 
     def __init__(self, raw: socket.socket, context: ssl.SSLContext) -> None:
         self.socket = context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
         self.reader = RequestReader()
-        self.steps: Steps[None]
-        """What the loop resumes."""
+        self.steps: Steps[str | None]
+        """What the loop resumes. It returns why the connection ends, if that is not the client's doing."""
         self.events = select.EPOLLIN
         """What the loop watches for."""
         self.held = 0
@@ -61,21 +53,25 @@ class Connection:
         yield from _ready(self.socket.do_handshake)
         check_client(self.socket)
 
-    def receive(self, keepalive: float, has_room: Callable[[], bool]) -> Steps[None]:
-        """Read until a request is whole or refused. ``has_room`` tells whether large requests may go on."""
+    def receive(self, keepalive: float, has_room: Callable[[], bool]) -> Steps[str | None]:
+        """Read until a request is whole or refused. ``has_room`` tells whether large requests may go on.
+
+        Returns why the connection ends instead: ``memory``, or an empty string where the client ended it.
+        """
         reader = self.reader
         self.wait(REQUEST_SECONDS if reader.size else keepalive, begun=reader.size > 0)
         while not (reader.requests or reader.refusal):
             yield select.EPOLLIN
             data = yield from _ready(partial(self.socket.recv, READ))  # one TLS record at most
             if not data:
-                raise ConnectionClosed
+                return ""
             if not self.begun:
                 self.wait(REQUEST_SECONDS, begun=True)
             reader.feed(data)
             before, self.held = self.held, max(self.held, reader.size)
             if self.held // FREE_BYTES > before // FREE_BYTES and not has_room():
-                raise ConnectionClosed("memory")
+                return "memory"
+        return None
 
     def send(self, answer: bytes) -> Steps[None]:
         """Send an answer."""

@@ -58,7 +58,8 @@ def settings(options: Options, context: Context, on_closed: Closed, stream: LogS
     host, port = options.bind
     return {
         "bind": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-        "worker_class": worker_class(on_closed),
+        # gunicorn makes the instance itself.
+        "worker_class": type("WebhookWorker", (Worker,), {"on_closed": staticmethod(on_closed)}),
         # One process: metrics, caches and the controller live in it; replicas do the scaling.
         "workers": 1,
         # The API server reuses connections; a new one costs four requests' time.
@@ -75,8 +76,3 @@ def settings(options: Options, context: Context, on_closed: Closed, stream: LogS
         "logconfig_dict": standard_library(options.settings.log_level, stream),
         "proc_name": "gpu-share-webhook",
     }
-
-
-def worker_class(on_closed: Closed) -> type[Worker]:
-    """The worker, knowing whom to tell: gunicorn makes the instance itself."""
-    return type("WebhookWorker", (Worker,), {"on_closed": staticmethod(on_closed)})

@@ -22,7 +22,7 @@ from gunicorn import util
 from gunicorn.workers import base
 
 from webhook.must_wait import MustWait
-from webhook.serving.connection import FREE_BYTES, Connection, ConnectionClosed, Steps
+from webhook.serving.connection import FREE_BYTES, Connection, Steps
 from webhook.serving.http_request import Request
 from webhook.serving.tls import refuses_client
 
@@ -31,14 +31,13 @@ LARGE: Final = 512 * 1024
 THREADS: Final = 32
 """Reviews that wait at once for the API server: for a namespace (0.5 s at most) or a claim template (0.3 s)."""
 MAX_CONNECTIONS: Final = 1000
-MAX_ACCEPTED: Final = 64
-"""New connections of one turn: a burst is not to wait for a turn each, and established ones have theirs."""
+MAX_ACCEPTED: Final = 16
+"""New connections of one turn. With one, a burst beside busy connections takes twice as long until it is answered."""
 MAX_HELD: Final = 64 * 1024 * 1024
 """Bytes of unanswered requests, of all connections that hold more than ``FREE_BYTES``: nine of the largest."""
 TURN_SECONDS: Final = 1.0
 IDLE_STOP_SECONDS: Final = 2.0
 """How long a worker that ends keeps idle connections, on which a request may be on its way."""
-NO_ANSWER: Final = "500 Internal Server Error"
 _NEXT_TURN: Final = 0
 """Yielded instead of events by a connection that can go on once all others had their turn."""
 _NAMED: Final = {"CONTENT-TYPE": "CONTENT_TYPE", "CONTENT-LENGTH": "CONTENT_LENGTH"}
@@ -127,8 +126,8 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         """Go on with a connection until it has to wait, or close it."""
         try:
             events = next(connection.steps)
-        except (StopIteration, ConnectionClosed) as stop:
-            self._close(connection, getattr(stop, "reason", ""))
+        except StopIteration as end:
+            self._close(connection, end.value)
         except OSError as error:
             self.log.debug("connection failed: %s", error)
             self._close(connection, "certificate" if refuses_client(error) else "")
@@ -146,18 +145,19 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         for connection in [each for each in self._connections.values() if which(each)]:
             self._close(connection, "deadline" if connection.begun else "")
 
-    def _close(self, connection: Connection, reason: str = "") -> None:
+    def _close(self, connection: Connection, reason: str | None = None) -> None:
         self._connections.pop(connection.socket.fileno(), None)
         connection.steps.close()
         connection.socket.close()
         if reason:
             self.on_closed(reason)
 
-    def _serve(self, connection: Connection) -> Steps[None]:
+    def _serve(self, connection: Connection) -> Steps[str | None]:
         reader, keep_alive = connection.reader, True
         yield from connection.shake_hands()
         while keep_alive:
-            yield from connection.receive(self.cfg.keepalive, self._has_room)
+            if (ended := (yield from connection.receive(self.cfg.keepalive, self._has_room))) is not None:
+                return ended
             if reader.requests:
                 request = reader.requests.popleft()
                 keep_alive = request.keep_alive = request.keep_alive and self.alive
@@ -169,6 +169,7 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
                 yield _NEXT_TURN
         if reader.size:
             yield from connection.linger()
+        return None
 
     def _has_room(self) -> bool:
         return sum(each.held for each in self._connections.values() if each.held > FREE_BYTES) <= MAX_HELD
@@ -210,7 +211,7 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
             raise
         except Exception:
             self.log.exception("bug in the application")
-            return _plain(NO_ANSWER)
+            return _plain("500 Internal Server Error")
         head += [f"Date: {util.http_date()}", f"Connection: {'keep-alive' if request.keep_alive else 'close'}", "", ""]
         return "\r\n".join(head).encode("latin-1") + body
 

@@ -13,7 +13,6 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-LEVELS: Final = ("debug", "info", "warning", "error")
 MAX_WAITING: Final = 1000
 """Lines that wait for the writer; later ones are dropped. A line is at most some 15 kB."""
 END_SECONDS: Final = 2.0
