@@ -39,7 +39,7 @@ class Connection:
         """What the loop resumes. It returns why the connection ends, if that is not the client's doing."""
         self.events = select.EPOLLIN
         """What the loop watches for."""
-        self.held = 0
+        self.buffered = 0
         """Bytes of a request that is not answered yet."""
         self.wait(REQUEST_SECONDS, begun=True)
 
@@ -68,14 +68,14 @@ class Connection:
             if not self.begun:
                 self.wait(REQUEST_SECONDS, begun=True)
             reader.feed(data)
-            before, self.held = self.held, max(self.held, reader.size)
-            if self.held // FREE_BYTES > before // FREE_BYTES and not has_room():
+            before, self.buffered = self.buffered, max(self.buffered, reader.size)
+            if self.buffered // FREE_BYTES > before // FREE_BYTES and not has_room():
                 return "memory"
         return None
 
     def send(self, answer: bytes) -> Steps[None]:
         """Send an answer."""
-        self.held = 0
+        self.buffered = 0
         self.wait(ANSWER_SECONDS, begun=False)
         unsent = memoryview(answer)
         while unsent:

@@ -33,7 +33,7 @@ THREADS: Final = 32
 MAX_CONNECTIONS: Final = 1000
 MAX_ACCEPTED: Final = 16
 """New connections of one turn. With one, a burst beside busy connections takes twice as long until it is answered."""
-MAX_HELD: Final = 64 * 1024 * 1024
+MAX_BUFFERED: Final = 64 * 1024 * 1024
 """Bytes of unanswered requests, of all connections that hold more than ``FREE_BYTES``: nine of the largest."""
 TURN_SECONDS: Final = 1.0
 IDLE_STOP_SECONDS: Final = 2.0
@@ -96,7 +96,7 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
             self._close_all(lambda each: each.deadline < now)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Take connections in; others make room for them, those first that have been idle for the longest time."""
+        """Take connections in. Others make room: what has begun and will end first, then what is idle for longest."""
         with suppress(OSError):  # mostly BlockingIOError: there are no more
             for _ in range(MAX_ACCEPTED):
                 raw, _ = listener.accept()
@@ -172,7 +172,7 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         return None
 
     def _has_room(self) -> bool:
-        return sum(each.held for each in self._connections.values() if each.held > FREE_BYTES) <= MAX_HELD
+        return sum(each.buffered for each in self._connections.values() if each.buffered > FREE_BYTES) <= MAX_BUFFERED
 
     def _answer(self, connection: Connection, request: Request) -> Steps[bytes]:
         """Answer here, or in a thread: then the loop hears of nothing but a lost connection until it is done."""
