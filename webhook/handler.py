@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from gpushare.errors import RequestError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from webhook.caches import KnownClaims, NamespacePolicyCache
@@ -45,7 +46,7 @@ class AdmissionHandler:
         if asked.resource != PODS or asked.operation not in OURS:
             return review.allowed(asked.uid, Reason.NOT_A_POD)
         if asked.object is None:
-            raise review.missing("request.object")
+            raise RequestError("request.object is missing")
         decision = mutate_pod(
             asked.object,
             policy=self._policy(asked, asked.object),

@@ -23,7 +23,7 @@ from webhook.metrics import Metrics
 from webhook.must_wait import in_thread
 from webhook.mutation.demand import Demand
 from webhook.mutation.settings import Settings
-from webhook.serving.app import Deps, create_app
+from webhook.serving.app import create_app
 from webhook.serving.gunicorn_conf import Server, settings
 from webhook.serving.logs import LogStream, configure
 from webhook.serving.tls import Certificates
@@ -92,7 +92,7 @@ class Process:
             standing=sources.standing,
             admitted=sources.admitted,
         )
-        app = create_app(Deps(respond=respond, metrics=self.metrics))
+        app = create_app(respond, self.metrics)
         _spare_the_collector()
         return app
 

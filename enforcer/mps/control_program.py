@@ -107,7 +107,8 @@ class ControlProgram:
         except OSError as error:
             raise MpsError(f"the enforcer cannot run {self._binary}: {error}") from error
         if code != 0:
-            raise MpsError(f"MPS refused {command!r}: {(err or out).strip()}")
+            problem = (err or out).strip() or "the MPS control daemon closed the connection"
+            raise MpsError(f"MPS refused {command!r}: {problem}")
         return out
 
     def _run(self, line: str, deadline: Deadline, moot: Callable[[], bool]) -> tuple[int, str, str]:

@@ -22,7 +22,7 @@ _WIDTH: Final = 1 << 30
 
 
 def dump(value: Any) -> str:
-    """Write plain data as YAML: block style, order of keys kept, long lines left long, no anchors."""
+    """Write an object or a list as YAML: block style, order of keys kept, long lines left long, no anchors."""
     return _written(_writer(), _writable(value))
 
 

@@ -308,7 +308,7 @@ def test_the_kernels_are_for_every_gpu_that_mps_serves() -> None:
     assert PTX.isascii(), "the assembler takes no others"
 
 
-PLAYED_IN_PYTHON = ("mps_clients.py", "mps_control.py", "mps_daemon.py")
+PLAYED_IN_PYTHON = ("mps_clients.py", "mps_daemon.py")
 
 
 def test_every_switch_of_the_world_has_one_default_and_an_effect() -> None:

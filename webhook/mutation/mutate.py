@@ -172,11 +172,16 @@ def _debug(pod: Json, old: Json) -> Check[Mutation]:
 
 
 def _bounded(warnings: Iterable[str]) -> tuple[str, ...]:
-    """Each warning once, and short enough; one that is cut shows it. Of many the last one counts the rest."""
-    cut, found = WARNING_LENGTH - len(_CUT), list(dict.fromkeys(warnings))
+    """Each warning once, printable and short enough; one that is cut shows it. Of many the last one counts the rest."""
+    cut, found = WARNING_LENGTH - len(_CUT), list(dict.fromkeys(map(_line, warnings)))
     if len(found) > MAX_WARNINGS:
         found[MAX_WARNINGS - 1 :] = [f"and {len(found) - MAX_WARNINGS + 1} more warnings"]
     return tuple(each if len(each) <= WARNING_LENGTH else each[:cut] + _CUT for each in found)
+
+
+def _line(text: str) -> str:
+    printable = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(printable.split())
 
 
 def _is_mirror(view: PodView, user: str) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gunicorn import glogging as gunicorn_log
 from gunicorn.app.base import BaseApplication
 
 from webhook.flags import Options
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
 KEEPALIVE_SECONDS: Final = 95
 """Longer than the API server's own 90 s: the side that may be sending should be the one that closes."""
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - heartbeat files; a disk there would stall the worker
-
-
-class Logger(gunicorn_log.Logger):  # type: ignore[misc] # gunicorn ships no types
-    """No access log: 20 values a request would be formatted for it, and the application logs what it answered."""
-
-    def access(self, *_: Any) -> None:
-        """Say nothing."""
 
 
 Context = Callable[[], ssl.SSLContext]
@@ -66,7 +58,8 @@ def settings(options: Options, context: Context, on_closed: Closed, stream: LogS
     host, port = options.bind
     return {
         "bind": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-        "worker_class": worker_class(on_closed),
+        # gunicorn makes the instance itself.
+        "worker_class": type("WebhookWorker", (Worker,), {"on_closed": staticmethod(on_closed)}),
         # One process: metrics, caches and the controller live in it; replicas do the scaling.
         "workers": 1,
         # The API server reuses connections; a new one costs four requests' time.
@@ -81,11 +74,5 @@ def settings(options: Options, context: Context, on_closed: Closed, stream: LogS
         "keyfile": os.devnull,
         "ssl_context": lambda _config, _default: context(),
         "logconfig_dict": standard_library(options.settings.log_level, stream),
-        "logger_class": Logger,
         "proc_name": "gpu-share-webhook",
     }
-
-
-def worker_class(on_closed: Closed) -> type[Worker]:
-    """The worker, knowing whom to tell: gunicorn makes the instance itself."""
-    return type("WebhookWorker", (Worker,), {"on_closed": staticmethod(on_closed)})

@@ -8,7 +8,6 @@ the loop, because a thread for 0.2 ms of work costs as much again. Large ones, a
 import os
 import select
 import socket
-import ssl
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,14 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
-from queue import Empty, SimpleQueue
+from math import inf
 from typing import Any, Final
 
 from gunicorn import util
 from gunicorn.workers import base
 
 from webhook.must_wait import MustWait
-from webhook.serving.connection import MAX_BUFFERED, BufferBudget, Connection, ConnectionClosed, Phase
+from webhook.serving.connection import FREE_BYTES, Connection, Steps
 from webhook.serving.http_request import Request
 from webhook.serving.tls import refuses_client
 
@@ -32,13 +31,16 @@ LARGE: Final = 512 * 1024
 THREADS: Final = 32
 """Reviews that wait at once for the API server: for a namespace (0.5 s at most) or a claim template (0.3 s)."""
 MAX_CONNECTIONS: Final = 1000
+MAX_ACCEPTED: Final = 16
+"""New connections of one turn. With one, a burst beside busy connections takes twice as long until it is answered."""
+MAX_BUFFERED: Final = 64 * 1024 * 1024
+"""Bytes of unanswered requests, of all connections that hold more than ``FREE_BYTES``: nine of the largest."""
 TURN_SECONDS: Final = 1.0
 IDLE_STOP_SECONDS: Final = 2.0
 """How long a worker that ends keeps idle connections, on which a request may be on its way."""
-NO_ANSWER: Final = "500 Internal Server Error"
+_NEXT_TURN: Final = 0
+"""Yielded instead of events by a connection that can go on once all others had their turn."""
 _NAMED: Final = {"CONTENT-TYPE": "CONTENT_TYPE", "CONTENT-LENGTH": "CONTENT_LENGTH"}
-_Answer = tuple[bytes, Callable[[], object]]
-"""Bytes to send, and what is to do once they are sent."""
 
 
 class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
@@ -54,8 +56,6 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         self._poller = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._waiting: deque[Connection] = deque()
-        self._budget = BufferBudget(MAX_BUFFERED)
-        self._answered: SimpleQueue[tuple[Connection, Request, Future[_Answer]]] = SimpleQueue()
         self._large, self._slow = ThreadPoolExecutor(1, "large"), ThreadPoolExecutor(THREADS, "waiting")
         self._next_check = 0.0
         listeners = {each.fileno(): each for each in self.sockets}
@@ -76,165 +76,126 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         began = time.monotonic()
         while self._connections and time.monotonic() - began < self.cfg.graceful_timeout:
             if time.monotonic() - began > IDLE_STOP_SECONDS:
-                for connection in [each for each in self._connections.values() if each.idle]:
-                    self._close(connection)
+                self._close_all(lambda each: not each.begun and each.deadline < inf)
             self._turn({})
 
     def _turn(self, listeners: dict[int, socket.socket]) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for number, _ in self._poller.poll(0.0 if waiting else TURN_SECONDS):
+        for number, _ in self._poller.poll(0.0 if self._waiting else TURN_SECONDS):
             if number in listeners:
                 self._accept(listeners[number])
-            elif number == self.PIPE[0]:
-                self._wake()
+            elif number == self.PIPE[0]:  # signals and threads wake the loop
+                os.read(number, 4096)
             elif connection := self._connections.get(number):
-                self._guarded(connection, partial(self._proceed, connection))
-        for connection in waiting:
-            self._guarded(connection, partial(self._answer_next, connection))
+                self._resume(connection)
+        for _ in range(len(self._waiting)):
+            self._resume(self._waiting.popleft())
         now = time.monotonic()
         if now >= self._next_check:
             self._next_check = now + TURN_SECONDS
             self.notify()
-            for connection in [each for each in self._connections.values() if each.deadline < now]:
-                begun = connection.phase in {Phase.HANDSHAKE, Phase.READING} and not connection.idle
-                self._close(connection, "deadline" if begun else "")
+            self._close_all(lambda each: each.deadline < now)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Take a connection in; the longest idle one makes room for it."""
-        try:
-            raw, _ = listener.accept()
-        except OSError:
-            return
-        if len(self._connections) >= MAX_CONNECTIONS:
-            self._make_room()
+        """Take connections in. Others make room: what has begun and will end first, then what is idle for longest."""
+        with suppress(OSError):  # mostly BlockingIOError: there are no more
+            for _ in range(MAX_ACCEPTED):
+                raw, _ = listener.accept()
+                if len(self._connections) >= MAX_CONNECTIONS:
+                    self._make_room()
+                self._take_in(raw)
+
+    def _make_room(self) -> None:
+        closable = [each for each in self._connections.values() if each.deadline < inf]
+        if closable:
+            self._close(min(closable, key=lambda each: (not each.begun, each.deadline)), "room")
+
+    def _take_in(self, raw: socket.socket) -> None:
         try:
             raw.settimeout(0.0)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = Connection(raw, self.cfg.ssl_context(self.cfg, None), self._budget)
+            connection = Connection(raw, self.cfg.ssl_context(self.cfg, None))
         except OSError as error:
             self.log.debug("connection failed: %s", error)
             raw.close()
             return
+        connection.steps = self._serve(connection)
         self._connections[connection.socket.fileno()] = connection
-        self._poller.register(connection.socket, select.EPOLLIN)
+        self._poller.register(connection.socket, connection.events)
 
-    def _make_room(self) -> None:
-        closable = [each for each in self._connections.values() if each.phase is not Phase.ANSWERING]
-        if closable:
-            self._close(min(closable, key=lambda each: (each.idle, each.deadline)), "room")
-
-    def _guarded(self, connection: Connection, step: Callable[[], None]) -> None:
-        """Go on with a connection, or close it."""
+    def _resume(self, connection: Connection) -> None:
+        """Go on with a connection until it has to wait, or close it."""
         try:
-            step()
-        except ssl.SSLWantReadError:
-            self._watch(connection, select.EPOLLIN)
-        except ssl.SSLWantWriteError:
-            self._watch(connection, select.EPOLLOUT)
-        except ConnectionClosed as stop:
-            self._close(connection, stop.reason)
+            events = next(connection.steps)
+        except StopIteration as end:
+            self._close(connection, end.value)
         except OSError as error:
             self.log.debug("connection failed: %s", error)
             self._close(connection, "certificate" if refuses_client(error) else "")
         except Exception:
             self.log.exception("bug while serving a connection")
             self._close(connection)
-
-    def _watch(self, connection: Connection, events: int) -> None:
-        """Wait for other events than until now. Most answers leave at once, and cost no system call here."""
-        if connection.events != events:
-            connection.events = events
-            self._poller.modify(connection.socket, events)
-
-    def _proceed(self, connection: Connection) -> None:
-        """Do one step."""
-        match connection.phase:
-            case Phase.READING:
-                if not connection.reader.requests:  # else the client sends faster than it is answered
-                    connection.receive()
-                    self._answer_next(connection)
-            case Phase.SENDING:
-                connection.flush()
-                self._sent(connection)
-            case Phase.HANDSHAKE:
-                connection.shake_hands(self.cfg.keepalive)
-                self._watch(connection, select.EPOLLIN)
-            case Phase.LINGERING:
-                connection.drain()
-
-    def _answer_next(self, connection: Connection) -> None:
-        """Answer the next whole request, if there is one."""
-        reader = connection.reader
-        if connection.phase is not Phase.READING:
-            return
-        if reader.requests:
-            self._answer(connection, reader.requests.popleft())
-        elif reader.refusal:
-            connection.last = True
-            connection.send(_plain(reader.refusal))
-            self._sent(connection)
-
-    def _answer(self, connection: Connection, request: Request) -> None:
-        if len(request.body) > LARGE:
-            self._hand_over(self._large, connection, request)
-            return
-        try:
-            answer = self._respond(request)
-        except MustWait:
-            self._hand_over(self._slow, connection, request)
         else:
-            self._send(connection, request, answer)
-
-    def _hand_over(self, pool: ThreadPoolExecutor, connection: Connection, request: Request) -> None:
-        """Have a thread answer. The loop hears of nothing but a lost connection until then."""
-        connection.phase, connection.deadline = Phase.ANSWERING, float("inf")
-        self._poller.unregister(connection.socket)
-        pool.submit(self._respond, request).add_done_callback(partial(self._tell_loop, connection, request))
-
-    def _tell_loop(self, connection: Connection, request: Request, done: Future[_Answer]) -> None:
-        self._answered.put((connection, request, done))
-        with suppress(BlockingIOError):  # full: the loop wakes up anyway
-            os.write(self.PIPE[1], b".")
-
-    def _wake(self) -> None:
-        """Send what threads have answered; signals wake the loop here as well."""
-        with suppress(BlockingIOError):
-            os.read(self.PIPE[0], 4096)
-        with suppress(Empty):
-            while True:
-                connection, request, done = self._answered.get_nowait()
-                self._poller.register(connection.socket, connection.events)
-                self._guarded(connection, partial(self._send, connection, request, done.result()))
-
-    def _send(self, connection: Connection, request: Request, answer: _Answer) -> None:
-        connection.last = not (request.keep_alive and self.alive)
-        data, after = answer
-        try:
-            connection.send(data)
-        finally:
-            after()
-        self._sent(connection)
-
-    def _sent(self, connection: Connection) -> None:
-        reader = connection.reader
-        if not connection.last:
-            connection.rest(self.cfg.keepalive)
-            self._watch(connection, select.EPOLLIN)
-            if reader.requests or reader.refusal:
+            if events == _NEXT_TURN:
                 self._waiting.append(connection)
-        elif reader.size:
-            connection.linger()
-            self._watch(connection, select.EPOLLIN)
-        else:
-            raise ConnectionClosed
+            elif events != connection.events:  # most answers leave at once, and cost no system call here
+                connection.events = events
+                self._poller.modify(connection.socket, events)
 
-    def _close(self, connection: Connection, reason: str = "") -> None:
+    def _close_all(self, which: Callable[[Connection], bool]) -> None:
+        for connection in [each for each in self._connections.values() if which(each)]:
+            self._close(connection, "deadline" if connection.begun else "")
+
+    def _close(self, connection: Connection, reason: str | None = None) -> None:
         self._connections.pop(connection.socket.fileno(), None)
-        connection.close()
+        connection.steps.close()
+        connection.socket.close()
         if reason:
             self.on_closed(reason)
 
-    def _respond(self, request: Request) -> _Answer:
+    def _serve(self, connection: Connection) -> Steps[str | None]:
+        reader, keep_alive = connection.reader, True
+        yield from connection.shake_hands()
+        while keep_alive:
+            if (ended := (yield from connection.receive(self.cfg.keepalive, self._has_room))) is not None:
+                return ended
+            if reader.requests:
+                request = reader.requests.popleft()
+                keep_alive = request.keep_alive = request.keep_alive and self.alive
+                answer = yield from self._answer(connection, request)
+            else:
+                keep_alive, answer = False, _plain(reader.refusal)
+            yield from connection.send(answer)
+            if reader.requests or reader.refusal:  # the client sends faster than it is answered
+                yield _NEXT_TURN
+        if reader.size:
+            yield from connection.linger()
+        return None
+
+    def _has_room(self) -> bool:
+        return sum(each.buffered for each in self._connections.values() if each.buffered > FREE_BYTES) <= MAX_BUFFERED
+
+    def _answer(self, connection: Connection, request: Request) -> Steps[bytes]:
+        """Answer here, or in a thread: then the loop hears of nothing but a lost connection until it is done."""
+        pool = self._large
+        if len(request.body) <= LARGE:
+            try:
+                return self._respond(request)
+            except MustWait:
+                pool = self._slow
+        connection.wait(inf, begun=False)
+        answer = pool.submit(self._respond, request)
+        answer.add_done_callback(partial(self._wake, connection))
+        while not answer.done():
+            yield select.EPOLLET
+        return answer.result()
+
+    def _wake(self, connection: Connection, _answer: Future[bytes]) -> None:
+        """Called by threads."""
+        self._waiting.append(connection)
+        with suppress(BlockingIOError):  # full: the loop wakes up anyway
+            os.write(self.PIPE[1], b".")
+
+    def _respond(self, request: Request) -> bytes:
         """Call the application. Raises ``MustWait`` where it can be answered in a thread only."""
         head: list[str] = []
 
@@ -245,14 +206,14 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         try:
             chunks = self.wsgi(_environ(request), start)
             body = b"".join(chunks)
+            getattr(chunks, "close", lambda: None)()
         except MustWait:
             raise
         except Exception:
             self.log.exception("bug in the application")
-            return _plain(NO_ANSWER), lambda: None
-        connection = "keep-alive" if request.keep_alive and self.alive else "close"
-        head += [f"Date: {util.http_date()}", f"Connection: {connection}", "", ""]
-        return "\r\n".join(head).encode("latin-1") + body, getattr(chunks, "close", lambda: None)
+            return _plain("500 Internal Server Error")
+        head += [f"Date: {util.http_date()}", f"Connection: {'keep-alive' if request.keep_alive else 'close'}", "", ""]
+        return "\r\n".join(head).encode("latin-1") + body
 
 
 def _plain(status: str) -> bytes:

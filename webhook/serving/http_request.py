@@ -14,23 +14,19 @@ MAX_BODY: Final = 7 * 1024 * 1024
 """An UPDATE carries two objects of at most 3 MB (etcd's limit is 1.5 MiB, a request's 3) and less than 1 MB around."""
 MAX_HEAD: Final = 64 * 1024
 CHUNK_OVERHEAD: Final = 1024 * 1024
-MAX_CHUNKS: Final = 20_000
-"""The API server sends no chunks at all; what sends them a few bytes each means no good."""
-MAX_AHEAD: Final = 32
-"""Requests that one connection may send before they are answered. The API server waits for each answer."""
+"""Of all chunks together. The API server sends none."""
 BAD_REQUEST: Final = "400 Bad Request"
 
 
 @dataclass(slots=True)
 class Request:
-    """One request. ``whole`` is false where it is answered before all of it is there, because it is too large."""
+    """One request. What is too large is handed on as soon as that is known, without the rest."""
 
     target: bytes = b""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: bytearray = field(default_factory=bytearray)
     method: str = ""
     keep_alive: bool = False
-    whole: bool = True
 
 
 class _Refused(Exception):
@@ -47,7 +43,6 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         self._request = Request()
         self._headed = False
-        self._chunks = 0
         self.size = 0
         """Bytes of the request that is coming in, so far."""
 
@@ -57,7 +52,7 @@ class RequestReader:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.refusal = self.refusal or ("" if self.requests and not self.requests[-1].whole else BAD_REQUEST)
+            self.refusal = self.refusal or BAD_REQUEST
         if not self._headed and self.size > MAX_HEAD:
             self.refusal = "431 Request Header Fields Too Large"
         elif self.size > MAX_HEAD + MAX_BODY + CHUNK_OVERHEAD:
@@ -65,9 +60,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         """Called by llhttp, as all that follow."""
-        self._request, self._chunks, self.size = Request(), 0, max(self.size, 1)
-        if len(self.requests) >= MAX_AHEAD:
-            self._refuse(BAD_REQUEST)
+        self._request, self.size = Request(), max(self.size, 1)
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the request's target."""
@@ -93,12 +86,6 @@ class RequestReader:
             if lower == b"content-length" and int(value) > MAX_BODY:
                 self._cut()
 
-    def on_chunk_header(self) -> None:
-        """Count chunks."""
-        self._chunks += 1
-        if self._chunks > MAX_CHUNKS:
-            self._refuse(BAD_REQUEST)
-
     def on_body(self, data: bytes) -> None:
         """Take a part of the body."""
         self._request.body += data
@@ -111,7 +98,7 @@ class RequestReader:
         self._headed, self.size = False, 0
 
     def _cut(self) -> None:
-        self._request.whole = self._request.keep_alive = False
+        self._request.keep_alive = False
         self.requests.append(self._request)
         raise _Refused
 

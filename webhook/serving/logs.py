@@ -6,17 +6,18 @@ In the worker a thread writes the lines: the event loop must not wait for a read
 import atexit
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Full, Queue
 from typing import Any, Final, TextIO
 
 import structlog
 
-LEVELS: Final = ("debug", "info", "warning", "error")
 MAX_WAITING: Final = 1000
 """Lines that wait for the writer; later ones are dropped. A line is at most some 15 kB."""
 END_SECONDS: Final = 2.0
+EVERY_SECONDS: Final = 0.1
+"""How often the thread writes: woken for each line, it would take the interpreter from the loop each time."""
 
 _SHARED: Final[tuple[structlog.typing.Processor, ...]] = (
     structlog.processors.add_log_level,
@@ -35,7 +36,8 @@ class LogStream:
 
     def __init__(self, stream: TextIO, on_dropped: Callable[[], object]) -> None:
         self._stream, self._on_dropped = stream, on_dropped
-        self._waiting: Queue[str] = Queue(MAX_WAITING)
+        self._waiting: deque[str] = deque()
+        self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -46,28 +48,31 @@ class LogStream:
 
     def stop(self) -> None:
         """Write what waits, for at most two seconds: a reader that is stuck must not keep the process."""
+        self._ending.set()
         if self._thread is not None:
-            self.write("")
             self._thread.join(END_SECONDS)
 
     def write(self, text: str) -> None:
         """Take one or more whole lines."""
-        if self._thread is None:
-            self._stream.write(text)
-            self._stream.flush()
-            return
-        try:
-            self._waiting.put_nowait(text)
-        except Full:
+        if len(self._waiting) >= MAX_WAITING:
             self._on_dropped()
+            return
+        self._waiting.append(text)
+        if self._thread is None:
+            self._write_waiting()
 
     def flush(self) -> None:
         """Return at once: structlog and logging call this after each line."""
 
     def _write_all(self) -> None:
-        for text in iter(self._waiting.get, ""):
+        while not self._ending.wait(EVERY_SECONDS):
+            self._write_waiting()
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
             with suppress(OSError, ValueError):  # the reader is gone
-                self._stream.write(text)
+                self._stream.write(self._waiting.popleft())  # one system call: lines of the arbiter come between
                 self._stream.flush()
 
 

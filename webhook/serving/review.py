@@ -10,7 +10,7 @@ import math
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import orjson
 
@@ -29,8 +29,6 @@ MAX_NODES: Final = 400_000
 MAX_INTEGER_DIGITS: Final = 20
 """Digits and sign of a 64-bit integer."""
 MAX_UID: Final = 253
-MAX_WARNING: Final = 119
-"""The API server asks for warnings below 120 characters."""
 MAX_MESSAGE: Final = 2000
 MAX_CAUSE: Final = 1000
 """Characters of the field and of the message of one problem; ``PolicyDenied`` bounds the text of all together."""
@@ -42,6 +40,8 @@ _STRUCTURE: Final = bytes(byte for byte in range(256) if byte not in b'{[]}"')
 _HTML: Final = ((b"\\u003c", b"<"), (b"\\u003e", b">"), (b"\\u0026", b"&"))
 """What Go's encoder, and so the API server, escapes in strings without need."""
 _UNLIKE: Final = object()
+_KINDS: Final = {dict: "an object", str: "a string", bool: "true or false"}
+_T = TypeVar("_T")
 _BRACKETS: Final = bytes.maketrans(b"{[]}", b"(())")
 
 Object = dict[str, Any]
@@ -84,29 +84,30 @@ def parse(body: bytes) -> Review:
     Raises:
         RequestError: it is not one ``admission.k8s.io/v1`` review that can be answered; the message says why.
     """
-    review = _object(decode(body), "the body")
+    review = _optional({"body": decode(body)}, "body", dict, "the body") or {}
     if (review.get("apiVersion"), review.get("kind")) != (API_VERSION, KIND):
         raise RequestError(
             f"apiVersion and kind are {_short(review.get('apiVersion'))} and {_short(review.get('kind'))}; "
             f"this webhook accepts only {API_VERSION} {KIND}: set admissionReviewVersions to [v1]"
         )
-    request = _object(review.get("request"), "request")
+    request = _optional(review, "request", dict, "request") or {}
     operation = _text(request, "operation")
     if operation not in OPERATIONS:
         raise RequestError(f"request.operation {_short(operation)} is unknown; it is one of {sorted(OPERATIONS)}")
-    resource = _optional_object(request, "resource") or {}
-    user = _optional_object(request, "userInfo") or {}
+    uid, resource = _text(request, "uid"), _optional(request, "resource", dict) or {}
+    if not 0 < len(uid) <= MAX_UID:
+        raise RequestError(f"request.uid is {_short(uid)}; it has to be 1 to {MAX_UID} characters")
     return Review(
-        uid=_uid(request),
+        uid=uid,
         operation=operation,
         namespace=_text(request, "namespace"),
         name=_text(request, "name"),
         resource=(_text(resource, "group"), _text(resource, "resource")),
         subresource=_text(request, "subResource"),
-        user=_text(user, "username"),
-        dry_run=_flag(request, "dryRun"),
-        object=_optional_object(request, "object"),
-        old_object=_optional_object(request, "oldObject"),
+        user=_text(_optional(request, "userInfo", dict) or {}, "username"),
+        dry_run=_optional(request, "dryRun", bool) or False,
+        object=_optional(request, "object", dict),
+        old_object=_optional(request, "oldObject", dict),
     )
 
 
@@ -152,8 +153,6 @@ def _decode_slowly(body: bytes) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise RequestError(f"the body is not valid Unicode: {error.reason}") from error
-    except RecursionError as error:
-        raise RequestError(f"the body has more than {MAX_DEPTH} levels of objects and lists") from error
     except ValueError as error:
         raise RequestError(f"the body is not strict JSON: {str(error)[:200]}") from error
     return value
@@ -173,14 +172,14 @@ def patched(uid: str, patch: list[Object], reason: Reason, warnings: Iterable[st
     return _answer(uid, response, warnings, "patched", reason)
 
 
-def denied(uid: str, error: PolicyDenied, warnings: Iterable[str] = ()) -> Answer:
+def denied(uid: str, error: PolicyDenied) -> Answer:
     """Refuse the object: 403, the first problem's reason, all problems as text that kubectl shows, and as causes."""
     causes = [
         {"reason": each.reason.value, "message": each.message[:MAX_CAUSE], "field": each.field[:MAX_CAUSE]}
         for each in error.problems
     ]
     status = {"code": FORBIDDEN, "reason": error.reason.value, "message": error.message, "details": {"causes": causes}}
-    return _answer(uid, {"allowed": False, "status": status}, warnings, "denied", error.reason, error.message)
+    return _answer(uid, {"allowed": False, "status": status}, (), "denied", error.reason, error.message)
 
 
 def errored(status: int, reason: Reason, message: str) -> Answer:
@@ -194,26 +193,11 @@ def errored(status: int, reason: Reason, message: str) -> Answer:
     return Answer(status=status, body=body, result="errored", reason=reason, message=message, content_type=plain)
 
 
-def warning(text: str) -> str:
-    """Cut to one printable line below 120 characters, between words where that is possible."""
-    line = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
-    line = " ".join(line.split())
-    if len(line) <= MAX_WARNING:
-        return line
-    head = line[: MAX_WARNING - 3]
-    return (head.rpartition(" ")[0] or head) + "..."
-
-
-def missing(field: str) -> RequestError:
-    """The error for a review without something its operation comes with."""
-    return RequestError(f"{field} is missing")
-
-
 def _answer(
     uid: str, response: Object, warnings: Iterable[str], result: Result, reason: Reason, message: str = ""
 ) -> Answer:
     response = {"uid": uid, **response}
-    if lines := [warning(text) for text in warnings]:
+    if lines := [*warnings]:
         response["warnings"] = lines
     body = _encoded({"apiVersion": API_VERSION, "kind": KIND, "response": response})
     return Answer(status=200, body=body, result=result, reason=reason, message=message)
@@ -261,52 +245,26 @@ def _integer(digits: str) -> int:
 
 def _float(digits: str) -> float:
     value = float(digits)
-    if math.isinf(value):
-        raise ValueError(f"number {digits[:40]} is too large")
+    if not math.isfinite(value):
+        raise ValueError(f"{digits[:40]} is not a number of 64 bits")
     return value
-
-
-def _constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON value")
 
 
 _DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_int=_integer, parse_float=_float, parse_constant=_constant
+    object_pairs_hook=_unique, parse_int=_integer, parse_float=_float, parse_constant=_float
 )
 
 
-def _object(value: Any, field: str) -> Object:
-    if not isinstance(value, dict):
-        raise RequestError(f"{field} is {_short(value)}; it has to be an object")
-    return value
-
-
-def _optional_object(parent: Mapping[str, Any], key: str) -> Object | None:
+def _optional(parent: Mapping[str, Any], key: str, kind: type[_T], field: str = "") -> _T | None:
+    """Return a value of a kind; ``None`` where there is none."""
     value = parent.get(key)
-    return None if value is None else _object(value, f"request.{key}")
+    if value is None or isinstance(value, kind):
+        return value
+    raise RequestError(f"{field or 'request.' + key} is {_short(value)}; it has to be {_KINDS[kind]}")
 
 
 def _text(parent: Mapping[str, Any], key: str) -> str:
-    value = parent.get(key)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise RequestError(f"request.{key} is {_short(value)}; it has to be a string")
-    return value
-
-
-def _uid(request: Mapping[str, Any]) -> str:
-    uid = _text(request, "uid")
-    if not 0 < len(uid) <= MAX_UID:
-        raise RequestError(f"request.uid is {_short(uid)}; it has to be 1 to {MAX_UID} characters")
-    return uid
-
-
-def _flag(request: Mapping[str, Any], key: str) -> bool:
-    value = request.get(key)
-    if value is not None and not isinstance(value, bool):
-        raise RequestError(f"request.{key} is {_short(value)}; it has to be true or false")
-    return bool(value)
+    return _optional(parent, key, str) or ""
 
 
 def _short(value: Any) -> str:

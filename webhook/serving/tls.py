@@ -6,13 +6,11 @@ Mounted Secrets give no reliable file events, so this compares contents and not 
 the CA file of those is activated together with the pair, so that no handshake is without it.
 """
 
-import hashlib
 import os
 import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -49,18 +47,9 @@ class Rejected(Exception):
 
 
 class Context(ssl.SSLContext):
-    """What one handshake is made with. ``client_name`` is the common name that a client needs; empty for any."""
+    """What handshakes are made with: a pair that ``expires`` (Unix time), and the name that a client needs, or none."""
 
-    client_name = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
-    """A pair in use. ``expires`` is Unix time."""
-
-    context: Context
-    expires: float
-    serial: str
+    expires, serial, client_name = 0.0, "", ""
 
 
 class Certificates:
@@ -79,8 +68,8 @@ class Certificates:
         self._clients = clients
         self._monotonic, self._now = monotonic, now
         self._lock = threading.Lock()
-        self._serving: Serving | None = None
-        self._seen = b""
+        self._serving: Context | None = None
+        self._seen: list[bytes] | str = ""
         self._next_check = float("-inf")
         self._next_reminder = float("-inf")
 
@@ -99,62 +88,50 @@ class Certificates:
         self.refresh()
         if self._serving is None:
             raise ssl.SSLError(1, f"no usable {CERTIFICATE} and {KEY} in {self._folder} yet")
-        return self._serving.context
+        return self._serving
 
     def refresh(self) -> None:
-        """Look at the files if the last look is a second ago; one thread looks, the others go on."""
-        if self._monotonic() < self._next_check or not self._lock.acquire(blocking=False):
-            return
-        try:
-            self._next_check = self._monotonic() + RECHECK_SECONDS
-            self._look()
-            self._remind()
-        finally:
-            self._lock.release()
+        """Read the files if the last time is a second ago."""
+        with self._lock:
+            if self._monotonic() >= self._next_check:
+                self._next_check = self._monotonic() + RECHECK_SECONDS
+                self._look()
+                self._remind()
 
     def _look(self) -> None:
-        files, fault = self._read()
-        seen = hashlib.sha256(b"\0".join((*files, fault.encode()))).digest()
-        if seen == self._seen:
+        found = self._read()
+        if found == self._seen:
             return
-        self._seen = seen
-        if fault:
-            self._reject(Rejected("unreadable", fault))
+        self._seen = found
+        if isinstance(found, str):
+            self._reject(Rejected("unreadable", found))
             return
         try:
-            self._activate(self._load(*files))
+            context = load(*found[:2], now=self._now())
+            if self._clients:
+                require_clients(context, found[2], self._clients)
+            self._activate(context)
         except Rejected as error:
             self._reject(error)
 
-    def _read(self) -> tuple[list[bytes], str]:
+    def _read(self) -> list[bytes] | str:
         """The files, or why they cannot be read: a state like any other content, reported once."""
-        paths = [self._folder / CERTIFICATE, self._folder / KEY]
-        paths += [self._clients.ca] if self._clients else []
+        paths = [self._folder / CERTIFICATE, self._folder / KEY, *([self._clients.ca] if self._clients else [])]
         try:
-            return [_read(each) for each in paths], ""
+            return [_read(each) for each in paths]
         except OSError as error:
-            return [], f"{error.strerror}: {error.filename}"
+            return f"{error.strerror}: {error.filename}"
 
-    def _load(self, certificate: bytes, key: bytes, ca: bytes = b"") -> Serving:
-        serving = load(certificate, key, now=self._now())
-        if self._clients:
-            require_clients(serving.context, ca, self._clients)
-        return serving
-
-    def _activate(self, serving: Serving) -> None:
+    def _activate(self, serving: Context) -> None:
         self._serving = serving
         self._metrics.certificate_expiry.set(serving.expires)
         self._metrics.certificate_reloads.labels("loaded").inc()
-        log.info(
-            "serving certificate loaded",
-            reason=Reason.CERTIFICATE_RENEWED,
-            serial=serving.serial,
-            expires=_date(serving.expires),
-        )
+        facts = {"serial": serving.serial, "expires": _date(serving.expires)}
+        log.info("serving certificate loaded", reason=Reason.CERTIFICATE_RENEWED, **facts)
 
     def _reject(self, error: Rejected) -> None:
         if error.passing:
-            self._seen, self._next_check = b"", self._monotonic() + REMIND_SECONDS
+            self._seen, self._next_check = "", self._monotonic() + REMIND_SECONDS
         self._metrics.certificate_reloads.labels(error.result).inc()
         log.error(
             "serving certificate rejected",
@@ -177,7 +154,7 @@ class Certificates:
         )
 
 
-def load(certificate: bytes, key: bytes, *, now: float) -> Serving:
+def load(certificate: bytes, key: bytes, *, now: float) -> Context:
     """Make a pair ready to serve: TLS 1.3 only, no resumption (it would outlive a rotation).
 
     Args:
@@ -192,8 +169,9 @@ def load(certificate: bytes, key: bytes, *, now: float) -> Serving:
         leaf = x509.load_pem_x509_certificate(certificate)
     except ValueError as error:
         raise Rejected("unreadable", f"{CERTIFICATE} is not a PEM certificate: {error}") from error
-    starts, expires = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
     context = Context(ssl.PROTOCOL_TLS_SERVER)
+    context.expires, context.serial = leaf.not_valid_after_utc.timestamp(), f"{leaf.serial_number:x}"
+    starts, expires = leaf.not_valid_before_utc.timestamp(), context.expires
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
     context.set_alpn_protocols(["http/1.1"])
@@ -202,7 +180,7 @@ def load(certificate: bytes, key: bytes, *, now: float) -> Serving:
         raise Rejected("expired", f"{CERTIFICATE} ended {_date(expires)}", passing=True)  # by a clock that may be wrong
     if starts > now:
         raise Rejected("not_yet_valid", f"{CERTIFICATE} begins {_date(starts)}; check the clocks", passing=True)
-    return Serving(context=context, expires=expires, serial=f"{leaf.serial_number:x}")
+    return context
 
 
 def require_clients(context: Context, ca: bytes, clients: Clients) -> None:
@@ -243,29 +221,16 @@ def refuses_client(error: OSError) -> bool:
 def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Load exactly the bytes that were compared. OpenSSL wants a path, so they go through memory that has one."""
     try:
-        descriptor = os.memfd_create("gpu-share-serving-pair", os.MFD_CLOEXEC)
-    except OSError as error:
-        raise _not_now(error) from error
-    try:
-        os.write(descriptor, certificate + b"\n" + key)
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=_no_password)
+        with os.fdopen(os.memfd_create("gpu-share-serving-pair"), "wb") as file:
+            file.write(certificate + b"\n" + key)
+            file.flush()
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=str)  # or OpenSSL asks on the terminal
     except ssl.SSLError as error:
         torn = error.reason == "KEY_VALUES_MISMATCH"
         says = "do not belong together" if torn else f"cannot be used: {error.reason or error}"
         raise Rejected("torn" if torn else "unreadable", f"{CERTIFICATE} and {KEY} {says}") from error
     except OSError as error:
-        raise _not_now(error) from error
-    finally:
-        os.close(descriptor)
-
-
-def _not_now(error: OSError) -> Rejected:
-    return Rejected("unreadable", f"the pair cannot be loaded now: {error}", passing=True)
-
-
-def _no_password() -> str:
-    """Without this OpenSSL would ask on the terminal."""
-    return ""
+        raise Rejected("unreadable", f"the pair cannot be loaded now: {error}", passing=True) from error
 
 
 def _read(path: Path) -> bytes:

@@ -1,4 +1,6 @@
-"""Builds the simulated ``libnvidia-ml.so.1`` and ``libcuda.so.1``; says plainly where there is no C compiler.
+"""Builds the simulated ``libnvidia-ml.so.1`` and ``libcuda.so.1``, and the client of the stand-in for MPS.
+
+Without a C compiler it raises an error that says so.
 
 ``python -m tests.fakes.gpu.build`` prints the folder for LD_LIBRARY_PATH (before exec: the loader reads it then);
 with an argument it builds into that folder, as an image wants it.
@@ -16,15 +18,16 @@ from typing import Final
 
 HERE: Final = Path(__file__).parent
 SHARED: Final = ("sim.c", "clients.c")
-LIBRARIES: Final = {
+MPS_CLIENT: Final = "mps-client"
+BUILT: Final = {
     "libnvidia-ml.so.1": ("nvml.c", *SHARED),
     "libcuda.so.1": ("cuda.c", "allocators.c", "process.c", *SHARED),
+    MPS_CLIENT: ("mps_client.c",),
 }
 HEADERS: Final = ("sim.h", "cuda.h")
-SOURCES: Final = (*sorted({unit for units in LIBRARIES.values() for unit in units}), *HEADERS)
-FLAGS: Final = (
-    "-std=c11", "-O3", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden",
-)  # fmt: skip
+SOURCES: Final = (*sorted({unit for units in BUILT.values() for unit in units}), *HEADERS)
+FLAGS: Final = ("-std=c11", "-O3", "-Wall", "-Wextra", "-Werror")
+LIBRARY_FLAGS: Final = ("-fPIC", "-shared", "-fvisibility=hidden")
 
 
 class NoCompilerError(RuntimeError):
@@ -55,27 +58,30 @@ def library_folder(into: Path | None = None) -> Path:
     cc = compiler()
     if cc is None:
         raise NoCompilerError
-    digest = hashlib.sha256("\0".join([*FLAGS, *((HERE / name).read_text() for name in SOURCES)]).encode())
+    digest = hashlib.sha256(
+        "\0".join([*FLAGS, *LIBRARY_FLAGS, *((HERE / name).read_text() for name in SOURCES)]).encode()
+    )
     folder = into or HERE.parents[2] / ".build" / "fakes" / digest.hexdigest()[:12]
-    for library, units in LIBRARIES.items():
-        if not (folder / library).exists():
-            _compile(cc, folder, library, units)
+    for name, units in BUILT.items():
+        if not (folder / name).exists():
+            _compile(cc, folder, name, units)
     return folder
 
 
-def _compile(cc: str, folder: Path, library: str, units: Sequence[str]) -> None:
+def _compile(cc: str, folder: Path, name: str, units: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / library
-        files = [str(HERE / name) for name in units]
-        command = [cc, *FLAGS, f"-Wl,-soname,{library}", "-o", str(made), *files]
+        made = Path(scratch) / name
+        files = [str(HERE / unit) for unit in units]
+        more = (*LIBRARY_FLAGS, f"-Wl,-soname,{name}") if ".so" in name else ()
+        command = [cc, *FLAGS, *more, "-o", str(made), *files]
         # The compiler leaves its own files behind when it is interrupted.
         environment = {**os.environ, "TMPDIR": scratch}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise RuntimeError(f"{cc} could not build {library}:\n{done.stderr}")
+            raise RuntimeError(f"{cc} could not build {name}:\n{done.stderr}")
         # Renamed whole: another process may build or load it at the same moment.
-        made.rename(folder / library)
+        made.rename(folder / name)
 
 
 if __name__ == "__main__":

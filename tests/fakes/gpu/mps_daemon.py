@@ -1,4 +1,4 @@
-"""The daemon behind the stand-in of ``mps_control.py``: answers one connection at a time, as the real one does.
+"""The daemon of the stand-in for ``nvidia-cuda-mps-control``: answers one connection at a time, as the real one does.
 
 So a client that connects and stays silent stops everything, here as there. Servers are real child processes that do
 nothing; one is started on request, or when the GPU has MPS clients and no server yet.
@@ -17,12 +17,16 @@ from pathlib import Path
 
 from tests.fakes.gpu import mps_file
 from tests.fakes.gpu.mps_clients import JOIN, NOT_READY, Clients
-from tests.fakes.gpu.mps_control import END, MULTIUSER
 from tests.fakes.gpu.mps_words import DEVICES, device_and_limit, integer, memory, percentage, shown
 from tests.fakes.gpu.state import Sim
 from tests.fakes.gpu.tenants import Packet, Tenants, refusal
 from tests.fakes.gpu.world import current, number
 
+END = b"\0"
+MAX_PIPE = 87
+MULTIUSER = "-multiuser-server"
+WHERE_SUPPORTED = "-multiuser-server-where-supported"
+"""What the simulator's program adds: on a node its daemons serve all users, unless the world says otherwise."""
 FIFO, PRIVILEGED = "log", "control_privileged"
 RPC_FAILURE, CLIENT_TERMINATED = 806, 810
 
@@ -274,7 +278,19 @@ def serve(daemon: Daemon, listener: socket.socket) -> None:
     daemon.end()
 
 
-def main(form: str, pipe: str, *more: str) -> int:
+def main(*arguments: str) -> int:
+    """Be the daemon (``-d``, ``-f``, perhaps for several users). It ignores other words, as 535 does."""
+    pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    sim = Sim.from_environment()
+    supported = current(sim)["multiuser_supported"] != "0"
+    several = MULTIUSER in arguments or (WHERE_SUPPORTED in arguments and supported)
+    form = next((each for each in arguments if each not in {MULTIUSER, WHERE_SUPPORTED}), "")
+    if len(pipe) > MAX_PIPE or form not in {"-d", "-f"} or (several and not supported):
+        return 1
+    return start(sim, pipe, form, multiuser=several)
+
+
+def start(sim: Sim, pipe: str, form: str, *, multiuser: bool) -> int:
     """Take the directory, or say that somebody has it."""
     Path(pipe).mkdir(exist_ok=True)
     lock = Path(pipe, "control_lock").open("a")  # noqa: SIM115 - held for life
@@ -292,8 +308,7 @@ def main(form: str, pipe: str, *more: str) -> int:
     if form == "-d" and _behind(pipe):
         return 0
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    sim = Sim.from_environment()
-    daemon = Daemon(sim, gpu, multiuser=MULTIUSER in more)
+    daemon = Daemon(sim, gpu, multiuser=multiuser)
     if gpu:
         Tenants(sim, gpu, "mps", daemon.admit, daemon.lock).listen(Path(pipe))
         threading.Thread(target=_exit_when_marked, args=(sim, gpu), daemon=True).start()

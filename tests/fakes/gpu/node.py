@@ -25,8 +25,9 @@ from typing import Final
 
 import gpushare_cli  # noqa: F401 - lets the image's Python find the package gpushare
 from gpushare.signals import stopped_by_signal
-from tests.fakes.gpu.build import library_folder
-from tests.fakes.gpu.mps_control import WHERE_SUPPORTED
+from tests.fakes.gpu.build import MPS_CLIENT, library_folder
+from tests.fakes.gpu.mps_control import script
+from tests.fakes.gpu.mps_daemon import WHERE_SUPPORTED
 from tests.fakes.gpu.share import DEVICE_FOLDER, amount
 from tests.fakes.gpu.state import Fault, Machine, MachineGpu, Sim
 from tests.fakes.gpu.tenants import Tenants, plain
@@ -44,7 +45,6 @@ STAND_IN: Final = (
     "cgroup_limits",
     "machine",
     "mps_clients",
-    "mps_control",
     "mps_daemon",
     "mps_file",
     "mps_words",
@@ -66,14 +66,6 @@ LAUNCH_FAILED: Final = 719
 MARKS: Final = ("ecc", "no-mps", "no-terminate")
 """What lasts on a GPU until it is well again."""
 ERRORS: Final = {"lost": GPU_LOST, "silent": UNKNOWN_ERROR}
-SCRIPT: Final = """\
-#!/bin/sh
-# The simulator's stand-in for NVIDIA's program.
-python={python}
-[ -x "$python" ] || python=/opt/gpu-share/bin/python
-case "$1" in -d|-f) {several};; esac
-GPU_SHARE_SIM={state} exec "$python" -S {program} "$@"
-"""
 
 
 class WrongUseError(Exception):
@@ -193,14 +185,13 @@ def lay_out(root: Path, shape: Machine, *, single_user: bool = False, mig: Seque
         _put(package / "__init__.py", b"", 0o644)
     for name in STAND_IN:
         _put(sources / f"{name}.py", (HERE / f"{name}.py").read_bytes(), 0o644)
-    script = SCRIPT.format(
-        python=sys.executable, state=sim.folder, program=sources / "mps_control.py",
-        several="" if single_user else f'set -- "$@" {WHERE_SUPPORTED}',
-    )  # fmt: skip
-    _put(driver / PROGRAMS / "nvidia-cuda-mps-control", script.encode(), 0o755)
+    built = PACKAGED if PACKAGED.is_dir() else library_folder()
+    client = driver / PROGRAMS / MPS_CLIENT
+    _put(client, (built / MPS_CLIENT).read_bytes(), 0o755)
+    control = script(sim.folder, driver / SOURCES, client, *([] if single_user else [WHERE_SUPPORTED]))
+    _put(driver / PROGRAMS / "nvidia-cuda-mps-control", control.encode(), 0o755)
     # Last: who waits for a driver waits for its library.
-    library = PACKAGED if PACKAGED.is_dir() else library_folder()
-    _put(driver / LIBRARIES / LIBRARY, (library / LIBRARY).read_bytes(), 0o644)
+    _put(driver / LIBRARIES / LIBRARY, (built / LIBRARY).read_bytes(), 0o644)
     return sim
 
 

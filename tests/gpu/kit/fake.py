@@ -1,13 +1,12 @@
 """The simulated machine: the same programs and libraries by name, and a ``world`` in which hypotheses may be false."""
 
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from tests.fakes.gpu import mps_control
-from tests.fakes.gpu.build import library_folder
+from tests.fakes.gpu.build import MPS_CLIENT, library_folder
 from tests.fakes.gpu.state import ENV, Fault, MpsFault, Sim
 from tests.fakes.gpu.world import change
 from tests.gpu.kit.find import CONTROL
@@ -38,7 +37,7 @@ def prepare(
     return Setup(
         backend="fake", gpu=sim.machine.gpus[0].uuid,
         environment={ENV: str(sim.folder), "LD_LIBRARY_PATH": str(libraries)},
-        mps_control=str(_program(folder, sim)), python_of_others=python_of_others(),
+        mps_control=str(_program(folder, sim, libraries)), python_of_others=python_of_others(),
         allow_mode_change=allow_mode_change, world=dict(world),
     )  # fmt: skip
 
@@ -52,18 +51,10 @@ def script(sim: Sim, world: Mapping[str, str]) -> None:
     sim.fail(*(Fault(call=call, error=int(error)) for call, error in calls.items()))
 
 
-def _program(folder: Path, sim: Sim) -> Path:
+def _program(folder: Path, sim: Sim, libraries: Path) -> Path:
     """The stand-in, runnable by every user: its daemon runs here, a transaction may be anybody's."""
     program = folder / CONTROL
-    copy = folder / "mps_client.py"
-    shutil.copy(mps_control.__file__, copy)
-    others = python_of_others() or sys.executable
-    program.write_text(
-        "#!/bin/sh\n"
-        f"export {ENV}={sim.folder}\n"
-        f"[ $# -eq 0 ] && exec {others} -S {copy}\n"
-        f'exec {sys.executable} -S {mps_control.__file__} "$@"\n'
-    )
+    program.write_text(mps_control.script(sim.folder, mps_control.ROOT, libraries / MPS_CLIENT))
     program.chmod(0o755)
     return program
 

@@ -27,8 +27,8 @@ def _webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
         workers = running.worker_pids()
         yield running
         assert running.worker_pids() == workers, "a worker died"
-        assert "Traceback" not in running.log.read_text()
-        assert not [line for line in running.log_lines() if line.get("reason") == "InternalError"]
+    assert "Traceback" not in running.log.read_text()
+    assert not [line for line in running.log_lines() if line.get("reason") == "InternalError"]
 
 
 @pytest.fixture(name="connection", scope="module")

@@ -84,8 +84,12 @@ def test_a_broken_pair_keeps_the_last_good_one(webhook: Webhook, fault: str) -> 
 
     assert serial(webhook) == before
     assert webhook.post(reviews.encoded(reviews.pod())).status == 200
-    rejected = [line for line in webhook.log_lines() if line.get("reason") == "CertificateRejected"]
-    assert [line["result"] for line in rejected] == [counted]
+
+    def rejected() -> list[str]:
+        return [line["result"] for line in webhook.log_lines() if line.get("reason") == "CertificateRejected"]
+
+    eventually(rejected)
+    assert rejected() == [counted]
 
 
 def test_it_mends_itself_when_a_good_pair_follows(webhook: Webhook) -> None:

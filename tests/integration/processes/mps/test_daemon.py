@@ -93,7 +93,7 @@ def test_what_a_root_tenant_left_in_the_pipe_directory_is_no_hindrance(
     (pid,) = daemon.pids()
     inode = daemon.pipe.stat().st_ino
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not daemon.answers())
+    until(lambda: not Path(f"/proc/{pid}/exe").exists())
     for each in daemon.pipe.iterdir():
         each.unlink()
     victim = tmp_path / "victim"
@@ -124,7 +124,7 @@ def test_a_daemon_killed_outright_is_started_again_over_its_stale_sockets(binary
     daemon.start()
     (pid,) = daemon.pids()
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not daemon.answers())
+    until(lambda: not Path(f"/proc/{pid}/exe").exists())
     with pytest.raises(MpsError) as caught:
         daemon.health()
     assert caught.value.reason is Reason.MPS_UNREACHABLE

@@ -14,6 +14,7 @@ from gpushare.reasons import Reason
 from tests.support.extent import trials
 from tests.unit.webhook import oracle
 from tests.unit.webhook.generated import PLAIN_VARIABLES, Generated, pods, variables
+from webhook.mutation import mutate
 from webhook.mutation.mutate import MAX_WARNINGS, Mutation, mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
@@ -156,6 +157,13 @@ def test_warnings_are_bounded_and_the_last_one_counts_the_rest() -> None:
     warnings = rewritten({"metadata": metadata, "spec": {"containers": [container]}}).warnings
     assert len(warnings) == MAX_WARNINGS
     assert warnings[-1] == f"and {1001 - MAX_WARNINGS + 1} more warnings"  # one more is about root
+
+
+@given(st.text(max_size=400))
+def test_warnings_are_short_printable_lines(text: str) -> None:
+    [line] = mutate._bounded([text, text])
+    assert len(line) < 120
+    assert line.isprintable()
 
 
 def test_volumes_of_our_name_are_not_compared_with_each_other() -> None:

@@ -5,17 +5,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from flask import Flask
 from flask.testing import FlaskClient
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from gpushare.errors import GpuShareError, PolicyDenied
 from gpushare.reasons import Reason
 from tests.support import reviews
+from tests.support.extent import trials
+from tests.unit.webhook.generated import pods
 from webhook.caches import KnownClaims, NamespacePolicyCache
 from webhook.handler import AdmissionHandler
 from webhook.metrics import Metrics
 from webhook.mutation.settings import Settings
 from webhook.serving import review
-from webhook.serving.app import Deps, create_app
+from webhook.serving.app import create_app
 from webhook.serving.http_request import MAX_BODY
 from webhook.serving.review import Answer, Review
 
@@ -23,7 +28,7 @@ Respond = Callable[[Review], Answer]
 
 
 def client(respond: Respond, metrics: Metrics | None = None) -> FlaskClient:
-    return create_app(Deps(respond=respond, metrics=metrics or Metrics())).test_client()
+    return create_app(respond, metrics or Metrics()).test_client()
 
 
 def allow(asked: Review) -> Answer:
@@ -104,6 +109,46 @@ def test_there_is_one_route(method: str, where: str, status: int) -> None:
     assert "POST /mutate only" in answer.text
 
 
+def responder(namespaces: NamespacePolicyCache | None = None) -> AdmissionHandler:
+    if namespaces is None:
+        namespaces = NamespacePolicyCache()
+        namespaces.replace([{"metadata": {"name": "team", "annotations": {"gpu-share.io/max-memory": "8Gi"}}}])
+    return AdmissionHandler(settings=Settings(), namespaces=namespaces, claims=KnownClaims())
+
+
+BODIES = st.one_of(
+    pods().map(lambda each: reviews.encoded(each.pod)),
+    st.builds(lambda cut: reviews.encoded(reviews.pod())[:-cut], st.integers(0, 2000)),
+    st.sampled_from([b"{}", b"", b"null", reviews.encoded(None), reviews.encoded({"spec": 7})]),
+    st.binary(max_size=50),
+)
+RESPONDS = st.sampled_from([allow, failing(KeyError("x")), failing(GpuShareError("not now", Reason.NAMESPACE_UNKNOWN))])
+
+
+@settings(max_examples=trials(40, 2000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(BODIES, RESPONDS | st.builds(responder))
+@example(b" " * (MAX_BODY + 1), allow)
+def test_flask_answers_as_the_way_around_it(body: bytes, respond: Respond) -> None:
+    """The character set is what sends a review to Flask; the header tells nothing else to the application."""
+    around, flask = (
+        post(respond, body, {"Content-Type": kind}) for kind in ("application/json", "application/json; charset=utf-8")
+    )
+
+    assert (around.status, around.headers.to_wsgi_list(), around.data) == (
+        flask.status,
+        flask.headers.to_wsgi_list(),
+        flask.data,
+    )
+
+
+def test_plain_reviews_go_around_flask(monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts = []
+    monkeypatch.setattr(Flask, "request_context", lambda _app, environ: contexts.append(environ))
+
+    assert post(allow).status_code == 200
+    assert not contexts
+
+
 def test_counts_operation_result_and_reason() -> None:
     metrics = Metrics()
     http = client(allow, metrics)
@@ -123,13 +168,6 @@ def test_series_are_there_before_anything_happened() -> None:
     labels = {"operation": "CREATE", "result": "denied", "reason": "ConflictsWithShare"}
 
     assert Metrics().registry.get_sample_value("gpu_share_admission_requests_total", labels) == 0
-
-
-def responder(namespaces: NamespacePolicyCache | None = None) -> AdmissionHandler:
-    if namespaces is None:
-        namespaces = NamespacePolicyCache()
-        namespaces.replace([{"metadata": {"name": "team", "annotations": {"gpu-share.io/max-memory": "8Gi"}}}])
-    return AdmissionHandler(settings=Settings(), namespaces=namespaces, claims=KnownClaims())
 
 
 def test_rewrites_a_sharing_pod() -> None:

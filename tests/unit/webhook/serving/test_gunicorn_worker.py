@@ -22,7 +22,7 @@ from tests.support import extent, pki, reviews
 from webhook.metrics import Metrics
 from webhook.must_wait import MustWait
 from webhook.serving import review
-from webhook.serving.app import Deps, create_app
+from webhook.serving.app import create_app
 from webhook.serving.gunicorn_worker import Worker
 from webhook.serving.review import Answer, Review
 from webhook.serving.tls import Certificates
@@ -116,7 +116,7 @@ def eventually(what: Callable[[], object]) -> None:
 def test_a_review_that_must_wait_is_answered_in_a_thread_like_any_other(served: Served, metrics: Metrics) -> None:
     respond = Respond(served.loop)
     with (
-        served.answering_with(create_app(Deps(respond=respond, metrics=metrics)).wsgi_app),
+        served.answering_with(create_app(respond, metrics)),
         ThreadPoolExecutor(1) as pool,
     ):
         waiting = pool.submit(served.ask, WAITS)
@@ -166,7 +166,7 @@ def test_no_handshake_fails_while_certificates_rotate(served: Served, metrics: M
         while not stop.is_set():
             serial()
 
-    with served.answering_with(create_app(Deps(respond=Respond(served.loop), metrics=metrics)).wsgi_app):
+    with served.answering_with(create_app(Respond(served.loop), metrics)):
         with ThreadPoolExecutor(CLIENTS) as pool:
             clients = [pool.submit(load) for _ in range(CLIENTS)]
             try:

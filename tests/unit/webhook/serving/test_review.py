@@ -126,7 +126,7 @@ NOT_JSON = [
     (b'{"a":NaN}', "NaN"),
     (b'{"a":Infinity}', "Infinity"),
     (b'{"a":-Infinity}', "-Infinity"),
-    (b'{"a":1e400}', "too large"),
+    (b'{"a":1e400}', "1e400 is not a number"),
     (b'{"a":' + b"9" * 21 + b"}", "21 digits"),
     (b'{"a":' + b"9" * 5000 + b"}", "5000 digits"),
     (b'\xef\xbb\xbf{"a":1}', "strict JSON"),
@@ -279,19 +279,3 @@ def test_an_error_gives_no_result() -> None:
     answer = review.errored(500, Reason.INTERNAL, "a sentence")
 
     assert (answer.status, answer.body) == (500, b"a sentence")
-
-
-@given(st.text(max_size=400))
-def test_warnings_are_one_short_printable_line(text: str) -> None:
-    line = review.warning(text)
-
-    assert len(line) < 120
-    assert line.isprintable()
-
-
-def test_a_long_warning_is_cut_between_words() -> None:
-    assert review.warning("word " * 50) == ("word " * 23).strip() + "..."
-
-
-def test_a_short_warning_stays() -> None:
-    assert review.warning("gpu-share.io/memory: 4Gi is all of it") == "gpu-share.io/memory: 4Gi is all of it"
