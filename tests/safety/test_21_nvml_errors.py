@@ -17,7 +17,7 @@ import pytest
 from enforcer.detection.nvml_outage import Transition
 from enforcer.nvml.validation import ERRORS
 from gpushare.reasons import Reason
-from tests.fakes.gpu.build import LIBRARIES
+from tests.fakes.gpu.build import BUILT
 from tests.fakes.gpu.need import need_library
 from tests.fakes.gpu.state import Fault
 from tests.safety.seeing import PATIENT, Bed, Look, bed
@@ -180,7 +180,7 @@ def test_a_count_that_lies_and_a_list_that_never_fits_are_no_list(made: Bed) -> 
 
 def without(folder: Path, *symbols: str) -> Path:
     """A library in which these functions cannot be found."""
-    [name] = [each for each in LIBRARIES if "nvidia-ml" in each]
+    [name] = [each for each in BUILT if "nvidia-ml" in each]
     data = (need_library() / name).read_bytes()
     for symbol in symbols:
         assert data.count(symbol.encode() + b"\0") >= 1

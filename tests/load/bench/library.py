@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from tests.fakes.gpu.build import FLAGS, HERE, LIBRARIES, compiler
+from tests.fakes.gpu.build import FLAGS, HERE, BUILT, compiler
 from tests.fakes.gpu.need import need_library
 
 NAME: Final = "libnvidia-ml.so.1"
@@ -14,7 +14,7 @@ WRAPPED: Final = ("sim_rows", "sim_used", "sim_fault", "sim_lie")
 def remembering(folder: Path) -> Path:
     """Build it; returns the folder for LD_LIBRARY_PATH. Skips or fails where there is no compiler."""
     need_library()
-    units = [*(HERE / unit for unit in LIBRARIES[NAME]), Path(__file__).with_name("remembered.c")]
+    units = [*(HERE / unit for unit in BUILT[NAME]), Path(__file__).with_name("remembered.c")]
     wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
     subprocess.run([str(compiler()), *FLAGS, *wraps, "-o", str(folder / NAME), *map(str, units)], check=True)
     return folder
