@@ -13,7 +13,7 @@ from enforcer.audit.writer import AuditWriter, open_or_warn, record_writer
 from enforcer.resourceslices.audit_head_publisher import GAP, AnchorPublisher, PressingRecords
 from enforcer.runtime.lock import StateLock
 from enforcer.runtime.manager import Manager
-from enforcer.status.events import NodeEventRecorder
+from enforcer.status.events import EventRecorder
 from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 
@@ -36,7 +36,7 @@ class AuditParts:
         manager.add_problem_check(lambda: self.verifier.problem, Reason.AUDIT_BROKEN)
         manager.add("audit-verification", self.verifier.run_once, every=VERIFY_EVERY, thread=thread)
 
-    def publish_head(self, manager: Manager, cluster: KubeClient, events: NodeEventRecorder) -> None:
+    def publish_head(self, manager: Manager, cluster: KubeClient, events: EventRecorder) -> None:
         """Keep the log's head in an annotation of the node's ResourceSlices."""
         anchor = AnchorPublisher(cluster, self.node, self.records, self.pressing, events)
         manager.add_problem_check(lambda: anchor.problem, Reason.API_UNREACHABLE)

@@ -36,7 +36,7 @@ from enforcer.runtime.manager import Manager
 from enforcer.runtime.problem import Problem
 from enforcer.status import messages, node_status
 from enforcer.status.dedup import EventDeduplicator, Repetition
-from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.status.events import EventRecorder, NodeEvent
 from enforcer.status.metrics import Metrics
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.node_status import Snapshot
@@ -92,7 +92,7 @@ class LoopDependencies:
     metrics: Metrics
     manager: Manager
     """Knows the problems of the other parts."""
-    events: NodeEventRecorder
+    events: EventRecorder
     """Take what lasts of blindness."""
     oom: OomReporter
     """Knows why containers failed."""
@@ -265,7 +265,7 @@ class EnforcementLoop:
             kept.result(DISK_SECONDS)
         except TimeoutError:
             log.critical("no process killed", reason=str(Reason.AUDIT_UNWRITABLE), error=self._disk.problem)
-            self._parts.pods.record(messages.audit_unavailable(decision))
+            self._parts.events.record(messages.audit_unavailable(decision))
             return KillResult(Reason.AUDIT_UNWRITABLE)
         return KillResult(Reason.BREAKER_OPEN) if self._breaker.is_open else self._parts.executor.execute(decision)
 
@@ -291,7 +291,7 @@ class EnforcementLoop:
         elif change.transition is nvml_outage.Transition.LOST:
             log.warning("NVML unavailable", reason=str(reason), gpu=change.gpu, error=change.outage.why)
         if (note := nvml_outage.operator_message(change, self._clock())) is not None:
-            self._parts.events.record(NodeEvent(reason, note, warning=not back))
+            self._parts.events.record_on_node(NodeEvent(reason, note, warning=not back))
 
     def _act_on(self, decision: KillDecision) -> None:
         quota = decision.quota
@@ -316,7 +316,7 @@ class EnforcementLoop:
 
     def _tell(self, decision: KillDecision, repetition: Repetition) -> None:
         if (words := messages.DECIDED.get(decision.decision)) is not None:
-            self._parts.pods.record(words(decision, repetition))
+            self._parts.events.record(words(decision, repetition))
         if decision.decision in {Decision.WARNED, Decision.IN_DEBT}:
             self._record(Kind.WARNED, decision, repetition.times)
 

@@ -43,7 +43,7 @@ class PreparedQuotas:
 
     def __init__(self, setup: DraPluginConfig, resizer: ResizeController) -> None:
         self._store, self._checkpoint, self._resizer = setup.store, setup.checkpoint, resizer
-        self._joiners = SharedClaimDetector(setup.sink)
+        self._joiners = SharedClaimDetector(setup.events)
         self.shared: tuple[str, ...] = ()
         """What operators are to read of pods that join claims."""
 
@@ -76,7 +76,7 @@ class DraPlugin:
         self.books: Final = QuotaInformer(self._rule, setup.quotas_changed, setup.listeners)
         service, health = PluginService(self._driver, setup.metrics), HealthService(self._store, setup.availability)
         self._sockets = Sockets(setup.kubelet_root, service, health, setup.registered.set)
-        self._replaced = ReplacementDetector(shared_memory_of(setup.run), setup.checkpoint, setup.modes, setup.sink)
+        self._replaced = ReplacementDetector(shared_memory_of(setup.run), setup.checkpoint, setup.modes, setup.events)
         self._strays = OrphanCleaner(setup.cluster, self._store, self._files, self._driver, self.books)
         self._forgotten = StaleClaimCleaner(setup.cluster, self._store, self._driver, self.books, setup.attributor)
 

@@ -9,7 +9,8 @@ from typing import Final
 import structlog
 
 from enforcer.quota.types import Quota
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.status.events import EventRecorder
+from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.reasons import Reason
@@ -40,12 +41,12 @@ class PodEvictor:
 
     Args:
         cluster: the API server.
-        sink: takes the messages to the owners.
+        events: takes the messages to the owners.
         clock: seconds that only grow.
     """
 
-    def __init__(self, cluster: KubeClient, sink: EventSink, clock: Callable[[], float] = time.monotonic) -> None:
-        self._cluster, self._sink, self._clock = cluster, sink, clock
+    def __init__(self, cluster: KubeClient, events: EventRecorder, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._events, self._clock = cluster, events, clock
         self._evicted: frozenset[str] = frozenset()
         self._refused: dict[str, _Refusal] = {}
         self._tenants: Mapping[str, Quota] = {}
@@ -98,7 +99,7 @@ class PodEvictor:
             self._record(quota, Reason.EVICTION_REFUSED, note)
 
     def _record(self, quota: Quota, reason: Reason, note: str) -> None:
-        self._sink.record(UserMessage(quota=quota, reason=reason, note=note, action="Evict"))
+        self._events.record(UserMessage(quota=quota, reason=reason, note=note, action="Evict"))
 
 
 def _eviction(quota: Quota) -> dict[str, object]:

@@ -12,7 +12,7 @@ from enforcer.kill.process_kill import KillTimeouts, MpsClient, ProcessKiller
 from enforcer.kill.recheck import QuotaSource, Rechecker, UsageSource
 from enforcer.kill.report import KillReporter, KillResult, summarize
 from enforcer.quota.types import OnExceed
-from enforcer.status.messages import EventSink
+from enforcer.status.events import EventRecorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class KillDependencies:
     processes: ProcessTable
     audit_log: AuditWriter
     mps: MpsClient
-    sink: EventSink
+    events: EventRecorder
 
 
 class KillExecutor:
@@ -34,7 +34,7 @@ class KillExecutor:
         self._processes, self._timeouts = parts.processes, timeouts or KillTimeouts()
         self._pinner, self._rechecker = PidfdPinner(parts.processes), Rechecker(parts.usage, parts.quotas)
         self._killer = ProcessKiller(parts.mps)
-        self._reporter = KillReporter(node, parts.audit_log, parts.sink, self._killer)
+        self._reporter = KillReporter(node, parts.audit_log, parts.events, self._killer)
 
     def execute(self, decision: KillDecision) -> KillResult:
         """Kill a container's processes, as far as that is still right. Blocks for seconds.

@@ -20,7 +20,8 @@ from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import LimitStatus, Quota
 from enforcer.status.dedup import QUIET
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.status.events import EventRecorder
+from enforcer.status.messages import UserMessage
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 
@@ -64,7 +65,7 @@ class LimitVerifier:
         eyes: where evidence comes from.
         watch: samples the GPUs.
         checkpoint: what was declared.
-        sink: takes messages to the owners of pods.
+        events: takes messages to the owners of pods.
         conditions: takes what is known of each claim; ``None``: it is written nowhere.
         every: seconds between looks.
         clock: seconds that never go back.
@@ -75,12 +76,12 @@ class LimitVerifier:
         eyes: EvidenceSource,
         watch: UsageSampler,
         checkpoint: Checkpoint,
-        sink: EventSink,
+        events: EventRecorder,
         conditions: ConditionWriter | None,
         every: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._eyes, self._watch, self._checkpoint, self._sink = eyes, watch, checkpoint, sink
+        self._eyes, self._watch, self._checkpoint, self._events = eyes, watch, checkpoint, events
         self._conditions, self._every, self._looked = conditions, every, -every
         self._known: dict[Key, VerificationHistory] = {}
         self._unreported: set[str] = set()
@@ -162,7 +163,7 @@ class LimitVerifier:
         )  # fmt: skip
         bad = known.reported.state in BAD and known.reported.backend != Backend.WATCH_ONLY
         if bad and self._is_new(key, known.reported.state):
-            self._sink.record(warning(quota, known.reported))
+            self._events.record(warning(quota, known.reported))
 
     def _is_new(self, key: Key, state: Reason) -> bool:
         """Return whether its owner was not notified lately: the claim has each state, Events come once in a while."""

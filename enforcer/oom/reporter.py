@@ -11,7 +11,8 @@ import structlog
 from enforcer.oom.diagnosis import Failure, diagnose, diagnosis_message, failures_of
 from enforcer.oom.memory_pressure import Marks, PressureSample, update_pressure
 from enforcer.quota.from_claims import Object
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.status.events import EventRecorder
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status import Snapshot
 from enforcer.status.pod_status import Seen
@@ -29,13 +30,13 @@ class OomReporter:
     """Listens to the watch on pods, and looks at what the loop sees.
 
     Args:
-        sink: where owners are told.
+        events: where owners are told.
         metrics: counted there.
         wall: the wall clock, in seconds: container statuses know no other.
     """
 
-    def __init__(self, sink: EventSink, metrics: Metrics, wall: Callable[[], float] = time.time) -> None:
-        self._sink, self._metrics, self._wall = sink, metrics, wall
+    def __init__(self, events: EventRecorder, metrics: Metrics, wall: Callable[[], float] = time.time) -> None:
+        self._events, self._metrics, self._wall = events, metrics, wall
         self._lock = threading.Lock()
         self._marks: Marks = {}
         self._known: dict[str, None] = {}
@@ -84,7 +85,7 @@ class OomReporter:
             container=quota.container, gpu=quota.gpu, exit_code=failure.exit_code, holders=holders,
         )  # fmt: skip
         self._metrics.failed.labels(str(reason), quota.gpu).inc()
-        self._sink.record(words)
+        self._events.record(words)
         with self._lock:
             self._found.append(_shown(failure, words, holders))
 

@@ -17,7 +17,7 @@ import structlog
 from enforcer.audit.log import AuditLog
 from enforcer.audit.record import GENESIS, ChainHead, Kind
 from enforcer.runtime.manager import Wake
-from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.status.events import EventRecorder, NodeEvent
 from gpushare.contract import AUDIT_HEAD, DRIVER
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
@@ -71,7 +71,7 @@ class AnchorPublisher:
         node: str,
         audit_log: AuditLog,
         pressing: PressingRecords,
-        events: NodeEventRecorder,
+        events: EventRecorder,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster, self._node, self._log, self._pressing, self._events = cluster, node, audit_log, pressing, events
@@ -133,7 +133,7 @@ class AnchorPublisher:
             f"{problem}: the log was cut, replaced or restarted; to set a new anchor, run {REMOVE.format(slice=name)}"
         )
         if problem != self.lost:
-            self._events.record(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))
+            self._events.record_on_node(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))
         self.lost, self.problem = problem, None
 
     def _complain(self, reason: Reason, problem: str) -> None:

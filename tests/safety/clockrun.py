@@ -35,7 +35,7 @@ from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
-from tests.support.wiring import loop_parts
+from tests.support.wiring import Messages, loop_parts
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -79,7 +79,8 @@ class Run:
         checkpoint = Checkpoint(self.folder)
         parts = loop_parts(
             watch=UsageSampler(self, self), quotas=checkpoint.read, executor=self,
-            audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
+            audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), events=Messages(self._told),
+            metrics=Metrics(),
         )  # fmt: skip
         return EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock)
 
@@ -113,7 +114,7 @@ class Run:
             pid=pid, start=self.lives[n], owner=ContainerRef(f"pod-{n}", self.container_id(n)), cgroup_inode=7
         )
 
-    def record(self, notice: UserMessage) -> None:
+    def _told(self, notice: UserMessage) -> None:
         self.trace.append(f"{notice.reason} {notice.note}")
 
     def execute(self, verdict: KillDecision) -> KillResult:

@@ -23,6 +23,7 @@ from enforcer.quota.types import Quota
 from enforcer.status.messages import UserMessage
 from tests.safety.reuse import CARD, GPU
 from tests.support.quotas import UnchangedQuotas
+from tests.support.wiring import Messages
 
 __all__ = ["GPU", "Bench"]
 
@@ -65,11 +66,11 @@ class Bench:
         self.writer = AuditWriter(AuditLog(self._folder), "gpu-7")
         self.watch = UsageSampler(self, CgroupAttributor())
         self.watch.sample()
-        self.notices: list[UserMessage] = []
+        self.notices = list[UserMessage]()
         self.sent: list[Sent] = []
         parts = KillDependencies(
             usage=self.watch, quotas=UnchangedQuotas(), processes=HostProcesses(CgroupAttributor(), noting(self.sent)),
-            audit_log=self.writer, mps=mps or NullMpsClient(), sink=self,
+            audit_log=self.writer, mps=mps or NullMpsClient(), events=Messages(self.notices),
         )  # fmt: skip
         self.executor = KillExecutor("gpu-7", parts, patience or KillTimeouts(term=0.2, kill=1.0))
 
@@ -81,9 +82,6 @@ class Bench:
         return GpuSample(
             uuid=uuid, total_mib=CARD.memory_mib, used_mib=sum(each.used_mib for each in found), processes=tuple(found)
         )
-
-    def record(self, notice: UserMessage) -> None:
-        self.notices.append(notice)
 
     def decision(self, quota: Quota) -> KillDecision:
         """What the detector would decide after this sample."""

@@ -31,10 +31,9 @@ from enforcer.detection.types import KillDecision
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop, boottime
 from enforcer.nvml.types import GpuProcess, GpuSample
-from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
-from tests.support.wiring import loop_parts
+from tests.support.wiring import Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -80,9 +79,6 @@ class Life:
     def identify(self, pid: int) -> Identity:
         return Identity(pid=pid, start=pid, owner=ContainerRef(POD, CONTAINER), cgroup_inode=7)
 
-    def record(self, notice: UserMessage) -> None:
-        """Nobody is told here."""
-
     def execute(self, verdict: KillDecision) -> KillResult:
         self._say("kill", verdict.at)
         return KillResult(Reason.ALREADY_EXITED)
@@ -95,7 +91,7 @@ class Life:
         allowed = (quota(grace_seconds=self.grace),)
         parts = loop_parts(
             watch=UsageSampler(self, self), quotas=lambda: allowed, executor=self,
-            audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
+            audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), events=Messages(), metrics=Metrics(),
         )  # fmt: skip
         EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock).run(threading.Event(), POLL)
 

@@ -39,10 +39,10 @@ from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
-from enforcer.status.messages import UserMessage
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
 from tests.support.quotas import UnchangedQuotas
+from tests.support.wiring import Messages
 
 GPU: Final = "GPU-00000000-0000-0000-0000-000000000001"
 CARD: Final = Gpu(
@@ -228,16 +228,13 @@ class World:
     def head(self) -> ChainHead:
         return self._scribe.head
 
-    def record(self, notice: UserMessage) -> None:
-        """Nobody listens."""
-
     def run(self, trial: Trial, handles: type[PidHandle]) -> Reason:
         """One kill, as the loop would have it carried out."""
         self.trial = trial
         holders = self._watch.usages_of(self.quota)
         parts = KillDependencies(
             usage=self._watch, quotas=UnchangedQuotas(), processes=HostProcesses(self, handles), audit_log=self,  # type: ignore[arg-type] # stand-ins
-            mps=self._mps, sink=self,
+            mps=self._mps, events=Messages(),
         )  # fmt: skip
         verdict = KillDecision(decision=Decision.KILL, quota=self.quota, used_mib=HELD, targets=holders or ())
         reason = KillExecutor("gpu-7", parts, KillTimeouts(term=0, kill=5.0)).execute(verdict).reason

@@ -25,7 +25,6 @@ from enforcer.kill.process_kill import KillTimeouts
 from enforcer.kill.report import KillResult
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
-from enforcer.status.messages import UserMessage
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Kubelet, wait_for
 from tests.safety.killing import GPU, Bench
@@ -33,6 +32,7 @@ from tests.safety.reuse import CARD
 from tests.safety.tenants import program
 from tests.support import extent
 from tests.support.quotas import UnchangedQuotas
+from tests.support.wiring import Messages
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, quota
 
 OURS = ContainerRef(POD, CONTAINER)
@@ -139,9 +139,6 @@ class Table:
     def close(self) -> None:
         """Nothing is open."""
 
-    def record(self, notice: UserMessage) -> None:
-        """Nobody listens."""
-
 
 class Notes:
     """A audit log in memory: durability is another test's matter."""
@@ -170,7 +167,7 @@ def kill(table: Table) -> tuple[KillResult, Quota, bool]:
         chosen = tuple(ProcessUsage(each.identity, each.mib) for each in table.now.values())
     verdict = KillDecision(decision=Decision.KILL, quota=about, used_mib=total_mib(holders), targets=chosen)
     parts = KillDependencies(
-        usage=watch, quotas=UnchangedQuotas(), processes=table, audit_log=Notes(), mps=table, sink=table,  # type: ignore[arg-type] # stand-ins
+        usage=watch, quotas=UnchangedQuotas(), processes=table, audit_log=Notes(), mps=table, events=Messages(),  # type: ignore[arg-type] # stand-ins
     )  # fmt: skip
     return KillExecutor("gpu-7", parts, KillTimeouts(term=0, kill=0)).execute(verdict), about, mad
 

@@ -30,7 +30,6 @@ from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.informer import AllocatedClaims, QuotaInformer, add_informers
 from enforcer.runtime.manager import Manager, Wake
-from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare import kube_client as road
 from gpushare.informer import Informer
@@ -38,7 +37,7 @@ from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 from tests.safety.apiserver import FAULTS, WELL, ApiServer, Object
 from tests.support import extent
-from tests.support.wiring import loop_parts
+from tests.support.wiring import Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD
 from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, namespace, piece, pod, result
 from tests.unit.enforcer.quota.test_informer import uid
@@ -86,7 +85,7 @@ class World:
         manager.start()
         parts = loop_parts(
             watch=UsageSampler(self, self), quotas=self.checkpoint.read, executor=self,
-            audit_log=AuditWriter(AuditLog(folder / "audit"), NODE), sink=self, metrics=Metrics(),
+            audit_log=AuditWriter(AuditLog(folder / "audit"), NODE), events=Messages(), metrics=Metrics(),
         )  # fmt: skip
         self.enforcer = EnforcementLoop(NODE, folder, parts, clock=lambda: self.now)
         stack.callback(self.enforcer.close)
@@ -104,9 +103,6 @@ class World:
     def identify(self, pid: int) -> Identity:
         owner = ContainerRef(POD, CONTAINER) if pid == OVER else ContainerRef(LATE_POD, NEIGHBOUR)
         return Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid)
-
-    def record(self, notice: UserMessage) -> None:
-        """Nobody is told here."""
 
     def execute(self, verdict: KillDecision) -> KillResult:
         assert verdict.quota.container_id

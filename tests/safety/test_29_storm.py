@@ -30,7 +30,7 @@ from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.support import extent
-from tests.support.wiring import loop_parts
+from tests.support.wiring import Messages, loop_parts
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -76,8 +76,8 @@ class Storm:
         """A new life of the enforcer."""
         self.metrics = Metrics()
         parts = loop_parts(
-            watch=UsageSampler(self, self), quotas=self.quotas, executor=self, audit_log=_NoLog(), sink=self,
-            metrics=self.metrics,
+            watch=UsageSampler(self, self), quotas=self.quotas, executor=self, audit_log=_NoLog(),
+            events=Messages(self.notices), metrics=self.metrics,
         )  # fmt: skip
         return EnforcementLoop("gpu-7", self.folder, parts, clock=lambda: self.now)
 
@@ -110,9 +110,6 @@ class Storm:
         (tenant,) = [each for each in self.tenants if each.pid == pid]
         owner = ContainerRef(f"pod-{tenant.number}", tenant.container_id)
         return Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid)
-
-    def record(self, notice: UserMessage) -> None:
-        self.notices.append(notice)
 
     def execute(self, verdict: KillDecision) -> KillResult:
         """It dies, and comes up again as the kubelet has it: after 1 to 300 s."""

@@ -34,14 +34,13 @@ from enforcer.kill.process_kill import KillTimeouts, NullMpsClient
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import GpuProcess, GpuSample
-from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Container, Kubelet
 from tests.support import extent
 from tests.support.patience import patient
 from tests.support.quotas import UnchangedQuotas
-from tests.support.wiring import loop_parts
+from tests.support.wiring import Messages, loop_parts
 from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -109,9 +108,6 @@ class Trial:
 
     # The rest of the world.
 
-    def record(self, _: UserMessage) -> None:
-        """Nobody is told."""
-
     def handles(self) -> type[PidHandle]:
         """Return the pidfds of this trial."""
         return type("Ours", (Watched,), {"trial": self})
@@ -136,12 +132,12 @@ class Trial:
         watch = UsageSampler(self, CgroupAttributor())
         tools = KillDependencies(
             usage=watch, quotas=UnchangedQuotas(), processes=HostProcesses(CgroupAttributor(), self.handles()),
-            audit_log=log, mps=NullMpsClient(), sink=self,
+            audit_log=log, mps=NullMpsClient(), events=Messages(),
         )  # fmt: skip
         executor = KillExecutor("gpu-7", tools, KillTimeouts(term=1.0, kill=1.0))
         quota = self.container.quota(GPU, QUOTA, grace_seconds=GRACE)
         parts = loop_parts(
-            watch=watch, quotas=lambda: (quota,), audit_log=log, sink=self, metrics=Metrics(),
+            watch=watch, quotas=lambda: (quota,), audit_log=log, events=Messages(), metrics=Metrics(),
             executor=Noted(partial(self.execute, executor)),
         )  # fmt: skip
         enforcer = EnforcementLoop("gpu-7", self.folder, parts)

@@ -24,8 +24,8 @@ from enforcer.quota.types import Mode, Quota
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.runtime.manager import Manager
 from enforcer.status.api_writer import ApiWriter
-from enforcer.status.events import NodeEvent, NodeEventRecorder
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.status.events import EventRecorder, NodeEvent
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodStatusWriter
@@ -109,24 +109,27 @@ def limits(get: Callable[[], Mapping[str, str]] = dict) -> LimitApplier:
     return cast("LimitApplier", _Backends(get))
 
 
-class Messages:
-    """Takes what owners of pods are to be told."""
+class Messages(EventRecorder):
+    """Hands on what owners of pods are to be told."""
 
-    def __init__(self, told: list[UserMessage] | None = None) -> None:
-        self.told = [] if told is None else told
+    def __init__(self, told: list[UserMessage] | Callable[[UserMessage], object] | None = None) -> None:
+        super().__init__(None, NODE, ApiWriter())
+        self.told = list[UserMessage]() if told is None or callable(told) else told
+        self._take = told if callable(told) else self.told.append
 
     def record(self, notice: UserMessage) -> None:
-        self.told.append(notice)
+        super().record(notice)
+        self._take(notice)
 
 
-class NodeEvents(NodeEventRecorder):
+class NodeEvents(EventRecorder):
     """Takes what operators are to be told."""
 
     def __init__(self, told: list[NodeEvent] | None = None) -> None:
         super().__init__(None, NODE, ApiWriter())
         self.told = [] if told is None else told
 
-    def record(self, news: NodeEvent) -> None:
+    def record_on_node(self, news: NodeEvent) -> None:
         self.told.append(news)
 
 
@@ -188,8 +191,8 @@ class Pods(QuotaInformer):
 
 
 class _PodStatus:
-    def __init__(self, sink: EventSink) -> None:
-        self.record, self.peaks = sink.record, dict[tuple[str, str, str], int]()
+    def __init__(self) -> None:
+        self.peaks = dict[tuple[str, str, str], int]()
 
     def write(self, _: object) -> None:
         """Pods have no files here."""
@@ -207,7 +210,7 @@ def loop_parts(
     quotas: Callable[[], Sequence[Quota]],
     executor: Any,
     audit_log: Any,
-    sink: EventSink,
+    events: EventRecorder,
     metrics: Metrics,
     problems: Callable[[], Sequence[str]] = tuple,
     pods: PodStatusWriter | None = None,
@@ -218,10 +221,10 @@ def loop_parts(
     evidence: Any = None
     return LoopDependencies(
         watch=watch, checkpoint=checkpoint, executor=cast("Any", _Executor(executor)),
-        audit_log=cast("AuditWriter", audit_log), pods=pods or cast("PodStatusWriter", _PodStatus(sink)),
-        metrics=metrics, manager=manager, events=NodeEvents(), oom=OomReporter(sink, metrics), clients=MpsClients(sink),
+        audit_log=cast("AuditWriter", audit_log), pods=pods or cast("PodStatusWriter", _PodStatus()),
+        metrics=metrics, manager=manager, events=events, oom=OomReporter(events, metrics), clients=MpsClients(events),
         availability=GpuAvailability(None, None, label_modes(None), limits(), watch, DriverUpgrade()),
         unattributed=UnattributedMonitor(watch, lambda *_: None),
         utilization=UtilizationMonitor(watch, lambda *_: None),
-        verifier=LimitVerifier(evidence, watch, checkpoint, sink, None, 30.0), backoff=ClaimBackoff(), setup={},
+        verifier=LimitVerifier(evidence, watch, checkpoint, events, None, 30.0), backoff=ClaimBackoff(), setup={},
     )  # fmt: skip

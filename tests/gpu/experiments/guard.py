@@ -28,11 +28,10 @@ from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import Gpu, GpuReader, GpuSample
 from enforcer.quota.types import Quota
-from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
 from tests.support.quotas import UnchangedQuotas
-from tests.support.wiring import loop_parts
+from tests.support.wiring import Messages, loop_parts
 
 NODE = "experiment"
 MANY = 1_000_000
@@ -143,16 +142,6 @@ class KnownHolders:
         return (self._holder,) if identity == self._holder.identity else ()
 
 
-class Silent:
-    """A ``EventSink`` that keeps what owners would be told."""
-
-    def __init__(self) -> None:
-        self.notices: list[UserMessage] = []
-
-    def record(self, notice: UserMessage) -> None:
-        self.notices.append(notice)
-
-
 def noting(journal: Journal) -> type[PidHandle]:
     """Open pidfds that note which signals went through them."""
 
@@ -185,7 +174,7 @@ class Guard:
         rules: DetectorConfig = RULES,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.journal, self.sink, self.members = Journal(), Silent(), Membership()
+        self.journal, self.events, self.members = Journal(), Messages(), Membership()
         self.reader, self.poll, self.quotas = SeenReader(reader), poll, list[Quota]()
         self._folder, self._mps = folder, TimedMps(mps or NullMpsClient(), self.journal)
         self._log = AuditWriter(AuditLog(folder / FOLDER), NODE)
@@ -193,7 +182,7 @@ class Guard:
         watch = UsageSampler(self.reader, self.members)
         parts = loop_parts(
             watch=watch, quotas=lambda: tuple(self.quotas), executor=self._executor(watch), audit_log=self._log,
-            sink=self.sink, metrics=Metrics(),
+            events=self.events, metrics=Metrics(),
         )  # fmt: skip
         self._enforcer = EnforcementLoop(NODE, folder, parts, rules=rules)
         self._stopped = threading.Event()
@@ -202,7 +191,7 @@ class Guard:
     def _executor(self, usage: UsageSampler | KnownHolders) -> KillExecutor:
         parts = KillDependencies(
             usage=usage, quotas=UnchangedQuotas(), processes=HostProcesses(self.members, noting(self.journal)),
-            audit_log=self._log, mps=self._mps, sink=self.sink,
+            audit_log=self._log, mps=self._mps, events=self.events,
         )  # fmt: skip
         return KillExecutor(NODE, parts, KillTimeouts())
 

@@ -29,7 +29,6 @@ from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime import lock
 from enforcer.runtime.logs import configure_logging
 from enforcer.runtime.manager import Manager
-from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare import metrics_server
 from gpushare.errors import ConfigError, MpsError, NvmlError, RecordError
@@ -39,7 +38,7 @@ from tests.safety.matrix.instruments import Instruments
 from tests.safety.matrix.page import Page, Switch
 from tests.safety.matrix.trace import Moment, Moments, Trace, now
 from tests.support.quotas import UnchangedQuotas
-from tests.support.wiring import loop_parts
+from tests.support.wiring import Messages, loop_parts
 
 UUID: Final = "GPU-00000000-0000-0000-0000-000000000001"
 CARD_MIB: Final = 81920
@@ -179,16 +178,6 @@ class Mps:
         return True if self._client or self._page.on(Switch.MPS_LYING) else None
 
 
-class Sink:
-    """Where notices end here."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-
-    def record(self, notice: UserMessage) -> None:
-        self._trace.tell("notice", reason=str(notice.reason))
-
-
 class Acting:
     """Tells when a verdict is taken up and when it is done with."""
 
@@ -263,16 +252,16 @@ def _enforcer(patient: Patient, audit_log: AuditWriter) -> EnforcementLoop:
     attributor = CgroupAttributor(orders.proc)
     clock = Clock()
     watch = UsageSampler(Reader(orders, trace, patient.moments, clock), attributor, alive=is_alive)
-    sink = Sink(trace)
+    events = Messages(lambda notice: trace.tell("notice", reason=str(notice.reason)))
     dependencies = KillDependencies(
         usage=watch, quotas=UnchangedQuotas(), processes=HostProcesses(attributor), audit_log=audit_log,
-        mps=Mps(orders, trace), sink=sink,
+        mps=Mps(orders, trace), events=events,
     )  # fmt: skip
     executor = KillExecutor("gpu-7", dependencies, PATIENCE)
     parts = loop_parts(
         watch=watch, quotas=Checkpoint(orders.state).read,
         executor=Acting(patient.wrap(executor), trace, patient.moments),
-        audit_log=audit_log, sink=sink, metrics=Metrics(),
+        audit_log=audit_log, events=events, metrics=Metrics(),
     )  # fmt: skip
     _tell_decisions(patient)
     return EnforcementLoop("gpu-7", orders.state, parts, rules=patient.rules, clock=clock)

@@ -27,7 +27,7 @@ from enforcer.status.metrics import Metrics
 from enforcer.status.node_status_file import LOOKS
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
-from tests.support.wiring import loop_parts
+from tests.support.wiring import Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, POD, neighbour, quota
 
 CARD = 16384
@@ -131,13 +131,9 @@ def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
             decisions.append(decision)
             return made.execute(decision)
 
-    class Sink:
-        def record(self, notice: UserMessage) -> None:
-            notices.append(notice)
-
     parts = loop_parts(
         watch=UsageSampler(reader, Attributor()), quotas=lambda: quotas, executor=Executor(),
-        audit_log=AuditWriter(AuditLog(folder / "audit"), "gpu-7"), sink=Sink(), metrics=metrics,
+        audit_log=AuditWriter(AuditLog(folder / "audit"), "gpu-7"), events=Messages(notices), metrics=metrics,
         problems=lambda: ["something else"],
     )  # fmt: skip
     enforcer = EnforcementLoop("gpu-7", folder, parts, enforcing=enforcing, clock=lambda: clock[0])

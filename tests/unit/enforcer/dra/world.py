@@ -86,7 +86,7 @@ class World:
             policy=InventoryPolicy(), cluster=self.api,  # type: ignore[arg-type] # a stand-in
             writer=ApiWriter(), store=self.store, watch=UsageSampler(self.reader, self.pods), attributor=self.pods,
             metrics=Metrics(), modes=self.modes, modes_changed=Wake(), mps=self.mps,
-            limiter=limits(lambda: self.backends), checkpoint=Checkpoint(self.state), sink=Messages(self.told),
+            limiter=limits(lambda: self.backends), checkpoint=Checkpoint(self.state), events=Messages(self.told),
             availability=availability(lambda: self.health),
             backoff=ClaimBackoff(), listeners=(), registered=Wake(), quotas_changed=self.quotas_changed,
             upgrade=self.upgrade,

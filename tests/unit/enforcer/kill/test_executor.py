@@ -23,6 +23,7 @@ from enforcer.status.messages import NOTE_BYTES, UserMessage
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
 from tests.support.quotas import UnchangedQuotas
+from tests.support.wiring import Messages
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, holder, quota
 
 
@@ -120,9 +121,6 @@ class World:
             raise MpsError("nobody answers", self.mps_reason)
         return False if pid in self.refused else self.answer
 
-    def record(self, notice: UserMessage) -> None:
-        self.notices.append(notice)
-
     def kinds(self) -> list[str]:
         return [record["kind"] for record in self.records()]
 
@@ -137,7 +135,9 @@ class World:
         return [ContainerProcess(each, (each.pid, 1 if each.pid in self.leaders else each.pid)) for each in living]
 
     def run(self, *targets: Process, about: Quota | None = None) -> KillResult:
-        parts = KillDependencies(usage=self, quotas=self, processes=self, audit_log=self.writer, mps=self, sink=self)
+        parts = KillDependencies(
+            usage=self, quotas=self, processes=self, audit_log=self.writer, mps=self, events=Messages(self.notices)
+        )
         self.executor = getattr(self, "executor", None) or KillExecutor("gpu-7", parts, self.timeouts)
         chosen = targets or tuple(self.processes.values())
         holders = tuple(ProcessUsage(each.identity, each.mib) for each in chosen)
