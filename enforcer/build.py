@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from enforcer.attribution.cgroup import Attributor
 from enforcer.attribution.container_processes import HostProcesses
-from enforcer.attribution.procfs import is_alive
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.build_audit import SLICES, AuditParts, build_audit_log
 from enforcer.detection.claim_backoff import ClaimBackoff
@@ -71,9 +70,9 @@ from enforcer.status.metrics import Metrics, VerificationCollector
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import SECONDS as UNATTRIBUTED_EVERY
-from enforcer.status.unattributed_monitor import Kernels, UnattributedMonitor
+from enforcer.status.unattributed_monitor import UnattributedMonitor
 from enforcer.status.utilization import SECONDS as UTILIZATION_EVERY
-from enforcer.status.utilization import Read, UtilizationMonitor
+from enforcer.status.utilization import UtilizationMonitor
 from gpushare import metrics_server
 from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
@@ -98,7 +97,7 @@ class Node:
     writer: ApiWriter
     events: EventRecorder
     nvml: NvmlClient
-    attributor: Attributor
+    attributor: CgroupAttributor
     watch: UsageSampler
     unattributed: UnattributedMonitor
     utilization: UtilizationMonitor
@@ -144,7 +143,11 @@ class Pods:
 
 
 def build(
-    options: argparse.Namespace, manager: Manager, lock: StateLock, reader: GpuReader | None, attributor: Attributor
+    options: argparse.Namespace,
+    manager: Manager,
+    lock: StateLock,
+    reader: GpuReader | None,
+    attributor: CgroupAttributor,
 ) -> EnforcementLoop:
     """Build all parts and add them to the manager. Returns the loop, which is for the main thread.
 
@@ -185,14 +188,14 @@ def build(
     return loop
 
 
-def _node(options: argparse.Namespace, manager: Manager, reader: GpuReader | None, attributor: Attributor) -> Node:
+def _node(
+    options: argparse.Namespace, manager: Manager, reader: GpuReader | None, attributor: CgroupAttributor
+) -> Node:
     nvml, metrics, writer = NvmlClient(command(options.driver_root)), Metrics(), ApiWriter()
     mps_due, slices_due = Wake(), Wake()
     cluster = None if options.no_cluster else KubeClient.connect(options.kubeconfig)
-    watch = UsageSampler(reader or nvml, attributor, (mps_due, slices_due), alive=is_alive, together=nvml.batch)
-    kernels: Kernels = nvml.ran_kernels if reader is None else lambda *_: None
-    read: Read = nvml.utilization if reader is None else lambda *_: None
-    unattributed, utilization = UnattributedMonitor(watch, kernels), UtilizationMonitor(watch, read)
+    watch = UsageSampler(reader or nvml, attributor, (mps_due, slices_due))
+    unattributed, utilization = UnattributedMonitor(watch, reader or nvml), UtilizationMonitor(watch, reader or nvml)
     manager.add_server("nvml", None, nvml.stop)
     manager.add_problem_check(lambda: nvml.problem, Reason.UNKILLABLE)
     manager.add_ready_check(lambda: watch.problem)

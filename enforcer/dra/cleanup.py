@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from enforcer.attribution.cgroup import Attributor
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.driver import ClaimRef, Driver
@@ -48,7 +48,7 @@ class StaleClaimCleaner:
         store: ClaimStore,
         driver: Driver,
         books: QuotaInformer,
-        attributor: Attributor,
+        attributor: CgroupAttributor,
     ) -> None:
         self._cluster, self._store, self._driver, self._books = cluster, store, driver, books
         self._attributor = attributor
@@ -161,7 +161,7 @@ def _before(deadline: float) -> bool:
     return time.monotonic() < deadline
 
 
-def living_pods(attributor: Attributor, proc: Path = Path("/proc")) -> frozenset[str]:
+def living_pods(attributor: CgroupAttributor, proc: Path = Path("/proc")) -> frozenset[str]:
     """UIDs of the pods that have processes here."""
     identities = (attributor.identify(int(entry.name)) for entry in proc.iterdir() if entry.name.isdecimal())
     return frozenset(each.owner.pod_uid for each in identities if each is not None and each.owner is not None)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from enforcer.attribution.cgroup import Attributor
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.dra.checkpoint import ClaimStore
@@ -40,7 +40,7 @@ class DraPluginConfig:
     writer: ApiWriter
     store: ClaimStore
     watch: UsageSampler
-    attributor: Attributor
+    attributor: CgroupAttributor
     metrics: Metrics
     modes: SharingModeController
     modes_changed: threading.Event

@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from enforcer.attribution.cgroup import Attributor
 from enforcer.attribution.procfs import CgroupAttributor, PidHandle
 from enforcer.mps.incidents import Incident, IncidentLog
 from gpushare.reasons import Reason
@@ -40,7 +39,6 @@ class ControlSocket:
         gpu: for the log.
         daemon: says which process the daemon is; ``None``: nobody knows.
         incidents: told of each one that was shut out.
-        attributor: says whose processes are.
     """
 
     def __init__(
@@ -48,10 +46,9 @@ class ControlSocket:
         gpu: str,
         daemon: Callable[[], int | None],
         incidents: IncidentLog,
-        attributor: Attributor | None = None,
     ) -> None:
         self._gpu, self._daemon, self._incidents = gpu, daemon, incidents
-        self._attributor = attributor or CgroupAttributor()
+        self._attributor = CgroupAttributor()
 
     def idle_connections(self, ours: int) -> dict[int, socket.socket]:
         """Connections the daemon waits for now, by inode, but for that of process ``ours``. The caller closes them."""

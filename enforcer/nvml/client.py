@@ -23,7 +23,7 @@ from typing import Any, Final
 import structlog
 
 from enforcer.nvml import wire
-from enforcer.nvml.types import ComputeMode, Gpu, GpuSample, Utilization, ran_kernels
+from enforcer.nvml.types import ComputeMode, Gpu, GpuReader, GpuSample, Utilization
 from enforcer.nvml.worker_handle import WorkerExited, WorkerProcess
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -64,7 +64,7 @@ class _Overdue:
     kill_at: float
 
 
-class NvmlClient:
+class NvmlClient(GpuReader):
     """Asks NVML as ``enforcer.nvml.reader.NvmlReader`` does, from another process. Safe to use from several threads.
 
     Every question may raise ``NvmlError``, with reason ``NvmlHung`` or ``NvmlCrashed`` where the process did not
@@ -144,10 +144,6 @@ class NvmlClient:
         """Say which critical errors (XIDs) happened since the last question."""
         found: list[tuple[str, int]] = self._ask("critical_errors")
         return found
-
-    def ran_kernels(self, uuid: str, after: int) -> tuple[int, ...] | None:
-        """Name the processes that ran kernels after a moment, microseconds since 1970; ``None``: nobody says."""
-        return ran_kernels(self.utilization(uuid, after))
 
     def utilization(self, uuid: str, after: int) -> Utilization | None:
         """Read each process's utilization after a moment, microseconds since 1970; ``None``: the driver has none."""

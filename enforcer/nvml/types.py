@@ -4,6 +4,7 @@ Tuples with names: what it takes to define data classes would be a tenth of the 
 what it needs.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 
@@ -70,7 +71,7 @@ def ran_kernels(found: Utilization | None) -> tuple[int, ...] | None:
 
 
 class GpuReader(Protocol):
-    """A door to the GPUs: NVML in production, the simulator where there is no compiler."""
+    """Reads the GPUs: ``enforcer.nvml.client.NvmlClient``; the simulator where there is no compiler."""
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Enumerate the GPUs. Raises ``NvmlError``."""
@@ -78,5 +79,13 @@ class GpuReader(Protocol):
     def sample(self, uuid: str) -> GpuSample:
         """Read one GPU. Raises ``NvmlError`` when it does not answer or answers nonsense: blind means no kill."""
 
-    def close(self) -> None:
-        """Let go of the library."""
+    def utilization(self, _uuid: str, _after: int) -> Utilization | None:
+        """Read each process's utilization after a moment, microseconds since 1970; ``None``: nothing reports it.
+
+        Raises ``NvmlError``.
+        """
+        return None
+
+    def batch(self) -> AbstractContextManager[object]:
+        """Bound the time of all that this thread asks meanwhile; here it is not bounded."""
+        return nullcontext()

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer.attribution.cgroup import Attributor, Identity
-from enforcer.attribution.procfs import PidHandle
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.procfs import CgroupAttributor, PidHandle
 from enforcer.kill.pidfd_target import is_protected
 from enforcer.mps.control_program import Deadline
 from enforcer.mps.manager import MpsManager
@@ -75,7 +75,7 @@ class ReleaserDependencies:
 
     departures: TerminatingPods
     checkpoint: Checkpoint
-    attributor: Attributor
+    attributor: CgroupAttributor
     metrics: Metrics
     stopped: threading.Event
     open_handle: Callable[[int], PidHandle | None] = PidHandle.open

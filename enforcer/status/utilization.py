@@ -6,13 +6,11 @@ from typing import Final
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
-from enforcer.nvml.types import Utilization
+from enforcer.nvml.types import GpuReader
 from gpushare.errors import NvmlError
 
 SECONDS: Final = 5.0
 """Between samples. NVML keeps its own for some seconds only."""
-Read = Callable[[str, int], Utilization | None]
-"""Reads the utilization of a GPU after a moment, as ``enforcer.nvml.reader.NvmlReader.utilization`` does."""
 
 
 class UtilizationMonitor:
@@ -20,12 +18,12 @@ class UtilizationMonitor:
 
     Args:
         watch: samples the GPUs.
-        read: see there; may raise ``NvmlError``.
+        reader: asks NVML.
         clock: NVML's, nanoseconds since 1970.
     """
 
-    def __init__(self, watch: UsageSampler, read: Read, clock: Callable[[], int] = time.time_ns) -> None:
-        self._watch, self._read, self._clock = watch, read, clock
+    def __init__(self, watch: UsageSampler, reader: GpuReader, clock: Callable[[], int] = time.time_ns) -> None:
+        self._watch, self._reader, self._clock = watch, reader, clock
         self._before = clock() // 1000
         self.latest: Mapping[tuple[str, str], int] = {}
         """Percent, by container id and GPU, of those for which it is known. Replaced whole, never changed."""
@@ -40,7 +38,7 @@ class UtilizationMonitor:
 
     def _of(self, view: GpuSnapshot) -> Mapping[str, int]:
         try:
-            rows = None if view.reading is None else self._read(view.gpu.uuid, self._before)
+            rows = None if view.reading is None else self._reader.utilization(view.gpu.uuid, self._before)
         except NvmlError:
             return {}
         return {} if rows is None or view.reading is None else by_container(view, dict(rows))

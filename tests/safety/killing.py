@@ -18,7 +18,7 @@ from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient
 from enforcer.kill.report import KillResult
-from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
+from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.status.messages import UserMessage
 from tests.safety.reuse import CARD, GPU
@@ -48,7 +48,7 @@ def noting(sent: list[Sent]) -> type[PidHandle]:
     return Noting
 
 
-class Bench:
+class Bench(GpuReader):
     """One executor.
 
     Args:

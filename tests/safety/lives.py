@@ -30,10 +30,10 @@ from enforcer.detection import state_file
 from enforcer.detection.types import KillDecision
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop, boottime
-from enforcer.nvml.types import GpuProcess, GpuSample
+from enforcer.nvml.types import GpuProcess, GpuReader, GpuSample
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
-from tests.support.wiring import Messages, loop_parts
+from tests.support.wiring import Attribution, Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -56,7 +56,7 @@ RUINS: Final[dict[str, Callable[[bytes], bytes | None]]] = {
 }
 
 
-class Life:
+class Life(GpuReader):
     """What one life sees, decides and writes down."""
 
     def __init__(self, folder: Path, grace: float, told: TextIO) -> None:
@@ -73,9 +73,6 @@ class Life:
         self._say("look", self.now)
         return GpuSample(uuid=uuid, total_mib=CARD, used_mib=9000, processes=(GpuProcess(100, 9000),))
 
-    def close(self) -> None:
-        """Nothing to let go of."""
-
     def identify(self, pid: int) -> Identity:
         return Identity(pid=pid, start=pid, owner=ContainerRef(POD, CONTAINER), cgroup_inode=7)
 
@@ -90,7 +87,7 @@ class Life:
     def run(self) -> None:
         allowed = (quota(grace_seconds=self.grace),)
         parts = loop_parts(
-            watch=UsageSampler(self, self), quotas=lambda: allowed, executor=self,
+            watch=UsageSampler(self, Attribution(self.identify)), quotas=lambda: allowed, executor=self,
             audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), events=Messages(), metrics=Metrics(),
         )  # fmt: skip
         EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock).run(threading.Event(), POLL)

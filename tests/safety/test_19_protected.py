@@ -23,7 +23,7 @@ from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts
 from enforcer.kill.report import KillResult
-from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
+from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Kubelet, wait_for
@@ -32,7 +32,7 @@ from tests.safety.reuse import CARD
 from tests.safety.tenants import program
 from tests.support import extent
 from tests.support.quotas import UnchangedQuotas
-from tests.support.wiring import Messages
+from tests.support.wiring import Attribution, Messages
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, quota
 
 OURS = ContainerRef(POD, CONTAINER)
@@ -79,7 +79,7 @@ class Handle(PidHandle):
         return False
 
 
-class Table:
+class Table(GpuReader):
     """A random machine: the container's processes, everybody else's, and NVML listing them all with huge numbers."""
 
     def __init__(self, chance: Random) -> None:
@@ -136,9 +136,6 @@ class Table:
         found = [GpuProcess(pid, each.mib) for pid, each in self.now.items() if each.alive]
         return GpuSample(uuid=GPU, total_mib=10**6, used_mib=sum(each.used_mib for each in found), processes=(*found,))
 
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 class Notes:
     """A audit log in memory: durability is another test's matter."""
@@ -159,7 +156,7 @@ class Notes:
 def kill(table: Table) -> tuple[KillResult, Quota, bool]:
     """Have a table's container ended; by the judge's targets, or by a verdict that names everybody."""
     about = quota(on_exceed=table.chance.choice((OnExceed.KILL, OnExceed.KILL_CONTAINER)))
-    watch = UsageSampler(table, table)
+    watch = UsageSampler(table, Attribution(table.identify))
     watch.sample()
     holders = watch.usages_of(about) or ()
     chosen, mad = select_targets(about, holders), table.chance.random() < 0.3

@@ -26,7 +26,7 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import GpuProcess, GpuSample
+from enforcer.nvml.types import GpuProcess, GpuReader, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.informer import AllocatedClaims, QuotaInformer, add_informers
 from enforcer.runtime.manager import Manager, Wake
@@ -37,7 +37,7 @@ from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 from tests.safety.apiserver import FAULTS, WELL, ApiServer, Object
 from tests.support import extent
-from tests.support.wiring import Messages, loop_parts
+from tests.support.wiring import Attribution, Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD
 from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, namespace, piece, pod, result
 from tests.unit.enforcer.quota.test_informer import uid
@@ -64,7 +64,7 @@ def late() -> dict[str, list[Object]]:
     return {"pods": [made], "resourceclaims": [its]}
 
 
-class World:
+class World(GpuReader):
     """A node whose enforcer follows a scripted API server."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -84,7 +84,7 @@ class World:
         add_informers(manager, _connect(folder, self.server), books, NODE, Checkpoint(folder), changed)
         manager.start()
         parts = loop_parts(
-            watch=UsageSampler(self, self), quotas=self.checkpoint.read, executor=self,
+            watch=UsageSampler(self, Attribution(self.identify)), quotas=self.checkpoint.read, executor=self,
             audit_log=AuditWriter(AuditLog(folder / "audit"), NODE), events=Messages(), metrics=Metrics(),
         )  # fmt: skip
         self.enforcer = EnforcementLoop(NODE, folder, parts, clock=lambda: self.now)
@@ -96,9 +96,6 @@ class World:
     def sample(self, uuid: str) -> GpuSample:
         rows = tuple(GpuProcess(pid, mib) for pid, mib in self.held.items())
         return GpuSample(uuid=uuid, total_mib=CARD, used_mib=CARD, processes=rows)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
     def identify(self, pid: int) -> Identity:
         owner = ContainerRef(POD, CONTAINER) if pid == OVER else ContainerRef(LATE_POD, NEIGHBOUR)

@@ -33,7 +33,7 @@ from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, NullMpsClient
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import GpuProcess, GpuSample
+from enforcer.nvml.types import GpuProcess, GpuReader, GpuSample
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Container, Kubelet
@@ -60,7 +60,7 @@ class Disk(Enum):
     HANGS = "hang"
 
 
-class Trial:
+class Trial(GpuReader):
     """One victim that goes over its quota, one enforcer, one disk."""
 
     def __init__(self, folder: Path, disk: Disk, moment: float | None, container: Container) -> None:
@@ -102,9 +102,6 @@ class Trial:
         self.looks += 1
         held = (GpuProcess(self.victim.pid, self.used),)
         return GpuSample(uuid=uuid, total_mib=CARD, used_mib=self.used, processes=held)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
     # The rest of the world.
 

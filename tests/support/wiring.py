@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.claim_backoff import ClaimBackoff
@@ -14,6 +16,7 @@ from enforcer.limits.verifier import LimitVerifier
 from enforcer.loop import LoopDependencies
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.supervisor import MpsSupervisor
+from enforcer.nvml.types import Gpu, GpuReader, GpuSample
 from enforcer.oom.reporter import OomReporter
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.driver_upgrade import DriverUpgrade
@@ -31,6 +34,7 @@ from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import UnattributedMonitor
 from enforcer.status.utilization import UtilizationMonitor
+from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 
 if TYPE_CHECKING:
@@ -72,6 +76,30 @@ class _Views:
 def sampler(get: Callable[[], Sequence[GpuSnapshot]]) -> UsageSampler:
     """One that sees what a test says."""
     return cast("UsageSampler", _Views(get))
+
+
+class NoReader(GpuReader):
+    """Reads no GPU, and knows of no utilization."""
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return ()
+
+    def sample(self, uuid: str) -> GpuSample:
+        raise NvmlError(f"there is no GPU {uuid}")
+
+
+class Attribution(CgroupAttributor):
+    """Attributes processes as a test says; one that it does not know has ended."""
+
+    def __init__(self, identify: Callable[[int], Identity | None]) -> None:
+        super().__init__()
+        self._identify = identify
+
+    def identify(self, pid: int) -> Identity | None:
+        return self._identify(pid)
+
+    def is_alive(self, _: int) -> bool:
+        return False
 
 
 class HeldClaims(NoClaims):
@@ -224,7 +252,7 @@ def loop_parts(
         audit_log=cast("AuditWriter", audit_log), pods=pods or cast("PodStatusWriter", _PodStatus()),
         metrics=metrics, manager=manager, events=events, oom=OomReporter(events, metrics), clients=MpsClients(events),
         availability=GpuAvailability(None, None, label_modes(None), limits(), watch, DriverUpgrade()),
-        unattributed=UnattributedMonitor(watch, lambda *_: None),
-        utilization=UtilizationMonitor(watch, lambda *_: None),
+        unattributed=UnattributedMonitor(watch, NoReader()),
+        utilization=UtilizationMonitor(watch, NoReader()),
         verifier=LimitVerifier(evidence, watch, checkpoint, events, None, 30.0), backoff=ClaimBackoff(), setup={},
     )  # fmt: skip

@@ -26,6 +26,7 @@ from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
+from enforcer.nvml.reader import NvmlReader
 from enforcer.nvml.types import Gpu, GpuReader, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.status.metrics import Metrics
@@ -68,10 +69,10 @@ class Journal:
         return next(found, None)
 
 
-class SeenReader:
+class SeenReader(GpuReader):
     """A ``GpuReader`` that remembers how long it took to answer, and when it first saw each process hold how much."""
 
-    def __init__(self, reader: GpuReader) -> None:
+    def __init__(self, reader: NvmlReader) -> None:
         self._reader = reader
         self.took: list[float] = []
         self.seen: list[tuple[float, Mapping[int, int]]] = []
@@ -94,11 +95,11 @@ class SeenReader:
         return next((at for at, held in list(self.seen) if held.get(pid, 0) > mib), None)
 
 
-class Membership:
-    """An ``Attributor``: by control group as in the product, and by this list where a process is in none of a pod's."""
+class Membership(CgroupAttributor):
+    """Attributes by control group as in the product, and by this list where a process is in none of a pod's."""
 
     def __init__(self) -> None:
-        self._by_cgroup = CgroupAttributor()
+        super().__init__()
         self._owners: dict[int, ContainerRef] = {}
 
     def join(self, pid: int, pod_uid: str, container_id: str) -> None:
@@ -106,7 +107,7 @@ class Membership:
         self._owners[pid] = ContainerRef(pod_uid, container_id)
 
     def identify(self, pid: int) -> Identity | None:
-        found = self._by_cgroup.identify(pid)
+        found = super().identify(pid)
         if found is None or found.owner is not None:
             return found
         return replace(found, owner=self._owners.get(pid))
@@ -167,7 +168,7 @@ class Guard:
     def __init__(
         self,
         folder: Path,
-        reader: GpuReader,
+        reader: NvmlReader,
         mps: MpsClient | None = None,
         *,
         poll: float = 0.5,
@@ -244,7 +245,7 @@ class Guard:
 class Sampler:
     """Looks at one GPU much more often than the enforcer, through a door of its own: the truth to compare with."""
 
-    def __init__(self, reader: GpuReader, gpu: str, every: float = 0.02) -> None:
+    def __init__(self, reader: NvmlReader, gpu: str, every: float = 0.02) -> None:
         self._reader, self._gpu, self._every = reader, gpu, every
         self._stopped = threading.Event()
         self.seen: list[tuple[float, Mapping[int, int], int]] = []

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from enforcer import loop
 from enforcer.attribution.container_processes import HostProcesses
-from enforcer.attribution.procfs import CgroupAttributor, is_alive
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import FOLDER, AuditLog
 from enforcer.audit.writer import AuditWriter
@@ -23,7 +23,7 @@ from enforcer.detection.types import Decision, DetectorConfig, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
+from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.nvml.validation import check
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime import lock
@@ -93,7 +93,7 @@ class Clock:
         return self.said
 
 
-class Reader:
+class Reader(GpuReader):
     """NVML as the page has it."""
 
     def __init__(self, orders: Orders, trace: Trace, moments: Moments, clock: Clock) -> None:
@@ -127,9 +127,6 @@ class Reader:
             "sample", clock=self._clock.said, rows=[(each.pid, each.used_mib) for each in sample.processes]
         )
         return sample
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
     def _sample(self, uuid: str) -> GpuSample:
         page, rows = self._page, self._page.rows()
@@ -251,7 +248,7 @@ def _enforcer(patient: Patient, audit_log: AuditWriter) -> EnforcementLoop:
     orders, trace = patient.orders, patient.trace
     attributor = CgroupAttributor(orders.proc)
     clock = Clock()
-    watch = UsageSampler(Reader(orders, trace, patient.moments, clock), attributor, alive=is_alive)
+    watch = UsageSampler(Reader(orders, trace, patient.moments, clock), attributor)
     events = Messages(lambda notice: trace.tell("notice", reason=str(notice.reason)))
     dependencies = KillDependencies(
         usage=watch, quotas=UnchangedQuotas(), processes=HostProcesses(attributor), audit_log=audit_log,

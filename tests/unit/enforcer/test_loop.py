@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import ChainHead, read
@@ -19,7 +20,7 @@ from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill import circuit_breaker
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
+from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
 from enforcer.status.messages import UserMessage
@@ -42,7 +43,7 @@ def card(uuid: str, index: int) -> Gpu:
 
 
 @dataclass
-class Reader:
+class Reader(GpuReader):
     used: dict[str, dict[int, int]] = field(default_factory=lambda: {GPU: {}, OTHER_GPU: {}})
     broken: set[str] = field(default_factory=set)
     all_broken: bool = False
@@ -59,9 +60,6 @@ class Reader:
             raise NvmlError("the GPU fell off the bus")
         rows = tuple(GpuProcess(pid, mib) for pid, mib in self.used[uuid].items())
         return GpuSample(uuid=uuid, total_mib=CARD, used_mib=sum(self.used[uuid].values()) + 100, processes=rows)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
 
 @dataclass
@@ -101,7 +99,7 @@ class World:
         return generate_latest(self.metrics.registry).decode()
 
 
-class Attributor:
+class Attributor(CgroupAttributor):
     """Pid 1xx is our container's, 2xx another's, 3xx ours after its restart, 9xx nobody's, 666 has ended."""
 
     def identify(self, pid: int) -> Identity | None:
@@ -113,6 +111,9 @@ class Attributor:
             3: ContainerRef(POD, RESTARTED),
         }.get(pid // 100)
         return Identity(pid=pid, start=pid, owner=owner)
+
+    def is_alive(self, _: int) -> bool:
+        return False
 
 
 @pytest.fixture

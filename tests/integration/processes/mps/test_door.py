@@ -22,6 +22,7 @@ from enforcer.mps.watchdog import DaemonWatchdog
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.integration.processes.mps.conftest import Make
+from tests.support.wiring import Attribution
 
 pytestmark = pytest.mark.node
 
@@ -123,9 +124,8 @@ def test_where_it_cannot_be_looked_the_daemon_stays_blocked_and_alive(
     assert daemon.pids() == {pid}
 
 
-class Whose:
-    def identify(self, pid: int) -> Identity | None:
-        return Identity(pid=pid, start=1, owner=ContainerRef("pod-uid", "container-id"))
+def whose(pid: int) -> Identity | None:
+    return Identity(pid=pid, start=1, owner=ContainerRef("pod-uid", "container-id"))
 
 
 def test_operators_are_notified_whose_it_was(binary: Path, make: Make, capsys: Any) -> None:
@@ -134,7 +134,7 @@ def test_operators_are_notified_whose_it_was(binary: Path, make: Make, capsys: A
     (pid,) = daemon.pids()
     incidents = IncidentLog()
     watched = DaemonWatchdog("GPU-x", daemon.pipe, lambda: pid, incidents)
-    watched.door._attributor = Whose()
+    watched.door._attributor = Attribution(whose)
     vigil = watched.new_probe()
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
         while not incidents.counts:

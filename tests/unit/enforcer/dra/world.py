@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.dra.cdi import file_name
@@ -35,15 +36,19 @@ if TYPE_CHECKING:
 CAPACITY = CARD - 512 - 1024
 
 
-class Pods:
+class Pods(CgroupAttributor):
     """Says which pod a pid belongs to."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.pids: dict[int, str] = {}
 
     def identify(self, pid: int) -> Identity | None:
         owner = ContainerRef(self.pids[pid], "c" * 64) if pid in self.pids else None
         return Identity(pid=pid, start=pid, owner=owner)
+
+    def is_alive(self, _: int) -> bool:
+        return False
 
 
 class Published:

@@ -78,7 +78,7 @@ def test_what_is_not_answered_by_the_deadline_of_a_look_is_not_waited_for(slow: 
 @pytest.mark.parametrize("takes", [0.3, 0.9, 1.5, 1.9])
 def test_every_gpu_of_a_slow_driver_has_its_turn(takes: float, slow: object) -> None:
     driver, reader = slow(takes)  # type: ignore[operator]
-    watch, seen = UsageSampler(reader, Attributor(), together=reader.batch), list[str]()
+    watch, seen = UsageSampler(reader, Attributor()), list[str]()
     for _ in range(2 * len(GPUS)):
         before = driver.now
         views = watch.sample()

@@ -12,7 +12,7 @@ from enforcer.pod_deletion.terminating_pods import TerminatingPods
 from enforcer.status.metrics import Metrics
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
-from tests.support.wiring import Quotas
+from tests.support.wiring import Attribution, Quotas
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.pod_deletion.test_deadlines import WALL, pod
 from tests.unit.enforcer.pod_deletion.test_terminating_pods import Clock
@@ -58,8 +58,8 @@ class World:
         self.metrics = Metrics()
         quotas = [quota(pod_uid=f"p{number}", gpu=gpu) for number in range(pods)]
         tools = ReleaserDependencies(
-            departures=self.departures, checkpoint=Quotas(lambda: quotas), attributor=self, metrics=self.metrics,
-            stopped=Stopped(self.clock), open_handle=self.open, clock=self.clock,
+            departures=self.departures, checkpoint=Quotas(lambda: quotas), attributor=Attribution(self.identify),
+            metrics=self.metrics, stopped=Stopped(self.clock), open_handle=self.open, clock=self.clock,
         )  # fmt: skip
         self.lane = ClientReleaser(GPU, Daemon(self), tools)
 
