@@ -9,12 +9,12 @@ import os
 import resource
 import select
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
 from enforcer.attribution.cgroup import Identity
+from enforcer.runtime.clock import CLOCK, Clock
 
 PAGE: Final = 4096
 MOST: Final = 256
@@ -83,22 +83,18 @@ class CachedProcess:
 
 
 class ProcessCache:
-    """The processes in the cache, by pid. Safe to use from several threads.
+    """The processes in the cache, by pid. Safe to use from several threads."""
 
-    Args:
-        clock: seconds that never go back.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = CLOCK) -> None:
         self._clock, self._most = clock, _room()
         self._lock = threading.Lock()
         self._entries: dict[int, CachedProcess] = {}
-        self._cleaned = clock()
+        self._cleaned = clock.monotonic()
 
     def lookup(self, pid: int) -> Identity | None:
         """Return who has a pid, where that one is in the cache and unchanged; ``None``: it has to be read."""
         with self._lock:
-            now = self._clock()
+            now = self._clock.monotonic()
             if now - self._cleaned > LINGER:
                 self._remove_unused(now)
             entry = self._entries.get(pid)
@@ -123,7 +119,7 @@ class ProcessCache:
             found: what was; ``None``: nothing.
         """
         if found is not None and entry.unchanged_since(found):
-            entry.found, entry.asked = found, self._clock()
+            entry.found, entry.asked = found, self._clock.monotonic()
             with self._lock:
                 if not self.full and found.identity.pid not in self._entries:
                     self._entries[found.identity.pid] = entry

@@ -1,7 +1,6 @@
 """Verify limits periodically: read the evidence of every container, believe what was found twice, and report it."""
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -19,6 +18,7 @@ from enforcer.mps.manager import MpsManager
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import LimitStatus, Quota
+from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.status.dedup import QUIET
 from enforcer.status.events import EventRecorder
 from enforcer.status.messages import UserMessage
@@ -68,7 +68,6 @@ class LimitVerifier:
         events: takes messages to the owners of pods.
         conditions: takes what is known of each claim; ``None``: it is written nowhere.
         every: seconds between looks.
-        clock: seconds that never go back.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class LimitVerifier:
         events: EventRecorder,
         conditions: ConditionWriter | None,
         every: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         self._eyes, self._watch, self._checkpoint, self._events = eyes, watch, checkpoint, events
         self._conditions, self._every, self._looked = conditions, every, -every
@@ -98,7 +97,7 @@ class LimitVerifier:
 
     def run_once(self) -> None:
         """Look if it is time: every so many seconds, and sooner where something was seen once."""
-        now = self._clock()
+        now = self._clock.monotonic()
         if now - self._looked >= self._every / (SUSPECT_EVERY if self.suspected else 1):
             self._looked = now
             self.verify_all()
@@ -167,7 +166,7 @@ class LimitVerifier:
 
     def _is_new(self, key: Key, state: Reason) -> bool:
         """Return whether its owner was not notified lately: the claim has each state, Events come once in a while."""
-        now = self._clock()
+        now = self._clock.monotonic()
         self._warned = {each: at for each, at in self._warned.items() if now - at < QUIET}
         news = (key, state) not in self._warned
         self._warned.setdefault((key, state), now)

@@ -1,9 +1,8 @@
 """Hears of containers that failed and says why that probably was: to their owners what is theirs, to operators all."""
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
@@ -11,6 +10,7 @@ import structlog
 from enforcer.oom.diagnosis import Failure, diagnose, diagnosis_message, failures_of
 from enforcer.oom.memory_pressure import Marks, PressureSample, update_pressure
 from enforcer.quota.from_claims import Object
+from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.status.events import EventRecorder
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
@@ -32,11 +32,10 @@ class OomReporter:
     Args:
         events: where owners are told.
         metrics: counted there.
-        wall: the wall clock, in seconds: container statuses know no other.
     """
 
-    def __init__(self, events: EventRecorder, metrics: Metrics, wall: Callable[[], float] = time.time) -> None:
-        self._events, self._metrics, self._wall = events, metrics, wall
+    def __init__(self, events: EventRecorder, metrics: Metrics, clock: Clock = CLOCK) -> None:
+        self._events, self._metrics, self._clock = events, metrics, clock
         self._lock = threading.Lock()
         self._marks: Marks = {}
         self._known: dict[str, None] = {}
@@ -46,7 +45,7 @@ class OomReporter:
     def observe(self, snapshot: Snapshot) -> None:
         """Note who is short of memory now."""
         with self._lock:
-            self._marks = update_pressure(self._marks, Seen.of(snapshot), self._wall())
+            self._marks = update_pressure(self._marks, Seen.of(snapshot), self._clock.wall())
 
     def findings(self) -> tuple[dict[str, Any], ...]:
         """What was found lately, with names: for operators."""

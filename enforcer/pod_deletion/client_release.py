@@ -4,7 +4,6 @@ A lane for each GPU, in a thread of its own: one daemon that does not answer kee
 """
 
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from enforcer.mps.manager import MpsManager
 from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, by_deadline, release_interval
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
 from enforcer.quota.checkpoint import Checkpoint
+from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.runtime.manager import Manager, Wake
 from enforcer.status.metrics import Metrics
 from gpushare.errors import ClusterError, MpsError
@@ -79,7 +79,7 @@ class ReleaserDependencies:
     metrics: Metrics
     stopped: threading.Event
     open_handle: Callable[[int], PidHandle | None] = PidHandle.open
-    clock: Callable[[], float] = time.monotonic
+    clock: Clock = CLOCK
 
 
 class ClientReleaser:
@@ -112,7 +112,7 @@ class ClientReleaser:
 
     def step(self) -> float | None:
         """Release those whose time has come; seconds until there may be more to do, ``None`` where nobody leaves."""
-        now = self._tools.clock()
+        now = self._tools.clock.monotonic()
         leaving = self._leaving()
         if not leaving:
             return None
@@ -142,7 +142,7 @@ class ClientReleaser:
         """Ask once who the clients are, and release those in turn; whether time ran out first. Raises ``MpsError``."""
         with ExitStack() as stack:
             pinned = self._hold(stack, {each.uid for each in leaving})
-            listed = self._tools.clock()
+            listed = self._tools.clock.monotonic()
             self._asking, self._asked = listed - now, {each.uid for each in leaving if each.earliest <= now}
             self._crowd = {each.uid for each in leaving} & (self._crowd | pinned.keys())
             done: set[str] = set()
@@ -154,7 +154,7 @@ class ClientReleaser:
                 if wait > self._life(listed) or (wait and self._tools.stopped.wait(min(wait, LOOK))):
                     break
                 if not wait:
-                    began = self._tools.clock()
+                    began = self._tools.clock.monotonic()
                     for client in pinned[each.uid]:
                         self._release(client)
                     done.add(each.uid)
@@ -164,7 +164,7 @@ class ClientReleaser:
 
     def _next(self, users: Collection[str]) -> tuple[TerminationDeadline, float] | None:
         """Whose turn is next and in how many seconds, as things stand: some may have less time than before, or stay."""
-        now, left = self._tools.clock(), self._tools.departures.of_gpu(users)
+        now, left = self._tools.clock.monotonic(), self._tools.departures.of_gpu(users)
         if not left:
             return None
         if ready := by_deadline(left, now, len(self._crowd), self._asking):
@@ -174,23 +174,23 @@ class ClientReleaser:
 
     def _is_old(self, listed: float, leaving: Sequence[TerminationDeadline]) -> bool:
         """Whether to ask again who the clients are, in the midst of those that were leaving at that time."""
-        young = self._tools.clock() - listed <= ROUND
+        young = self._tools.clock.monotonic() - listed <= ROUND
         return not young and (self._life(listed) < 0 or self._joined(leaving))
 
     def _life(self, listed: float) -> float:
         """Seconds for which a list is still good enough, if nobody joins those who were leaving then."""
-        return listed + max(ROUND, min(ROUND * self._asking, LONGEST)) - self._tools.clock()
+        return listed + max(ROUND, min(ROUND * self._asking, LONGEST)) - self._tools.clock.monotonic()
 
     def _joined(self, leaving: Sequence[TerminationDeadline]) -> bool:
         """Whether it is the turn of a pod that was not leaving then."""
-        now, known = self._tools.clock(), {each.uid for each in leaving}
+        now, known = self._tools.clock.monotonic(), {each.uid for each in leaving}
         return any(each.due(len(known) + 1, self._asking) <= now for each in self._leaving() if each.uid not in known)
 
     def _rest(self, left: int, leaving: Sequence[TerminationDeadline], began: float) -> None:
         """Leave the server in peace until the next pod's turn, as far as there is time."""
         if not left:
             return
-        now = self._tools.clock()
+        now = self._tools.clock.monotonic()
         first = min((each.end for each in self._tools.departures.of_gpu({each.uid for each in leaving})), default=now)
         self._tools.stopped.wait(max(0.0, release_interval(left, first - now) - (now - began)))
 

@@ -6,7 +6,6 @@ into it where it is there, whole, readable by everybody, when something changed 
 
 import json
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import structlog
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
 from enforcer.runtime.background import BackgroundExecutor
+from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.status.events import KEPT, EventRecorder
 from enforcer.status.messages import Message
 from enforcer.status.node_status import Snapshot
@@ -54,7 +54,6 @@ class PodStatusWriter:
         run: the run directory.
         events: has the messages to each pod.
         serves: whether the MPS daemon of a GPU, by UUID, takes clients.
-        clock: seconds that never go back.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class PodStatusWriter:
         run: Path,
         events: EventRecorder,
         serves: Callable[[str], bool],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         self._folder, self._events, self._serves, self._clock = run / FOLDER, events, serves, clock
         self._disk = BackgroundExecutor(f"the disk of {run}")
@@ -111,7 +110,7 @@ class PodStatusWriter:
         before = self._written.get(uid)
         if not made_of[0] or before is None or before.made_of != made_of:
             return False
-        return self._clock() - before.when < REFRESH
+        return self._clock.monotonic() - before.when < REFRESH
 
     def _has_folder(self, uid: str) -> bool:
         """Whether a pod's file can be there: not where its claim is not prepared yet, gone again, or has no sidecar."""
@@ -147,7 +146,7 @@ class PodStatusWriter:
     def _put(self, uid: str, found: dict[str, Any], made_of: object) -> None:
         content = {key: value for key, value in found.items() if key != "time"}
         before = self._written.get(uid, WrittenFile({}, 0.0, None))
-        if content == before.content and self._clock() - before.when < REFRESH:
+        if content == before.content and self._clock.monotonic() - before.when < REFRESH:
             self._written[uid] = replaced(before, made_of=made_of)
             return
         try:
@@ -157,7 +156,7 @@ class PodStatusWriter:
         except OSError as error:
             self._complain(uid, error)
         else:
-            self._written[uid] = WrittenFile(content, self._clock(), made_of)
+            self._written[uid] = WrittenFile(content, self._clock.monotonic(), made_of)
             self._failing.discard(uid)
 
     def _complain(self, uid: str, error: OSError) -> None:

@@ -1,12 +1,12 @@
 """Asks now and then which processes ran kernels, for the hint of ``enforcer.status.unattributed``."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
 from enforcer.nvml.types import GpuReader, ran_kernels
+from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.status.unattributed import Growth, Sample, Track, matters, sampled
 from gpushare.errors import NvmlError
 
@@ -20,10 +20,9 @@ class UnattributedMonitor:
     Args:
         watch: samples the GPUs.
         reader: knows which processes ran kernels.
-        clock: NVML's, nanoseconds since 1970.
     """
 
-    def __init__(self, watch: UsageSampler, reader: GpuReader, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, watch: UsageSampler, reader: GpuReader, clock: Clock = CLOCK) -> None:
         self._watch, self._reader, self._clock = watch, reader, clock
         self._tracks: dict[str, Track] = {}
         self._before = 0
@@ -35,7 +34,7 @@ class UnattributedMonitor:
 
     def turn(self) -> None:
         """Take a sample of each GPU that can be read."""
-        now = self._clock() // 1000
+        now = round(self._clock.wall() * 1e6)
         for view in self._watch.latest:
             before, mib = self._tracks.get(view.gpu.uuid, Track()), view.unattributed_mib
             if view.sample is None:  # who ran kernels meanwhile is not asked for later

@@ -1,12 +1,12 @@
 """How much of the time each container runs kernels, as NVML reports it of processes."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
 from enforcer.nvml.types import GpuReader
+from enforcer.runtime.clock import CLOCK, Clock
 from gpushare.errors import NvmlError
 
 SECONDS: Final = 5.0
@@ -19,18 +19,17 @@ class UtilizationMonitor:
     Args:
         watch: samples the GPUs.
         reader: asks NVML.
-        clock: NVML's, nanoseconds since 1970.
     """
 
-    def __init__(self, watch: UsageSampler, reader: GpuReader, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, watch: UsageSampler, reader: GpuReader, clock: Clock = CLOCK) -> None:
         self._watch, self._reader, self._clock = watch, reader, clock
-        self._before = clock() // 1000
+        self._before = round(clock.wall() * 1e6)
         self.latest: Mapping[tuple[str, str], int] = {}
         """Percent, by container id and GPU, of those for which it is known. Replaced whole, never changed."""
 
     def turn(self) -> None:
         """Ask about each GPU that can be read."""
-        now, found = self._clock() // 1000, dict[tuple[str, str], int]()
+        now, found = round(self._clock.wall() * 1e6), dict[tuple[str, str], int]()
         for view in self._watch.latest:
             for container, percent in self._of(view).items():
                 found[container, view.gpu.uuid] = percent

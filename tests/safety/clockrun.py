@@ -35,6 +35,7 @@ from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
+from tests.support.clock import FakeClock
 from tests.support.wiring import Attribution, Messages, loop_parts
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.test_loop import CARD, card
@@ -82,7 +83,7 @@ class Run(GpuReader):
             audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), events=Messages(self._told),
             metrics=Metrics(),
         )  # fmt: skip
-        return EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock)
+        return EnforcementLoop("gpu-7", self.folder, parts, clock=FakeClock(self.clock))
 
     def write_quotas(self) -> None:
         kinds = [OnExceed.KILL, OnExceed.KILL_CONTAINER, OnExceed.WARN]

@@ -29,10 +29,12 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection import state_file
 from enforcer.detection.types import KillDecision
 from enforcer.kill.report import KillResult
-from enforcer.loop import EnforcementLoop, boottime
+from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import GpuProcess, GpuReader, GpuSample
+from enforcer.runtime.clock import CLOCK
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
+from tests.support.clock import FakeClock
 from tests.support.wiring import Attribution, Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 from tests.unit.enforcer.test_loop import CARD, card
@@ -63,7 +65,7 @@ class Life(GpuReader):
         self.folder, self.grace, self._told, self.now = folder, grace, told, 0.0
 
     def clock(self) -> float:
-        self.now = boottime()
+        self.now = CLOCK.boottime()
         return self.now
 
     def gpus(self) -> tuple[Any, ...]:
@@ -90,7 +92,7 @@ class Life(GpuReader):
             watch=UsageSampler(self, Attribution(self.identify)), quotas=lambda: allowed, executor=self,
             audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), events=Messages(), metrics=Metrics(),
         )  # fmt: skip
-        EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock).run(threading.Event(), POLL)
+        EnforcementLoop("gpu-7", self.folder, parts, clock=FakeClock(self.clock)).run(threading.Event(), POLL)
 
 
 @dataclass(slots=True)
@@ -157,7 +159,7 @@ def at_points(trial: Trial, points: Sequence[float]) -> int:
             trial.wait(lambda: bool(trial.looks))
             if number == 0:
                 begun = trial.looks[0]
-            while boottime() < begun + point * trial.grace:
+            while CLOCK.boottime() < begun + point * trial.grace:
                 time.sleep(0.001)
     with trial.life():
         trial.wait(lambda: bool(trial.kills))
@@ -166,7 +168,7 @@ def at_points(trial: Trial, points: Sequence[float]) -> int:
 
 def in_a_loop(trial: Trial) -> int:
     """SIGKILL each life after a few looks, until shortly before the end; by how many looks the kill came late."""
-    while not trial.looks or boottime() < trial.looks[0] + 0.9 * trial.grace:
+    while not trial.looks or CLOCK.boottime() < trial.looks[0] + 0.9 * trial.grace:
         with trial.life():
             before = len(trial.looks)
             trial.wait(lambda before=before: len(trial.looks) >= before + LOOP)  # type: ignore[misc]
@@ -181,7 +183,7 @@ def in_ruins(trial: Trial, ruin: Callable[[bytes], bytes | None]) -> tuple[int, 
     with trial.life():
         trial.wait(trial.remembered)
         trial.wait(lambda: bool(trial.looks))
-        while boottime() < trial.looks[0] + 0.6 * trial.grace:
+        while CLOCK.boottime() < trial.looks[0] + 0.6 * trial.grace:
             time.sleep(0.001)
     file, since = trial.folder / state_file.NAME, len(trial.looks)
     spoilt = ruin(file.read_bytes())

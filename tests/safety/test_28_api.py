@@ -37,6 +37,7 @@ from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 from tests.safety.apiserver import FAULTS, WELL, ApiServer, Object
 from tests.support import extent
+from tests.support.clock import FakeClock
 from tests.support.wiring import Attribution, Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD
 from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, namespace, piece, pod, result
@@ -87,7 +88,7 @@ class World(GpuReader):
             watch=UsageSampler(self, Attribution(self.identify)), quotas=self.checkpoint.read, executor=self,
             audit_log=AuditWriter(AuditLog(folder / "audit"), NODE), events=Messages(), metrics=Metrics(),
         )  # fmt: skip
-        self.enforcer = EnforcementLoop(NODE, folder, parts, clock=lambda: self.now)
+        self.enforcer = EnforcementLoop(NODE, folder, parts, clock=FakeClock(lambda: self.now))
         stack.callback(self.enforcer.close)
 
     def gpus(self) -> tuple[Any, ...]:

@@ -30,6 +30,7 @@ from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.support import extent
+from tests.support.clock import FakeClock
 from tests.support.wiring import Attribution, Messages, loop_parts
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.test_loop import CARD, card
@@ -79,7 +80,7 @@ class Storm(GpuReader):
             watch=UsageSampler(self, Attribution(self.identify)), quotas=self.quotas, executor=self, audit_log=_NoLog(),
             events=Messages(self.notices), metrics=self.metrics,
         )  # fmt: skip
-        return EnforcementLoop("gpu-7", self.folder, parts, clock=lambda: self.now)
+        return EnforcementLoop("gpu-7", self.folder, parts, clock=FakeClock(lambda: self.now))
 
     def up(self) -> list[Tenant]:
         return [tenant for tenant in self.tenants if tenant.starts <= self.now]

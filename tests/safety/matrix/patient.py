@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from enforcer import loop
 from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
+from enforcer.audit import log as audit
 from enforcer.audit.log import FOLDER, AuditLog
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, DetectorConfig, KillDecision
@@ -27,6 +29,7 @@ from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.nvml.validation import check
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime import lock
+from enforcer.runtime.clock import Clock
 from enforcer.runtime.logs import configure_logging
 from enforcer.runtime.manager import Manager
 from enforcer.status.metrics import Metrics
@@ -82,13 +85,13 @@ class Patient:
     kept: list[Any] = field(default_factory=list)
 
 
-class Clock:
+class Remembered(Clock):
     """The enforcer's clock, which remembers what it said last: the time of the look that follows."""
 
     def __init__(self) -> None:
         self.said = now()
 
-    def __call__(self) -> float:
+    def boottime(self) -> float:
         self.said = now()
         return self.said
 
@@ -96,7 +99,7 @@ class Clock:
 class Reader(GpuReader):
     """NVML as the page has it."""
 
-    def __init__(self, orders: Orders, trace: Trace, moments: Moments, clock: Clock) -> None:
+    def __init__(self, orders: Orders, trace: Trace, moments: Moments, clock: Remembered) -> None:
         self._orders, self._page, self._trace, self._moments = orders, orders.page, trace, moments
         self._main, self._looks, self._clock = threading.get_ident(), 0, clock
 
@@ -214,7 +217,8 @@ def live(orders: Orders) -> int:
 
 def _run(patient: Patient, hold: lock.StateLock) -> int:
     orders, trace = patient.orders, patient.trace
-    written = AuditLog(orders.state / FOLDER, now=lambda: _wall(orders.page))
+    written = AuditLog(orders.state / FOLDER)
+    vars(audit)["utc_now"] = partial(_wall, orders.page)
     audit_log = AuditWriter(written, "gpu-7", wait=DISK_SECONDS, lock=hold)
     with suppress(RecordError):
         audit_log.open()
@@ -247,7 +251,7 @@ def _run(patient: Patient, hold: lock.StateLock) -> int:
 def _enforcer(patient: Patient, audit_log: AuditWriter) -> EnforcementLoop:
     orders, trace = patient.orders, patient.trace
     attributor = CgroupAttributor(orders.proc)
-    clock = Clock()
+    clock = Remembered()
     watch = UsageSampler(Reader(orders, trace, patient.moments, clock), attributor)
     events = Messages(lambda notice: trace.tell("notice", reason=str(notice.reason)))
     dependencies = KillDependencies(

@@ -23,11 +23,13 @@ from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
+from enforcer.runtime.clock import CLOCK
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status_file import LOOKS
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
+from tests.support.clock import FakeClock
 from tests.support.wiring import Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, POD, neighbour, quota
 
@@ -137,7 +139,7 @@ def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
         audit_log=AuditWriter(AuditLog(folder / "audit"), "gpu-7"), events=Messages(notices), metrics=metrics,
         problems=lambda: ["something else"],
     )  # fmt: skip
-    enforcer = EnforcementLoop("gpu-7", folder, parts, enforcing=enforcing, clock=lambda: clock[0])
+    enforcer = EnforcementLoop("gpu-7", folder, parts, enforcing=enforcing, clock=FakeClock(lambda: clock[0]))
     made = World(
         enforcer, reader, metrics, folder, decisions, notices, quotas, clock, lambda _: KillResult(Reason.KILLED)
     )
@@ -388,7 +390,7 @@ def _plain(text: str) -> str:
 def test_it_stops_when_reported_to_and_keeps_its_pace(tmp_path: Path) -> None:
     for world in make(tmp_path, enforcing=True):
         stopped = threading.Event()
-        world.enforcer._clock = time.monotonic
+        world.enforcer._clock = CLOCK
         thread = threading.Thread(target=world.enforcer.run, args=(stopped, 0.02))
         thread.start()
         wait_for(lambda: world.reader.counted >= 1)  # noqa: B023 - of this turn

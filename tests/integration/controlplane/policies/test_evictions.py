@@ -11,6 +11,7 @@ from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
 from tests.integration.controlplane import objects
 from tests.integration.controlplane.policies.world import ENFORCER, NODE_NAME, Acting, World, refusal, until
+from tests.support.clock import FakeClock
 from tests.support.wiring import Messages
 from tests.unit.enforcer.made import quota
 
@@ -83,7 +84,7 @@ def test_a_disruption_budget_is_respected(world: World, namespace: str) -> None:
     world.cluster.create(budgets, budget)
     ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
     world.cluster.patch(f"{world.pods('guarded', namespace)}/status", ready)
-    evictor = PodEvictor(enforcer, sent, lambda: now[0])
+    evictor = PodEvictor(enforcer, sent, FakeClock(lambda: now[0]))
     evictor.evict_pods([tenant])
     assert [each.reason for each in sent.told] == [Reason.EVICTION_REFUSED]
     assert len(evictor.problems()) == 1

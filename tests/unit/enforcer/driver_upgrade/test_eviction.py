@@ -10,6 +10,7 @@ from enforcer.quota.types import Quota
 from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
+from tests.support.clock import FakeClock
 from tests.support.wiring import Messages
 from tests.unit.enforcer.made import quota
 
@@ -22,7 +23,7 @@ class Api:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.sent = list[UserMessage]()
         self.now = 0.0
-        self.evictor = PodEvictor(self, Messages(self.sent), lambda: self.now)  # type: ignore[arg-type] # stands in for the client
+        self.evictor = PodEvictor(self, Messages(self.sent), FakeClock(lambda: self.now))  # type: ignore[arg-type] # stands in for the client
 
     def create(self, where: str, body: dict[str, Any]) -> None:
         self.asked.append((where, body))

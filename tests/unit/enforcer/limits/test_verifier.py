@@ -15,6 +15,7 @@ from enforcer.quota.types import LimitStatus, Quota
 from enforcer.status.messages import UserMessage
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
+from tests.support.clock import FakeClock
 from tests.support.wiring import Messages, Quotas, sampler
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import CARD, card
@@ -39,7 +40,7 @@ class Node:
         self.takes = True
         self.clock = 0.0
         watch, checkpoint, sink = sampler(self.views), Quotas(lambda: self.quotas), Messages(self.notices)
-        self.prover = LimitVerifier(self, watch, checkpoint, sink, self, 8.0, lambda: self.clock)
+        self.prover = LimitVerifier(self, watch, checkpoint, sink, self, 8.0, FakeClock(lambda: self.clock))
 
     def backends(self) -> Mapping[str, Backend]:
         return self.backend

@@ -14,6 +14,7 @@ from enforcer.status.pod_status_files import PodStatusWriter
 from gpushare.reasons import Reason
 from gpushare_cli import node_status
 from sidecar import pod_status as read_by_sidecar
+from tests.support.clock import FakeClock
 from tests.support.wiring import Messages
 from tests.unit.enforcer.made import CONTAINER, GPU, POD
 from tests.unit.enforcer.oom.test_memory_pressure import FINISHED, ended, held, status
@@ -22,7 +23,7 @@ from tests.unit.enforcer.oom.test_memory_pressure import FINISHED, ended, held, 
 class World:
     def __init__(self) -> None:
         self.events, self.metrics, self.now = Messages(), Metrics(), FINISHED - 2
-        self.inquest = OomReporter(self.events, self.metrics, lambda: self.now)
+        self.inquest = OomReporter(self.events, self.metrics, FakeClock(lambda: self.now))
 
     def look(self, *amounts: int) -> Snapshot:
         found = held(*amounts).snapshot
@@ -88,7 +89,7 @@ def test_the_sidecar_says_it_and_explain_on_the_node_says_who(world: World, tmp_
     folder = tmp_path / "run" / "status" / POD
     folder.mkdir(parents=True)
     files = PodStatusWriter(tmp_path / "run", world.events, lambda _: True)
-    world.inquest = OomReporter(world.events, world.metrics, lambda: world.now)
+    world.inquest = OomReporter(world.events, world.metrics, FakeClock(lambda: world.now))
 
     def show(snapshot: Snapshot) -> None:
         world.inquest.observe(snapshot)

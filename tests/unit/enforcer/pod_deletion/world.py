@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
@@ -12,6 +11,7 @@ from enforcer.pod_deletion.terminating_pods import TerminatingPods
 from enforcer.status.metrics import Metrics
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
+from tests.support.clock import FakeClock
 from tests.support.wiring import Attribution, Quotas
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.pod_deletion.test_deadlines import WALL, pod
@@ -54,12 +54,12 @@ class World:
         """Seconds that a list of clients takes beside."""
         self.answer: Any = self.let_go
         self.on_release: Callable[[int], object] = id
-        self.departures = TerminatingPods(self.clock, lambda: WALL + timedelta(seconds=self.clock.now - 1000.0))
+        self.departures = TerminatingPods(FakeClock(self.clock, lambda: WALL.timestamp() + self.clock.now - 1000.0))
         self.metrics = Metrics()
         quotas = [quota(pod_uid=f"p{number}", gpu=gpu) for number in range(pods)]
         tools = ReleaserDependencies(
             departures=self.departures, checkpoint=Quotas(lambda: quotas), attributor=Attribution(self.identify),
-            metrics=self.metrics, stopped=Stopped(self.clock), open_handle=self.open, clock=self.clock,
+            metrics=self.metrics, stopped=Stopped(self.clock), open_handle=self.open, clock=FakeClock(self.clock),
         )  # fmt: skip
         self.lane = ClientReleaser(GPU, Daemon(self), tools)
 

@@ -17,6 +17,7 @@ from gpushare.metrics_server import pages
 from gpushare.reasons import Reason
 from sidecar import metrics as of_sidecar
 from sidecar import pod_status as of_pod
+from tests.support.clock import FakeClock
 from tests.support.wiring import NoReader, sampler
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.status.test_pod_status_files import seen, snapshot
@@ -112,8 +113,8 @@ def test_where_the_driver_reports_no_utilization_none_is_shown() -> None:
                 raise answer
             return answer
 
-    clock = iter(range(1000, 99000, 1000))
-    monitor = UtilizationMonitor(sampler(lambda: [of(holder(101, 10))]), Asked(), lambda: next(clock))
+    clock = iter(range(1, 99))
+    monitor = UtilizationMonitor(sampler(lambda: [of(holder(101, 10))]), Asked(), FakeClock(lambda: next(clock) / 1e6))
     found = []
     for _ in range(4):
         monitor.turn()

@@ -28,6 +28,7 @@ from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from sidecar import pod_status as status
 from sidecar.main import KILLING
+from tests.support.clock import FakeClock
 from tests.support.wiring import Messages
 from tests.unit.enforcer.made import GPU, NEIGHBOUR, OTHER_GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import card, wait_for
@@ -65,7 +66,7 @@ class Files:
 
     def again(self) -> PodStatusWriter:
         self.events = Messages()
-        return PodStatusWriter(self.run, self.events, lambda _: self.serving, lambda: self.now)
+        return PodStatusWriter(self.run, self.events, lambda _: self.serving, FakeClock(lambda: self.now))
 
     def prepare(self, uid: str = POD) -> Path:
         folder = self.run / "status" / uid

@@ -12,6 +12,7 @@ from enforcer.nvml.types import GpuSample, Utilization
 from enforcer.status.unattributed import GROWN_MIB, MOST, Growth, Sample, Track, sampled, shown
 from enforcer.status.unattributed_monitor import UnattributedMonitor
 from gpushare.errors import NvmlError
+from tests.support.clock import FakeClock
 from tests.support.wiring import NoReader, sampler
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, holder
 from tests.unit.enforcer.test_loop import World, card, make
@@ -117,8 +118,8 @@ def test_a_kernel_of_a_process_that_is_nobodys_leaves_nobody_named() -> None:
                 raise now
             return None if now is None else tuple((pid, 50) for pid in now)
 
-    clock = count(5000, 1000)
-    monitor = UnattributedMonitor(sampler(lambda: views), Asked(), lambda: next(clock))
+    clock = count(5)
+    monitor = UnattributedMonitor(sampler(lambda: views), Asked(), FakeClock(lambda: next(clock) / 1e6))
 
     def grown(*answers: tuple[int, ...] | NvmlError | None) -> Growth | None:
         ran[:] = answers
