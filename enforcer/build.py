@@ -24,7 +24,7 @@ from enforcer.driver_upgrade.eviction import PodEvictor
 from enforcer.flags import policy_of, rules_of, setup_of
 from enforcer.kill.circuit_breaker import OPEN, GuardedQuotas, opened_at, opened_for
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts, NullMpsClient
+from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.limits.applier import LimitApplier
 from enforcer.limits.cgroup_paths import CgroupFolders
 from enforcer.limits.verifier import LOOK_AT_MOST_EVERY, LimitVerifier, NodeEvidence
@@ -338,10 +338,10 @@ def _verifier(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, dra: 
 
 
 def _executor(node: Node, shares: Shares, mps: Mps, audit_log: AuditParts) -> KillExecutor:
-    quotas, daemons = GuardedQuotas(node.options.state, shares.checkpoint), mps.manager or NullMpsClient()
+    quotas, killer = GuardedQuotas(node.options.state, shares.checkpoint), ProcessKiller(mps.manager or MpsManager())
     parts = KillDependencies(
         usage=node.watch, quotas=quotas, processes=HostProcesses(node.attributor), audit_log=audit_log.writer,
-        mps=daemons, events=node.events,
+        killer=killer, events=node.events,
     )  # fmt: skip
     return KillExecutor(node.options.node, parts, KillTimeouts(term=node.options.termination_timeout))
 

@@ -16,13 +16,14 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient
+from enforcer.kill.process_kill import KillTimeouts, MpsClient, ProcessKiller
 from enforcer.kill.report import KillResult
+from enforcer.mps.manager import MpsManager
 from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.status.messages import UserMessage
 from tests.safety.reuse import CARD, GPU
-from tests.support.quotas import UnchangedQuotas
+from tests.support.quotas import in_force
 from tests.support.wiring import Messages
 
 __all__ = ["GPU", "Bench"]
@@ -69,8 +70,8 @@ class Bench(GpuReader):
         self.notices = list[UserMessage]()
         self.sent: list[Sent] = []
         parts = KillDependencies(
-            usage=self.watch, quotas=UnchangedQuotas(), processes=HostProcesses(CgroupAttributor(), noting(self.sent)),
-            audit_log=self.writer, mps=mps or NullMpsClient(), events=Messages(self.notices),
+            usage=self.watch, quotas=in_force(), processes=HostProcesses(CgroupAttributor(), noting(self.sent)),
+            audit_log=self.writer, killer=ProcessKiller(mps or MpsManager()), events=Messages(self.notices),
         )  # fmt: skip
         self.executor = KillExecutor("gpu-7", parts, patience or KillTimeouts(term=0.2, kill=1.0))
 

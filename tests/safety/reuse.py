@@ -33,7 +33,7 @@ from enforcer.audit.record import ChainHead, Kind
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts
+from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.mps.control_program import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
@@ -41,7 +41,7 @@ from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.quota.types import Quota
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
-from tests.support.quotas import UnchangedQuotas
+from tests.support.quotas import in_force
 from tests.support.wiring import Attribution, Messages
 
 GPU: Final = "GPU-00000000-0000-0000-0000-000000000001"
@@ -233,8 +233,9 @@ class World(GpuReader):
         self.trial = trial
         holders = self._watch.usages_of(self.quota)
         parts = KillDependencies(
-            usage=self._watch, quotas=UnchangedQuotas(), audit_log=self,  # type: ignore[arg-type] # stand-in
-            processes=HostProcesses(Attribution(self.identify), handles), mps=self._mps, events=Messages(),
+            usage=self._watch, quotas=in_force(), audit_log=self,  # type: ignore[arg-type] # stand-in
+            processes=HostProcesses(Attribution(self.identify), handles), killer=ProcessKiller(self._mps),
+            events=Messages(),
         )  # fmt: skip
         verdict = KillDecision(decision=Decision.KILL, quota=self.quota, used_mib=HELD, targets=holders or ())
         reason = KillExecutor("gpu-7", parts, KillTimeouts(term=0, kill=5.0)).execute(verdict).reason

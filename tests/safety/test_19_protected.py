@@ -21,7 +21,7 @@ from enforcer.audit.record import GENESIS, ChainHead, Kind
 from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts
+from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.kill.report import KillResult
 from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.quota.types import OnExceed, Quota
@@ -31,7 +31,7 @@ from tests.safety.killing import GPU, Bench
 from tests.safety.reuse import CARD
 from tests.safety.tenants import program
 from tests.support import extent
-from tests.support.quotas import UnchangedQuotas
+from tests.support.quotas import in_force
 from tests.support.wiring import Attribution, Messages
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, quota
 
@@ -164,7 +164,8 @@ def kill(table: Table) -> tuple[KillResult, Quota, bool]:
         chosen = tuple(ProcessUsage(each.identity, each.mib) for each in table.now.values())
     verdict = KillDecision(decision=Decision.KILL, quota=about, used_mib=total_mib(holders), targets=chosen)
     parts = KillDependencies(
-        usage=watch, quotas=UnchangedQuotas(), processes=table, audit_log=Notes(), mps=table, events=Messages(),  # type: ignore[arg-type] # stand-ins
+        usage=watch, quotas=in_force(), processes=table, audit_log=Notes(),  # type: ignore[arg-type] # a stand-in
+        killer=ProcessKiller(table), events=Messages(),
     )  # fmt: skip
     return KillExecutor("gpu-7", parts, KillTimeouts(term=0, kill=0)).execute(verdict), about, mad
 

@@ -30,16 +30,17 @@ from enforcer.audit.record import read, verify
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts, NullMpsClient
+from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
+from enforcer.mps.manager import MpsManager
 from enforcer.nvml.types import GpuProcess, GpuReader, GpuSample
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Container, Kubelet
 from tests.support import extent
 from tests.support.patience import patient
-from tests.support.quotas import UnchangedQuotas
+from tests.support.quotas import in_force
 from tests.support.wiring import Messages, loop_parts
 from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import CARD, card
@@ -128,8 +129,8 @@ class Trial(GpuReader):
         log = AuditWriter(AuditLog(self.folder / FOLDER), "gpu-7", wait=wait)
         watch = UsageSampler(self, CgroupAttributor())
         tools = KillDependencies(
-            usage=watch, quotas=UnchangedQuotas(), processes=HostProcesses(CgroupAttributor(), self.handles()),
-            audit_log=log, mps=NullMpsClient(), events=Messages(),
+            usage=watch, quotas=in_force(), processes=HostProcesses(CgroupAttributor(), self.handles()),
+            audit_log=log, killer=ProcessKiller(MpsManager()), events=Messages(),
         )  # fmt: skip
         executor = KillExecutor("gpu-7", tools, KillTimeouts(term=1.0, kill=1.0))
         quota = self.container.quota(GPU, QUOTA, grace_seconds=GRACE)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from enforcer.attribution.cgroup import Identity
 from enforcer.attribution.procfs import CgroupAttributor
-from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.limits.applier import LimitApplier
@@ -76,6 +76,17 @@ class _Views:
 def sampler(get: Callable[[], Sequence[GpuSnapshot]]) -> UsageSampler:
     """One that sees what a test says."""
     return cast("UsageSampler", _Views(get))
+
+
+class Usages(UsageSampler):
+    """One that sees of each container what a test says."""
+
+    def __init__(self, get: Callable[[Quota], tuple[ProcessUsage, ...] | None]) -> None:
+        super().__init__(NoReader(), CgroupAttributor())
+        self._get = get
+
+    def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
+        return self._get(quota)
 
 
 class NoReader(GpuReader):

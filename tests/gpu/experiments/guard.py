@@ -23,16 +23,17 @@ from enforcer.audit.record import read, verify
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, DetectorConfig, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient
+from enforcer.kill.process_kill import KillTimeouts, MpsClient, ProcessKiller
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
+from enforcer.mps.manager import MpsManager
 from enforcer.nvml.reader import NvmlReader
 from enforcer.nvml.types import Gpu, GpuReader, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
-from tests.support.quotas import UnchangedQuotas
-from tests.support.wiring import Messages, loop_parts
+from tests.support.quotas import in_force
+from tests.support.wiring import Messages, Usages, loop_parts
 
 NODE = "experiment"
 MANY = 1_000_000
@@ -119,7 +120,7 @@ class Membership(CgroupAttributor):
 
 
 class TimedMps:
-    """An ``MpsClient`` that notes when it was asked, and when it had answered."""
+    """An MPS client that notes when it was asked, and when it had answered."""
 
     def __init__(self, mps: MpsClient, journal: Journal) -> None:
         self._mps, self._journal = mps, journal
@@ -130,17 +131,6 @@ class TimedMps:
             return self._mps.terminate(pid, gpu, ended)
         finally:
             self._journal.note("terminated", pid)
-
-
-class KnownHolders:
-    """A ``UsageSource`` for a process that is ended in any case: another experiment tests what NVML shows of it."""
-
-    def __init__(self, holder: ProcessUsage, attributor: Membership) -> None:
-        self._holder, self._attributor = holder, attributor
-
-    def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...]:
-        identity = self._attributor.identify(self._holder.identity.pid)
-        return (self._holder,) if identity == self._holder.identity else ()
 
 
 def noting(journal: Journal) -> type[PidHandle]:
@@ -177,7 +167,7 @@ class Guard:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.journal, self.events, self.members = Journal(), Messages(), Membership()
         self.reader, self.poll, self.quotas = SeenReader(reader), poll, list[Quota]()
-        self._folder, self._mps = folder, TimedMps(mps or NullMpsClient(), self.journal)
+        self._folder, self._mps = folder, TimedMps(mps or MpsManager(), self.journal)
         self._log = AuditWriter(AuditLog(folder / FOLDER), NODE)
         self._log.open()
         watch = UsageSampler(self.reader, self.members)
@@ -189,10 +179,10 @@ class Guard:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._enforcer.run, args=(self._stopped, poll), daemon=True)
 
-    def _executor(self, usage: UsageSampler | KnownHolders) -> KillExecutor:
+    def _executor(self, usage: UsageSampler) -> KillExecutor:
         parts = KillDependencies(
-            usage=usage, quotas=UnchangedQuotas(), processes=HostProcesses(self.members, noting(self.journal)),
-            audit_log=self._log, mps=self._mps, events=self.events,
+            usage=usage, quotas=in_force(), processes=HostProcesses(self.members, noting(self.journal)),
+            audit_log=self._log, killer=ProcessKiller(self._mps), events=self.events,
         )  # fmt: skip
         return KillExecutor(NODE, parts, KillTimeouts())
 
@@ -207,7 +197,12 @@ class Guard:
             raise ProcessLookupError(pid)
         holder = ProcessUsage(identity, quota.ceiling_mib + 1)
         verdict = KillDecision(decision=Decision.KILL, quota=quota, used_mib=holder.used_mib, targets=(holder,))
-        return self._executor(KnownHolders(holder, self.members)).execute(verdict)
+
+        def held(_: Quota) -> tuple[ProcessUsage, ...]:
+            """It is ended in any case: another experiment tests what NVML shows of it."""
+            return (holder,) if self.members.identify(pid) == identity else ()
+
+        return self._executor(Usages(held)).execute(verdict)
 
     def lines(self) -> list[bytes]:
         """The audit log as it is now."""

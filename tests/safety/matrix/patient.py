@@ -23,7 +23,7 @@ from enforcer.audit.log import FOLDER, AuditLog
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, DetectorConfig, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts
+from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.loop import EnforcementLoop
 from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.nvml.validation import check
@@ -40,7 +40,7 @@ from gpushare.signals import stopped_by_signal
 from tests.safety.matrix.instruments import Instruments
 from tests.safety.matrix.page import Page, Switch
 from tests.safety.matrix.trace import Moment, Moments, Trace, now
-from tests.support.quotas import UnchangedQuotas
+from tests.support.quotas import in_force
 from tests.support.wiring import Messages, loop_parts
 
 UUID: Final = "GPU-00000000-0000-0000-0000-000000000001"
@@ -255,8 +255,8 @@ def _enforcer(patient: Patient, audit_log: AuditWriter) -> EnforcementLoop:
     watch = UsageSampler(Reader(orders, trace, patient.moments, clock), attributor)
     events = Messages(lambda notice: trace.tell("notice", reason=str(notice.reason)))
     dependencies = KillDependencies(
-        usage=watch, quotas=UnchangedQuotas(), processes=HostProcesses(attributor), audit_log=audit_log,
-        mps=Mps(orders, trace), events=events,
+        usage=watch, quotas=in_force(), processes=HostProcesses(attributor), audit_log=audit_log,
+        killer=ProcessKiller(Mps(orders, trace)), events=events,
     )  # fmt: skip
     executor = KillExecutor("gpu-7", dependencies, PATIENCE)
     parts = loop_parts(
