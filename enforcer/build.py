@@ -321,8 +321,8 @@ def _follow(node: Node, shares: Shares, mps: Mps, dra: DraPlugin | None, pods: P
         missing = partial(ask_for_missing, departures, cluster)
         manager.add("missing pods", missing, every=MISSING_EVERY, wake=departures.doubted, thread=SLICES)
         tools = ReleaserDependencies(
-            departures=departures, checkpoint=shares.checkpoint, attributor=node.attributor, metrics=node.metrics,
-            stopped=manager.stopped,
+            departures=departures, checkpoint=shares.checkpoint, processes=HostProcesses(node.attributor),
+            metrics=node.metrics, stopped=manager.stopped,
         )  # fmt: skip
         release_in_time(manager, mps.manager, tools)
     allocated = AllocatedClaims(options.node)

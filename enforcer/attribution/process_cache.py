@@ -9,7 +9,6 @@ import os
 import resource
 import select
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -37,14 +36,14 @@ class CachedIdentity:
 
 @dataclass(slots=True)
 class CachedProcess:
-    """One process: its pidfd, its cgroup file, whether it has ended (answered at once), and what was found of it.
+    """One process: its pidfd, its cgroup file, the poll of its end, and what was found of it.
 
     ``asked`` is when somebody asked about it last.
     """
 
     pidfd: int
     cgroup: int
-    ended: Callable[[int], list[tuple[int, int]]]
+    end: select.poll
     found: CachedIdentity | None = None
     asked: float = 0.0
 
@@ -62,7 +61,7 @@ class CachedProcess:
             return None
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
-        return cls(pidfd, cgroup, poll.poll)
+        return cls(pidfd, cgroup, poll)
 
     def unchanged_since(self, found: CachedIdentity) -> bool:
         """Whether it lives, its cgroup file has the same text, and that cgroup is still the same directory."""
@@ -71,7 +70,7 @@ class CachedProcess:
             return (
                 os.pread(self.cgroup, PAGE, 0) == found.cgroup_text
                 and os.stat(found.folder).st_ino == found.inode  # noqa: PTH116 - a path object costs more than the call
-                and not self.ended(0)
+                and not self.end.poll(0)
             )
         except OSError:
             return False

@@ -6,8 +6,6 @@ claim that the kubelet has prepared and our checkpoint does not know (the state 
 so that its containers can restart and are enforced.
 """
 
-import time
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -17,7 +15,7 @@ import structlog
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.checkpoint import ClaimStore
-from enforcer.dra.driver import ClaimRef, Driver
+from enforcer.dra.driver import ClaimRef, Driver, PrepareCall
 from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.quota.informer import QuotaInformer
 from gpushare.errors import ClusterError, PrepareError
@@ -149,16 +147,12 @@ class OrphanCleaner:
 
     def _adopt(self, ref: ClaimRef) -> None:
         try:
-            self._driver.prepare(ref, partial(_before, time.monotonic() + ADOPT_SECONDS))
+            self._driver.prepare(ref, PrepareCall(ADOPT_SECONDS))
         except PrepareError as error:
             log.warning(
                 "lost claim not restored", reason=str(error.reason), namespace=ref.namespace, claim=ref.name,
                 error=error.message,
             )  # fmt: skip
-
-
-def _before(deadline: float) -> bool:
-    return time.monotonic() < deadline
 
 
 def living_pods(attributor: CgroupAttributor, proc: Path = Path("/proc")) -> frozenset[str]:

@@ -20,7 +20,7 @@ import structlog
 from enforcer.attribution.usage import UsageSampler
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
 from enforcer.mps.incidents import IncidentLog
-from enforcer.mps.launcher import FOLDER, Launcher, folder_of
+from enforcer.mps.launcher import FOLDER, HostPodLauncher, folder_of
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.state_file import noted_gpus
 from enforcer.nvml.driver_root import DriverRoot
@@ -50,7 +50,7 @@ class DaemonConfig:
     modes: ComputeModes
     program: Path = PROGRAM
     environment: Mapping[str, str] | None = None
-    launcher: Launcher | None = None
+    launcher: HostPodLauncher | None = None
     incidents: IncidentLog = field(default_factory=IncidentLog)
     server_uid: int | None = 0
     """Whose server is started before the first client comes: root's serves everybody where MPS serves many users."""
@@ -83,7 +83,12 @@ class DriverTools:
     """
 
     def __init__(
-        self, modes: ComputeModes, driver: DriverRoot, run: Path, launcher: Launcher | None, incidents: IncidentLog
+        self,
+        modes: ComputeModes,
+        driver: DriverRoot,
+        run: Path,
+        launcher: HostPodLauncher | None,
+        incidents: IncidentLog,
     ) -> None:
         self._modes, self._driver, self._run, self._launcher = modes, driver, run, launcher
         self._incidents = incidents

@@ -15,7 +15,7 @@ does not come back from can be left behind only together with its process. What 
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -73,16 +73,10 @@ class NvmlClient(GpuReader):
     Args:
         command: starts the process (``enforcer.nvml.worker_handle.command``).
         waits: see there.
-        start: makes a process; others for tests.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        waits: NvmlTimeouts | None = None,
-        start: Callable[[Sequence[str]], WorkerProcess] = WorkerProcess,
-    ) -> None:
-        self._command, self._waits, self._start = command, waits or NvmlTimeouts(), start
+    def __init__(self, command: Sequence[str], waits: NvmlTimeouts | None = None) -> None:
+        self._command, self._waits = command, waits or NvmlTimeouts()
         self._lock = threading.Lock()
         self._kept: WorkerProcess | None = None
         self._overdue: _Overdue | None = None
@@ -263,7 +257,7 @@ class NvmlClient(GpuReader):
                 Reason.NVML_CRASHED,
             )
         try:
-            return self._start(self._command)
+            return WorkerProcess(self._command)
         except OSError as error:
             raise NvmlError(f"the enforcer cannot start the NVML worker process: {error}") from error
 

@@ -15,7 +15,8 @@ from typing import Final, Protocol
 import structlog
 
 from enforcer.attribution.cgroup import Identity
-from enforcer.attribution.procfs import CgroupAttributor, PidHandle
+from enforcer.attribution.container_processes import HostProcesses
+from enforcer.attribution.procfs import PidHandle
 from enforcer.kill.pidfd_target import is_protected
 from enforcer.mps.control_program import Deadline
 from enforcer.mps.manager import MpsManager
@@ -75,10 +76,9 @@ class ReleaserDependencies:
 
     departures: TerminatingPods
     checkpoint: Checkpoint
-    attributor: CgroupAttributor
+    processes: HostProcesses
     metrics: Metrics
     stopped: threading.Event
-    open_handle: Callable[[int], PidHandle | None] = PidHandle.open
     clock: Clock = CLOCK
 
 
@@ -199,14 +199,14 @@ class ClientReleaser:
         found: dict[str, list[Client]] = {}
         for pid, server in self._served.clients().items():
             try:
-                handle = self._tools.open_handle(pid)
+                handle = self._tools.processes.pin(pid)
             except OSError as error:  # too many open files, or no process's number; the others are not to suffer
                 log.warning("process cannot be pinned", reason=str(Reason.INTERNAL), pid=pid, error=str(error))
                 continue
             if handle is None:
                 continue
             stack.enter_context(handle)
-            identity = self._tools.attributor.identify(pid)
+            identity = self._tools.processes.identify(pid)
             if identity is None or identity.owner is None or identity.owner.pod_uid not in pods:
                 handle.close()
             else:
@@ -239,7 +239,7 @@ class ClientReleaser:
 
     def _same(self, client: Client) -> bool:
         """Whether a process is still the one that was found. What /proc says counts if it is there afterwards."""
-        identity = self._tools.attributor.identify(client.identity.pid)
+        identity = self._tools.processes.identify(client.identity.pid)
         return identity == client.identity and not client.handle.ended()
 
     def _complain(self, error: MpsError) -> None:

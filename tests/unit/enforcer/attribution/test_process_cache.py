@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_one_whose_pidfd_says_that_it_has_ended_is_nobody_whatever_its_cgroup_sa
     """In cgroup v2 a corpse's says what it did."""
     hold, found = _hold(process.pid), _found(process.pid, folder)
     assert hold.unchanged_since(found)
-    hold.ended = lambda _: [(hold.pidfd, 1)]
+    hold.end = SimpleNamespace(poll=lambda _: [(hold.pidfd, 1)])  # type: ignore[assignment] # a stand-in
     assert not hold.unchanged_since(found)
     hold.close()
 
@@ -196,7 +197,7 @@ def test_whether_it_has_ended_is_asked_and_not_waited_for(process: subprocess.Po
         asked.append(milliseconds)
         return []
 
-    hold.ended = ended
+    hold.end = SimpleNamespace(poll=ended)  # type: ignore[assignment] # a stand-in
     assert hold.unchanged_since(_found(process.pid, folder))
     assert asked == [0]
     hold.close()

@@ -16,6 +16,7 @@ from enforcer.dra.driver import ClaimRef
 from enforcer.dra.health_service import HealthService
 from enforcer.dra.kubelet_plugin import BUG, PluginService, Sockets
 from enforcer.resourceslices.health_monitor import WORDS
+from enforcer.runtime.manager import Wake
 from enforcer.status.metrics import Metrics
 from gpushare.contract import DRIVER, DRIVER_SOCKET, REGISTRATION_SOCKET
 from gpushare.errors import ConfigError
@@ -35,11 +36,11 @@ def no_health(folder: Path) -> HealthService:
 class Served:
     def __init__(self, folder: Path) -> None:
         self.world, self.metrics, self.root = World(folder), Metrics(), folder / "kubelet"
-        self.registered: list[bool] = []
+        self.registered = Wake()
         plugin = PluginService(self.world.driver, self.metrics)
         self.gpus: dict[str, Reason | None] = {}
         self.health = HealthService(self.world.store, availability(lambda: self.gpus))
-        self.sockets = Sockets(self.root, plugin, self.health, lambda: self.registered.append(True))
+        self.sockets = Sockets(self.root, plugin, self.health, self.registered)
         self.sockets.start()
         self.kubelet = KubeletCalls(self.root)
 
@@ -71,12 +72,15 @@ def test_the_kubelet_finds_who_it_is(served: Served) -> None:
     info = served.kubelet.register()
     assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", DRIVER, SERVICES)
     assert info.endpoint == str(served.root / DRIVER_SOCKET)
-    assert (served.registered, served.sockets.registration.problem) == ([True], None)
+    assert (served.registered.is_set(), served.sockets.registration.problem) == (True, None)
 
 
 def test_a_kubelet_that_refuses_is_reported_and_nothing_is_offered(served: Served) -> None:
     served.kubelet.register(accepted=False, error="version too old")
-    assert (served.registered, "version too old" in (served.sockets.registration.problem or "")) == ([], True)
+    assert (served.registered.is_set(), "version too old" in (served.sockets.registration.problem or "")) == (
+        False,
+        True,
+    )
 
 
 def test_each_claim_of_a_call_has_its_own_answer(served: Served) -> None:
@@ -151,7 +155,7 @@ def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path, monkeyp
     made = World(tmp_path)
     made.mps = supervisor(lambda gpu: None if free.is_set() or gpu.endswith("2") else hindered["gpu-0"])
     made.restart()
-    sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), no_health(tmp_path), lambda: None)
+    sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), no_health(tmp_path), Wake())
     sockets.start()
     waiting = [made.tenant(f"slow-{number}", "1Gi") for number in range(12)]
     ref = made.tenant("quick", "1Gi", OTHER_DEVICE)
@@ -238,12 +242,12 @@ def test_a_socket_that_could_not_be_made_again_is_tried_each_time(served: Served
     folder.unlink()
     served.sockets.check()
     served.kubelet.register()
-    assert served.registered == [True]
+    assert served.registered.is_set()
 
 
 def test_a_root_whose_sockets_would_be_too_long_is_wrong_use(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 100)
-    sockets = Sockets(deep, PluginService(World(tmp_path).driver, Metrics()), no_health(tmp_path), lambda: None)
+    sockets = Sockets(deep, PluginService(World(tmp_path).driver, Metrics()), no_health(tmp_path), Wake())
     with pytest.raises(ConfigError, match=r"--kubelet-root: the socket path .* has more than"):
         sockets.start()
 
@@ -251,7 +255,7 @@ def test_a_root_whose_sockets_would_be_too_long_is_wrong_use(tmp_path: Path) -> 
 def test_a_root_that_cannot_be_used_is_wrong_use(tmp_path: Path) -> None:
     (tmp_path / "kubelet").write_text("")
     sockets = Sockets(
-        tmp_path / "kubelet", PluginService(World(tmp_path).driver, Metrics()), no_health(tmp_path), lambda: None
+        tmp_path / "kubelet", PluginService(World(tmp_path).driver, Metrics()), no_health(tmp_path), Wake()
     )
     with pytest.raises(ConfigError, match="the driver cannot listen on"):
         sockets.start()

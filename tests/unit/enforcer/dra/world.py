@@ -78,7 +78,7 @@ class World:
         """A new process on the same disk."""
         self.store = ClaimStore(self.state)
         memory = self.shared_memory
-        self.files = CdiFileStore(self.cdi, self.run, lambda gpu: f"/mps/{gpu}/pipe", shared_memory=memory)
+        self.files = CdiFileStore(self.cdi, self.run, mps=True, shared_memory=memory)
         self.setup = self.config()
         self.driver = Driver(self.setup, self.files)
         self.driver._publisher = Published(self.published)  # type: ignore[assignment] # a stand-in

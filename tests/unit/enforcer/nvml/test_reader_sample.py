@@ -53,7 +53,8 @@ def _slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], tuple[D
     def make(takes: float) -> tuple[Driver, NvmlClient]:
         driver = Driver(takes)
         monkeypatch.setattr("enforcer.nvml.client.time.monotonic", lambda: driver.now)
-        return driver, NvmlClient([], WAITS, lambda _: driver)
+        monkeypatch.setattr("enforcer.nvml.client.WorkerProcess", lambda _: driver)
+        return driver, NvmlClient([], WAITS)
 
     before = time.monotonic
     yield make

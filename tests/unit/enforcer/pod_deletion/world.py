@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import PidHandle
 from enforcer.pod_deletion.client_release import ClientReleaser, ReleaserDependencies
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
@@ -25,6 +26,14 @@ class Handle(PidHandle):
 
     def ended(self, seconds: float = 0.0) -> bool:
         return self.pid not in self.world.clients
+
+
+def processes(world: "World") -> HostProcesses:
+    class Processes(HostProcesses):
+        def pin(self, pid: int) -> PidHandle | None:
+            return world.open(pid)
+
+    return Processes(Attribution(world.identify))
 
 
 class Stopped(threading.Event):
@@ -58,8 +67,8 @@ class World:
         self.metrics = Metrics()
         quotas = [quota(pod_uid=f"p{number}", gpu=gpu) for number in range(pods)]
         tools = ReleaserDependencies(
-            departures=self.departures, checkpoint=Quotas(lambda: quotas), attributor=Attribution(self.identify),
-            metrics=self.metrics, stopped=Stopped(self.clock), open_handle=self.open, clock=FakeClock(self.clock),
+            departures=self.departures, checkpoint=Quotas(lambda: quotas), processes=processes(self),
+            metrics=self.metrics, stopped=Stopped(self.clock), clock=FakeClock(self.clock),
         )  # fmt: skip
         self.lane = ClientReleaser(GPU, Daemon(self), tools)
 
