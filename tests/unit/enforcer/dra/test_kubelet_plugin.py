@@ -3,6 +3,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from prometheus_client import generate_latest
 
 from enforcer.dra import driver, health_service, kubelet_plugin
 from enforcer.dra.checkpoint import ClaimStore
-from enforcer.dra.driver import ClaimRef
+from enforcer.dra.driver import ClaimRef, PrepareCall, PreparedDevice
 from enforcer.dra.health_service import HealthService
 from enforcer.dra.kubelet_plugin import BUG, PluginService, Sockets
 from enforcer.resourceslices.health_monitor import WORDS
@@ -22,6 +23,7 @@ from gpushare.contract import DRIVER, DRIVER_SOCKET, REGISTRATION_SOCKET
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
 from tests.support.kubelet import KubeletCalls
+from tests.support.patience import holds_within
 from tests.support.wiring import availability, supervisor
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE
@@ -172,6 +174,30 @@ def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path, monkeyp
             each.join(20)
     sockets.stop()
     assert len(made.store.prepared()) == 13
+
+
+def test_a_call_that_the_kubelet_gives_up_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enforcer.dra.driver.CALL_PATIENCE", 60.0)
+    prepare, came = served.world.driver.prepare, threading.Event()
+    prepare(served.world.tenant("old", "12Gi"))
+    new = key(served.world.tenant("new", "8Gi"))
+
+    def noted(ref: ClaimRef, call: PrepareCall) -> tuple[PreparedDevice, ...]:
+        came.set()
+        return prepare(ref, call)
+
+    def ask() -> None:
+        with suppress(grpc.RpcError):
+            served.kubelet.prepare(new)
+
+    monkeypatch.setattr(served.world.driver, "prepare", noted)
+    served.kubelet.register()
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert came.wait(20)
+    served.kubelet.close()
+    assert holds_within(lambda: served.counted('{operation="prepare",reason="GpuMemoryInUse"} 1.0'), 20)
+    asking.join()
 
 
 def test_stale_sockets_are_replaced_and_ours_go_at_the_end(tmp_path: Path) -> None:
