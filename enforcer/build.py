@@ -41,7 +41,7 @@ from enforcer.mps.supervisor import MpsSupervisor, takes_clients
 from enforcer.nvml.client import NvmlClient
 from enforcer.nvml.device_health import LOOK_EVERY
 from enforcer.nvml.driver_root import DriverRoot
-from enforcer.nvml.types import GpuReader
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.worker_handle import command
 from enforcer.oom.reporter import OomReporter
 from enforcer.pod_deletion.client_release import EVERY as MISSING_EVERY

@@ -15,7 +15,7 @@ from enforcer.attribution.procfs import CgroupAttributor, in_initial_pid_namespa
 from enforcer.build import build
 from enforcer.flags import parse
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import GpuReader
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.runtime import capabilities, lock
 from enforcer.runtime.logs import configure_logging
 from enforcer.runtime.manager import Manager

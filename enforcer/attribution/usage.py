@@ -11,7 +11,8 @@ from enforcer.attribution.cgroup import Identity
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
 from enforcer.attribution.stale_pids import Known, carry_over, update
-from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason

@@ -37,8 +37,6 @@ RECENT_BYTES: Final = 64 * 1024 * 1024
 OF_INTENTS: Final = (b'"kind":"INTENT"', b'"intent":')
 """What stands in lines of INTENTs and in their answers. The others, nearly all of a long log, need not be read."""
 
-"""Takes a record: its kind and its line, the end included."""
-
 
 def utc_now() -> str:
     """The wall clock as a record's label, such as ``2026-11-20T22:16:05.123Z``."""

@@ -23,7 +23,8 @@ from typing import Any, Final
 import structlog
 
 from enforcer.nvml import wire
-from enforcer.nvml.types import ComputeMode, Gpu, GpuReader, GpuSample, Utilization
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import ComputeMode, Gpu, GpuSample, Utilization
 from enforcer.nvml.worker_handle import WorkerExited, WorkerProcess
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason

@@ -15,7 +15,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 import pynvml
 
 from enforcer.nvml.driver_root import DriverRoot
-from enforcer.nvml.types import MIB, ComputeMode, Gpu, GpuReader, GpuSample, Utilization
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import MIB, ComputeMode, Gpu, GpuSample, Utilization
 from enforcer.nvml.validation import check, check_gpu, classify_error, merge_process_lists
 from gpushare.errors import NvmlError
 from gpushare.patterns import Search

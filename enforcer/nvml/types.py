@@ -4,9 +4,8 @@ Tuples with names: what it takes to define data classes would be a tenth of the 
 what it needs.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 MIB: Final = 2**20
 """Bytes. ``gpushare.quantity`` has it too, with all it takes to read what people write."""
@@ -68,24 +67,3 @@ Utilization = tuple[tuple[int, int], ...]
 def ran_kernels(found: Utilization | None) -> tuple[int, ...] | None:
     """Return the pids of the processes that ran kernels, sorted; ``None`` where the driver does not report it."""
     return None if found is None else tuple(sorted(pid for pid, percent in found if percent))
-
-
-class GpuReader(Protocol):
-    """Reads the GPUs: ``enforcer.nvml.client.NvmlClient``; the simulator where there is no compiler."""
-
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Enumerate the GPUs. Raises ``NvmlError``."""
-
-    def sample(self, uuid: str) -> GpuSample:
-        """Read one GPU. Raises ``NvmlError`` when it does not answer or answers nonsense: blind means no kill."""
-
-    def utilization(self, _uuid: str, _after: int) -> Utilization | None:
-        """Read each process's utilization after a moment, microseconds since 1970; ``None``: nothing reports it.
-
-        Raises ``NvmlError``.
-        """
-        return None
-
-    def batch(self) -> AbstractContextManager[object]:
-        """Bound the time of all that this thread asks meanwhile; here it is not bounded."""
-        return nullcontext()

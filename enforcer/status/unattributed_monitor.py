@@ -5,7 +5,8 @@ from typing import Final
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
-from enforcer.nvml.types import GpuReader, ran_kernels
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import ran_kernels
 from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.status.unattributed import Growth, Sample, Track, matters, sampled
 from gpushare.errors import NvmlError

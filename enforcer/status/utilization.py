@@ -5,7 +5,7 @@ from typing import Final
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
-from enforcer.nvml.types import GpuReader
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.runtime.clock import CLOCK, Clock
 from gpushare.errors import NvmlError
 

@@ -27,7 +27,8 @@ from enforcer.detection.types import KillDecision
 from enforcer.kill import circuit_breaker
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import OnExceed
 from enforcer.runtime import background

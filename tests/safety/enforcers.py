@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.main import main as enforce
-from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import card
 

@@ -19,7 +19,8 @@ from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, MpsClient, ProcessKiller
 from enforcer.kill.report import KillResult
 from enforcer.mps.manager import MpsManager
-from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.status.messages import UserMessage
 from tests.safety.reuse import CARD, GPU

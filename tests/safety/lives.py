@@ -30,7 +30,8 @@ from enforcer.detection import state_file
 from enforcer.detection.types import KillDecision
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.runtime.clock import CLOCK
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason

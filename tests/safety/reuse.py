@@ -37,7 +37,8 @@ from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.mps.control_program import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
-from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason

@@ -23,7 +23,8 @@ from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.kill.report import KillResult
-from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Kubelet, wait_for

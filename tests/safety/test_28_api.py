@@ -26,7 +26,8 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.informer import AllocatedClaims, QuotaInformer, add_informers
 from enforcer.runtime.manager import Manager, Wake

@@ -24,7 +24,8 @@ from enforcer.detection.types import DetectorConfig, KillDecision
 from enforcer.kill import circuit_breaker
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics

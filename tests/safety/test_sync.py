@@ -34,7 +34,8 @@ from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
 from enforcer.mps.manager import MpsManager
-from enforcer.nvml.types import GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Container, Kubelet

@@ -16,7 +16,8 @@ from enforcer.limits.verifier import LimitVerifier
 from enforcer.loop import LoopDependencies
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.supervisor import MpsSupervisor
-from enforcer.nvml.types import Gpu, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import Gpu, GpuSample
 from enforcer.oom.reporter import OomReporter
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.driver_upgrade import DriverUpgrade

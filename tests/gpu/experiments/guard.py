@@ -27,8 +27,9 @@ from enforcer.kill.process_kill import KillTimeouts, MpsClient, ProcessKiller
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
 from enforcer.mps.manager import MpsManager
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.reader import NvmlReader
-from enforcer.nvml.types import Gpu, GpuReader, GpuSample
+from enforcer.nvml.types import Gpu, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError

@@ -25,7 +25,8 @@ from enforcer.detection.types import Decision, DetectorConfig, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.nvml.validation import check
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime import lock

@@ -31,7 +31,8 @@ from enforcer.audit.segments import lines_of, segments
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
 from enforcer.main import main as enforce
-from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.from_claims import Terms
 from enforcer.quota.types import Quota

@@ -20,7 +20,8 @@ from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill import circuit_breaker
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
 from enforcer.runtime.clock import CLOCK

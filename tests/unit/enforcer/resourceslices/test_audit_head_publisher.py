@@ -7,7 +7,6 @@ from typing import Any, Final
 import pytest
 
 from enforcer.audit.log import AuditLog, segments
-from enforcer.audit.pressing import PressingRecords
 from enforcer.audit.record import Kind
 from enforcer.resourceslices.audit_head_publisher import EVERY, GAP, AnchorPublisher, published_head
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
@@ -174,16 +173,6 @@ def test_a_refusal_is_a_problem_until_it_passes(server: Any, audit_log: AuditLog
     server.problem = None
     anchor.publish()
     assert [anchor.problem, published_head(server.items[SLICE])] == [None, audit_log.head]
-
-
-def test_kills_wake_it_and_warnings_do_not() -> None:
-    pressing = PressingRecords()
-    for kind in Kind:
-        pressing.wake.clear()
-        pressing.noted.clear()
-        pressing.note(kind)
-        expected = kind in {Kind.OUTCOME, Kind.RECOVERED}
-        assert (pressing.wake.is_set(), pressing.noted.is_set()) == (expected, expected), kind
 
 
 def test_it_looks_at_once_for_a_kill_and_else_slowly_and_rests_after_each_write(tmp_path: Path, server: Any) -> None:
