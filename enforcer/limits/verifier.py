@@ -35,20 +35,45 @@ Key = tuple[str, str]
 """A container's id and a GPU's UUID."""
 
 
-class EvidenceSource(Protocol):
-    """Where evidence comes from."""
+class NodeEvidence:
+    """Where evidence on this node comes from.
+
+    Args:
+        limiter: who keeps limits, and what they are.
+        mps: the MPS daemons; ``None``: there are none.
+        modes: how GPUs are shared.
+    """
+
+    def __init__(self, limiter: LimitApplier, mps: MpsManager | None, modes: SharingModeController) -> None:
+        self._limiter, self._mps, self._modes = limiter, mps, modes
+        self._environments = EnvironReader()
 
     def backends(self) -> Mapping[str, Backend]:
         """Who keeps limits on which GPU."""
+        return self._limiter.backends()
 
     def read(self, quota: Quota) -> AppliedLimit:
         """Read a limit back."""
-
-    def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
-        """List the MPS clients of these GPUs; those whose daemon does not say are left out."""
+        return self._limiter.read(quota)
 
     def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
         """Return the limit in a process's environment; ``None`` where that cannot be read."""
+        return self._environments.limit_of(pid, start)
+
+    def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
+        """List the MPS clients of these GPUs; those whose daemon does not say are left out.
+
+        One question for each server, however many containers it has.
+        """
+        found: dict[str, Collection[int]] = {}
+        daemons = {} if self._mps is None else self._mps.daemons
+        for gpu, daemon in daemons.items():
+            if gpu in gpus and self._modes.has_daemon(gpu):
+                with suppress(MpsError):
+                    deadline = Deadline()
+                    servers = daemon.servers(deadline)
+                    found[gpu] = {pid for server in servers for pid in daemon.clients(server, deadline)}
+        return found
 
 
 class ConditionWriter(Protocol):
@@ -72,7 +97,7 @@ class LimitVerifier:
 
     def __init__(
         self,
-        eyes: EvidenceSource,
+        eyes: NodeEvidence,
         watch: UsageSampler,
         checkpoint: Checkpoint,
         events: EventRecorder,
@@ -199,41 +224,3 @@ def _to_ask(
         for quota in quotas
         if backends[quota.gpu].by_mps and quota.container_id in (readings[quota.gpu] or {})
     )
-
-
-class NodeEvidence:
-    """Where evidence on this node comes from.
-
-    Args:
-        limiter: who keeps limits, and what they are.
-        mps: the MPS daemons; ``None``: there are none.
-        modes: how GPUs are shared.
-    """
-
-    def __init__(self, limiter: LimitApplier, mps: MpsManager | None, modes: SharingModeController) -> None:
-        self._limiter, self._mps, self._modes = limiter, mps, modes
-        self._environments = EnvironReader()
-
-    def backends(self) -> Mapping[str, Backend]:
-        """See ``EvidenceSource``."""
-        return self._limiter.backends()
-
-    def read(self, quota: Quota) -> AppliedLimit:
-        """See ``EvidenceSource``."""
-        return self._limiter.read(quota)
-
-    def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
-        """See ``EvidenceSource``."""
-        return self._environments.limit_of(pid, start)
-
-    def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
-        """See ``EvidenceSource``. One question for each server, however many containers it has."""
-        found: dict[str, Collection[int]] = {}
-        daemons = {} if self._mps is None else self._mps.daemons
-        for gpu, daemon in daemons.items():
-            if gpu in gpus and self._modes.has_daemon(gpu):
-                with suppress(MpsError):
-                    deadline = Deadline()
-                    servers = daemon.servers(deadline)
-                    found[gpu] = {pid for server in servers for pid in daemon.clients(server, deadline)}
-        return found

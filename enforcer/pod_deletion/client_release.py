@@ -4,13 +4,13 @@ A lane for each GPU, in a thread of its own: one daemon that does not answer kee
 """
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from operator import itemgetter
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -47,18 +47,32 @@ LONGEST: Final = 15.0
 """The same at the very most."""
 
 
-class MpsClientsOf(Protocol):
-    """The clients of one GPU's MPS daemon."""
+class DaemonClients:
+    """The clients of a GPU's daemon, which comes and goes.
 
-    def clients(self) -> Mapping[int, int]:
-        """Pids of all clients, each with its server's. Raises ``MpsError``."""
+    Args:
+        manager: of the daemons.
+        gpu: the GPU's UUID.
+    """
+
+    def __init__(self, manager: MpsManager, gpu: str) -> None:
+        self._manager, self._gpu = manager, gpu
+
+    def clients(self) -> dict[int, int]:
+        """Pids of all clients, each with its server's; none where no daemon was started. Raises ``MpsError``."""
+        daemon = self._manager.daemons.get(self._gpu)
+        if daemon is None or not daemon.noted:
+            return {}
+        deadline = Deadline()
+        return {pid: each for each in daemon.servers(deadline) for pid in daemon.clients(each, deadline)}
 
     def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
-        """Have a client let go of the GPU, unless it has ended; ``None``, or what was said instead.
+        """Have a client let go of the GPU; ``None``, or what was said instead. Raises ``MpsError``.
 
-        Raises:
-            MpsError: nobody answered, or it has ended.
+        ``ended`` says whether it has ended, up to the moment the daemon is told: its pid may be another's then.
         """
+        daemon = self._manager.daemons.get(self._gpu)
+        return "the daemon has ended" if daemon is None else daemon.client.terminate(server, pid, None, ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +105,7 @@ class ClientReleaser:
         tools: see there.
     """
 
-    def __init__(self, gpu: str, served: MpsClientsOf, tools: ReleaserDependencies) -> None:
+    def __init__(self, gpu: str, served: DaemonClients, tools: ReleaserDependencies) -> None:
         self._gpu, self._served, self._tools = gpu, served, tools
         self._silent = False
         self._crowd: set[str] = set()
@@ -249,34 +263,6 @@ class ClientReleaser:
                 error=error.message,
             )  # fmt: skip
         self._silent = True
-
-
-class DaemonClients:
-    """The clients of a GPU's daemon, which comes and goes.
-
-    Args:
-        manager: of the daemons.
-        gpu: the GPU's UUID.
-    """
-
-    def __init__(self, manager: MpsManager, gpu: str) -> None:
-        self._manager, self._gpu = manager, gpu
-
-    def clients(self) -> dict[int, int]:
-        """Pids of all clients, each with its server's; none where no daemon was started. Raises ``MpsError``."""
-        daemon = self._manager.daemons.get(self._gpu)
-        if daemon is None or not daemon.noted:
-            return {}
-        deadline = Deadline()
-        return {pid: each for each in daemon.servers(deadline) for pid in daemon.clients(each, deadline)}
-
-    def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
-        """Have a client let go of the GPU; ``None``, or what was said instead. Raises ``MpsError``.
-
-        ``ended`` says whether it has ended, up to the moment the daemon is told: its pid may be another's then.
-        """
-        daemon = self._manager.daemons.get(self._gpu)
-        return "the daemon has ended" if daemon is None else daemon.client.terminate(server, pid, None, ended)
 
 
 EVERY: Final = 1.0

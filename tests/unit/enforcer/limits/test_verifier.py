@@ -9,7 +9,7 @@ from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.limits.applier import AppliedLimit
 from enforcer.limits.backend import Backend
 from enforcer.limits.environ_limits import EnvironLimit
-from enforcer.limits.verifier import LimitVerifier
+from enforcer.limits.verifier import LimitVerifier, NodeEvidence
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.types import LimitStatus, Quota
 from enforcer.status.messages import UserMessage
@@ -23,7 +23,7 @@ from tests.unit.enforcer.test_loop import CARD, card
 KEY = (CONTAINER, GPU)
 
 
-class Node:
+class Node(NodeEvidence):
     """One container with one process that is well, until a test changes that."""
 
     def __init__(self) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import PidHandle
-from enforcer.pod_deletion.client_release import ClientReleaser, ReleaserDependencies
+from enforcer.mps.manager import MpsManager
+from enforcer.pod_deletion.client_release import ClientReleaser, DaemonClients, ReleaserDependencies
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
 from enforcer.status.metrics import Metrics
 from gpushare.errors import MpsError
@@ -99,8 +100,9 @@ class World:
         return {row.labels["reason"]: row.value for row in rows if row.name.endswith("_total")}
 
 
-class Daemon:
+class Daemon(DaemonClients):
     def __init__(self, world: World) -> None:
+        super().__init__(MpsManager(), GPU)
         self.world = world
 
     def clients(self) -> dict[int, int]:
