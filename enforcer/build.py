@@ -134,7 +134,7 @@ class Mps:
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """What reports to the owners of pods, and what follows the node's pods."""
+    """The status files of pods, and what follows the node's pods."""
 
     status: PodStatusWriter
     oom: OomReporter

@@ -83,12 +83,12 @@ class LoopDependencies:
     executor: KillExecutor
     audit_log: AuditWriter
     pods: PodStatusWriter
-    """Takes messages to pods' owners, and brings their status files up to date."""
+    """Brings the status files of pods up to date."""
     metrics: Metrics
     manager: Manager
     """Knows the problems of the other parts."""
     events: EventRecorder
-    """Take what lasts of blindness."""
+    """Takes messages to pods' owners, and to operators what lasts of blindness."""
     oom: OomReporter
     """Knows why containers failed."""
     clients: MpsClients
