@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from enforcer.attribution.cgroup import Attributor
 from enforcer.attribution.container_processes import HostProcesses
-from enforcer.attribution.procfs import is_alive
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.build_audit import SLICES, AuditParts, build_audit_log
 from enforcer.detection.claim_backoff import ClaimBackoff
@@ -25,7 +24,7 @@ from enforcer.driver_upgrade.eviction import PodEvictor
 from enforcer.flags import policy_of, rules_of, setup_of
 from enforcer.kill.circuit_breaker import OPEN, GuardedQuotas, opened_at, opened_for
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts, NullMpsClient
+from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.limits.applier import LimitApplier
 from enforcer.limits.cgroup_paths import CgroupFolders
 from enforcer.limits.verifier import LOOK_AT_MOST_EVERY, LimitVerifier, NodeEvidence
@@ -42,7 +41,7 @@ from enforcer.mps.supervisor import MpsSupervisor, takes_clients
 from enforcer.nvml.client import NvmlClient
 from enforcer.nvml.device_health import LOOK_EVERY
 from enforcer.nvml.driver_root import DriverRoot
-from enforcer.nvml.types import GpuReader
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.worker_handle import command
 from enforcer.oom.reporter import OomReporter
 from enforcer.pod_deletion.client_release import EVERY as MISSING_EVERY
@@ -61,19 +60,19 @@ from enforcer.resourceslices.controller import SliceController, SlicePublishing
 from enforcer.resourceslices.devices import InventoryPolicy
 from enforcer.resourceslices.enforcer_report import EVERY as REPORT_EVERY
 from enforcer.resourceslices.enforcer_report import EnforcerState, ReportPublisher
-from enforcer.resourceslices.health_monitor import GpuHealthMonitor, Tenants
+from enforcer.resourceslices.health_monitor import GpuHealthMonitor
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.runtime.lock import StateLock
 from enforcer.runtime.manager import SCHEDULER, Manager, Wake
 from enforcer.status.api_writer import ApiWriter
-from enforcer.status.events import LogEventRecorder, NodeEventRecorder, PodEventRecorder
+from enforcer.status.events import EventRecorder
 from enforcer.status.metrics import Metrics, VerificationCollector
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import SECONDS as UNATTRIBUTED_EVERY
-from enforcer.status.unattributed_monitor import Kernels, UnattributedMonitor
+from enforcer.status.unattributed_monitor import UnattributedMonitor
 from enforcer.status.utilization import SECONDS as UTILIZATION_EVERY
-from enforcer.status.utilization import Read, UtilizationMonitor
+from enforcer.status.utilization import UtilizationMonitor
 from gpushare import metrics_server
 from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
@@ -96,9 +95,9 @@ class Node:
     cluster: KubeClient | None
     """``None``: there is no API server."""
     writer: ApiWriter
-    events: NodeEventRecorder
+    events: EventRecorder
     nvml: NvmlClient
-    attributor: Attributor
+    attributor: CgroupAttributor
     watch: UsageSampler
     unattributed: UnattributedMonitor
     utilization: UtilizationMonitor
@@ -135,7 +134,7 @@ class Mps:
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """What reports to the owners of pods, and what follows the node's pods."""
+    """The status files of pods, and what follows the node's pods."""
 
     status: PodStatusWriter
     oom: OomReporter
@@ -144,7 +143,11 @@ class Pods:
 
 
 def build(
-    options: argparse.Namespace, manager: Manager, lock: StateLock, reader: GpuReader | None, attributor: Attributor
+    options: argparse.Namespace,
+    manager: Manager,
+    lock: StateLock,
+    reader: GpuReader | None,
+    attributor: CgroupAttributor,
 ) -> EnforcementLoop:
     """Build all parts and add them to the manager. Returns the loop, which is for the main thread.
 
@@ -163,36 +166,36 @@ def build(
     mps = _mps(node, shares, contention)
     limiter = _limits(node, shares)
     pods = _pods(node, shares, mps)
-    health = _health(node, shares, mps, pods)
+    health = _health(node, shares, mps)
     availability = GpuAvailability(contention, health, shares.modes, limiter, node.watch, node.upgrade)
     dra = _dra(node, shares, mps, limiter, availability, pods)
     _follow(node, shares, mps, dra, pods)
-    verifier = _verifier(node, shares, mps, limiter, pods, dra)
+    verifier = _verifier(node, shares, mps, limiter, dra)
     audit_log.verify_daily(manager, VERIFIER)
     node.metrics.registry.register(VerificationCollector(audit_log.verifier))
     parts = LoopDependencies(
-        watch=node.watch, checkpoint=shares.checkpoint, executor=_executor(node, shares, mps, audit_log, pods),
+        watch=node.watch, checkpoint=shares.checkpoint, executor=_executor(node, shares, mps, audit_log),
         audit_log=audit_log.writer, pods=pods.status, metrics=node.metrics, manager=manager, events=node.events,
-        oom=pods.oom, clients=MpsClients(pods.status), availability=availability,
+        oom=pods.oom, clients=MpsClients(node.events), availability=availability,
         unattributed=node.unattributed, utilization=node.utilization, verifier=verifier, backoff=pods.backoff,
         setup=setup_of(options),
     )  # fmt: skip
     enforcing = not options.no_enforce
     loop = EnforcementLoop(options.node, options.state, parts, rules=rules_of(options), enforcing=enforcing)
     _slices(node, shares, mps, availability, dra)
-    _driver_upgrade(node, shares, mps, limiter, pods)
+    _driver_upgrade(node, shares, mps, limiter)
     _report(node, audit_log)
     return loop
 
 
-def _node(options: argparse.Namespace, manager: Manager, reader: GpuReader | None, attributor: Attributor) -> Node:
+def _node(
+    options: argparse.Namespace, manager: Manager, reader: GpuReader | None, attributor: CgroupAttributor
+) -> Node:
     nvml, metrics, writer = NvmlClient(command(options.driver_root)), Metrics(), ApiWriter()
     mps_due, slices_due = Wake(), Wake()
     cluster = None if options.no_cluster else KubeClient.connect(options.kubeconfig)
-    watch = UsageSampler(reader or nvml, attributor, (mps_due, slices_due), alive=is_alive, together=nvml.batch)
-    kernels: Kernels = nvml.ran_kernels if reader is None else lambda *_: None
-    read: Read = nvml.utilization if reader is None else lambda *_: None
-    unattributed, utilization = UnattributedMonitor(watch, kernels), UtilizationMonitor(watch, read)
+    watch = UsageSampler(reader or nvml, attributor, (mps_due, slices_due))
+    unattributed, utilization = UnattributedMonitor(watch, reader or nvml), UtilizationMonitor(watch, reader or nvml)
     manager.add_server("nvml", None, nvml.stop)
     manager.add_problem_check(lambda: nvml.problem, Reason.UNKILLABLE)
     manager.add_ready_check(lambda: watch.problem)
@@ -206,7 +209,7 @@ def _node(options: argparse.Namespace, manager: Manager, reader: GpuReader | Non
         manager.add_server("metrics", lambda: server.callback(serve(manager.not_ready)), server.close)
     return Node(
         options=options, manager=manager, cluster=cluster, writer=writer, nvml=nvml, attributor=attributor, watch=watch,
-        events=NodeEventRecorder(cluster, options.node, writer), unattributed=unattributed,
+        events=EventRecorder(cluster, options.node, writer), unattributed=unattributed,
         utilization=utilization, metrics=metrics, policy=policy_of(options),
         upgrade=DriverUpgrade((mps_due, slices_due)), mps_due=mps_due, slices_due=slices_due,
     )  # fmt: skip
@@ -269,12 +272,11 @@ def _limits(node: Node, shares: Shares) -> LimitApplier:
     return limiter
 
 
-def _health(node: Node, shares: Shares, mps: Mps, pods: Pods) -> GpuHealthMonitor | None:
+def _health(node: Node, shares: Shares, mps: Mps) -> GpuHealthMonitor | None:
     """Build the health monitor of the GPUs, where they are published."""
     if node.cluster is None or node.options.no_publish:
         return None
-    owners = Tenants(shares.checkpoint, pods.status)
-    health = GpuHealthMonitor(node.watch, node.nvml, mps.keeper, node.events, owners, node.slices_due)
+    health = GpuHealthMonitor(node.watch, node.nvml, mps.keeper, shares.checkpoint, node.events, node.slices_due)
     restore = partial(health.restore, SlicePublisher(node.cluster, node.options.node))
     node.manager.add_server("health of before", restore, None)
     node.manager.add("health", health.check, every=LOOK_EVERY, thread=NVML)
@@ -283,10 +285,9 @@ def _health(node: Node, shares: Shares, mps: Mps, pods: Pods) -> GpuHealthMonito
 
 def _pods(node: Node, shares: Shares, mps: Mps) -> Pods:
     options = node.options
-    sink = LogEventRecorder() if node.cluster is None else PodEventRecorder(node.cluster, options.node, node.writer)
-    status = PodStatusWriter(options.run, sink, partial(takes_clients, shares.modes, mps.keeper))
+    status = PodStatusWriter(options.run, node.events, partial(takes_clients, shares.modes, mps.keeper))
     node.manager.add_problem_check(lambda: status.problem, Reason.AUDIT_UNWRITABLE)
-    return Pods(status, OomReporter(status, node.metrics), TerminatingPods(), ClaimBackoff())
+    return Pods(status, OomReporter(node.events, node.metrics), TerminatingPods(), ClaimBackoff())
 
 
 def _dra(
@@ -301,7 +302,7 @@ def _dra(
         cdi_root=options.cdi_root, policy=node.policy, cluster=node.cluster, writer=node.writer, store=shares.store,
         watch=node.watch, attributor=node.attributor, metrics=node.metrics, modes=shares.modes,
         modes_changed=node.mps_due, mps=mps.keeper, limiter=limiter, checkpoint=shares.checkpoint,
-        sink=pods.status, availability=availability, backoff=pods.backoff, listeners=(pods.oom, pods.departures),
+        events=node.events, availability=availability, backoff=pods.backoff, listeners=(pods.oom, pods.departures),
         upgrade=node.upgrade, registered=node.slices_due, quotas_changed=shares.changed,
         shared_memory=options.mps_shared_memory, host_network=options.tenant_host_network, reserve=options.reserve,
         framework_variables=not options.no_framework_variables,
@@ -320,8 +321,8 @@ def _follow(node: Node, shares: Shares, mps: Mps, dra: DraPlugin | None, pods: P
         missing = partial(ask_for_missing, departures, cluster)
         manager.add("missing pods", missing, every=MISSING_EVERY, wake=departures.doubted, thread=SLICES)
         tools = ReleaserDependencies(
-            departures=departures, checkpoint=shares.checkpoint, attributor=node.attributor, metrics=node.metrics,
-            stopped=manager.stopped,
+            departures=departures, checkpoint=shares.checkpoint, processes=HostProcesses(node.attributor),
+            metrics=node.metrics, stopped=manager.stopped,
         )  # fmt: skip
         release_in_time(manager, mps.manager, tools)
     allocated = AllocatedClaims(options.node)
@@ -329,20 +330,18 @@ def _follow(node: Node, shares: Shares, mps: Mps, dra: DraPlugin | None, pods: P
     add_informers(manager, cluster, books, options.node, shares.checkpoint, shares.changed)
 
 
-def _verifier(
-    node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, pods: Pods, dra: DraPlugin | None
-) -> LimitVerifier:
+def _verifier(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, dra: DraPlugin | None) -> LimitVerifier:
     every, evidence = node.options.limit_verification_seconds, NodeEvidence(limiter, mps.manager, shares.modes)
-    verifier = LimitVerifier(evidence, node.watch, shares.checkpoint, pods.status, dra, every)
+    verifier = LimitVerifier(evidence, node.watch, shares.checkpoint, node.events, dra, every)
     node.manager.add(VERIFIER, verifier.run_once, every=min(LOOK_AT_MOST_EVERY, every / 4))
     return verifier
 
 
-def _executor(node: Node, shares: Shares, mps: Mps, audit_log: AuditParts, pods: Pods) -> KillExecutor:
-    quotas, daemons = GuardedQuotas(node.options.state, shares.checkpoint), mps.manager or NullMpsClient()
+def _executor(node: Node, shares: Shares, mps: Mps, audit_log: AuditParts) -> KillExecutor:
+    quotas, killer = GuardedQuotas(node.options.state, shares.checkpoint), ProcessKiller(mps.manager or MpsManager())
     parts = KillDependencies(
         usage=node.watch, quotas=quotas, processes=HostProcesses(node.attributor), audit_log=audit_log.writer,
-        mps=daemons, sink=pods.status,
+        killer=killer, events=node.events,
     )  # fmt: skip
     return KillExecutor(node.options.node, parts, KillTimeouts(term=node.options.termination_timeout))
 
@@ -360,12 +359,12 @@ def _slices(node: Node, shares: Shares, mps: Mps, availability: GpuAvailability,
     manager.add("offer-due", turns.wake_if_needed, every=options.poll_seconds, thread=SCHEDULER)
 
 
-def _driver_upgrade(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, pods: Pods) -> None:
+def _driver_upgrade(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier) -> None:
     if node.cluster is None or node.options.no_dra:
         return
     parts = UpgradeDependencies(
         cluster=node.cluster, node=node.options.node, upgrade=node.upgrade, claims=shares.store, limiter=limiter,
-        evictor=PodEvictor(node.cluster, pods.status), checkpoint=shares.checkpoint, nvml=node.nvml, mps=mps.keeper,
+        evictor=PodEvictor(node.cluster, node.events), checkpoint=shares.checkpoint, nvml=node.nvml, mps=mps.keeper,
         events=node.events,
     )  # fmt: skip
     follow_upgrade(node.manager, parts, SLICES)

@@ -9,11 +9,12 @@ from typing import Final
 from enforcer.audit.log import FOLDER, AuditLog
 from enforcer.audit.verification import EVERY as VERIFY_EVERY
 from enforcer.audit.verification import LogVerifier
-from enforcer.audit.writer import AuditWriter, open_or_warn, record_writer
-from enforcer.resourceslices.audit_head_publisher import GAP, AnchorPublisher, PressingRecords
+from enforcer.audit.writer import AuditWriter, open_or_warn
+from enforcer.resourceslices.audit_head_publisher import GAP, AnchorPublisher
 from enforcer.runtime.lock import StateLock
+from enforcer.runtime.logs import NonBlockingStream
 from enforcer.runtime.manager import Manager
-from enforcer.status.events import NodeEventRecorder
+from enforcer.status.events import EventRecorder
 from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 
@@ -28,7 +29,6 @@ class AuditParts:
     node: str
     records: AuditLog
     writer: AuditWriter
-    pressing: PressingRecords
     verifier: LogVerifier
 
     def verify_daily(self, manager: Manager, thread: str) -> None:
@@ -36,22 +36,21 @@ class AuditParts:
         manager.add_problem_check(lambda: self.verifier.problem, Reason.AUDIT_BROKEN)
         manager.add("audit-verification", self.verifier.run_once, every=VERIFY_EVERY, thread=thread)
 
-    def publish_head(self, manager: Manager, cluster: KubeClient, events: NodeEventRecorder) -> None:
+    def publish_head(self, manager: Manager, cluster: KubeClient, events: EventRecorder) -> None:
         """Keep the log's head in an annotation of the node's ResourceSlices."""
-        anchor = AnchorPublisher(cluster, self.node, self.records, self.pressing, events)
+        anchor = AnchorPublisher(cluster, self.node, self.records, events)
         manager.add_problem_check(lambda: anchor.problem, Reason.API_UNREACHABLE)
         manager.add_problem_check(lambda: anchor.lost, Reason.AUDIT_RECORD_LOST)
-        manager.add("anchor", anchor.run_once, every=GAP, wake=self.pressing.wake, thread=SLICES)
+        manager.add("anchor", anchor.run_once, every=GAP, wake=self.records.pressing.wake, thread=SLICES)
 
 
 def build_audit_log(options: argparse.Namespace, manager: Manager, lock: StateLock) -> AuditParts:
     """Build the audit log and add it to the manager."""
-    pressing = PressingRecords()
-    copies = [record_writer(sys.stdout)] if options.audit_to == "stdout" else []
-    records = AuditLog(options.state / FOLDER, retention=options.retention, listeners=(*copies, pressing.on_record))
+    copy = NonBlockingStream(sys.stdout) if options.audit_to == "stdout" else None
+    records = AuditLog(options.state / FOLDER, retention=options.retention, copy=copy)
     writer = AuditWriter(records, options.node, lock=lock)
     manager.add_server("audit log", partial(open_or_warn, writer), writer.close)
     manager.add_problem_check(lambda: records.shortage, Reason.AUDIT_UNWRITABLE)
     manager.add_problem_check(lambda: writer.problem, Reason.AUDIT_UNWRITABLE)
-    verifier = LogVerifier(options.state / FOLDER, lambda: records.head)
-    return AuditParts(options.node, records, writer, pressing, verifier)
+    verifier = LogVerifier(options.state / FOLDER, records)
+    return AuditParts(options.node, records, writer, verifier)

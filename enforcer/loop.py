@@ -2,8 +2,7 @@
 
 import random
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,11 +31,12 @@ from enforcer.quota.types import OnExceed, Quota
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.runtime import files
 from enforcer.runtime.background import BackgroundExecutor
+from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.runtime.manager import Manager
 from enforcer.runtime.problem import Problem
 from enforcer.status import messages, node_status
 from enforcer.status.dedup import EventDeduplicator, Repetition
-from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.status.events import EventRecorder, NodeEvent
 from enforcer.status.metrics import Metrics
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.node_status import Snapshot
@@ -73,11 +73,6 @@ def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
         return ""
 
 
-def boottime() -> float:
-    """Seconds since boot, sleep included: no clock that anybody sets."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopDependencies:
     """What an enforcer is made of."""
@@ -88,12 +83,12 @@ class LoopDependencies:
     executor: KillExecutor
     audit_log: AuditWriter
     pods: PodStatusWriter
-    """Takes messages to pods' owners, and brings their status files up to date."""
+    """Brings the status files of pods up to date."""
     metrics: Metrics
     manager: Manager
     """Knows the problems of the other parts."""
-    events: NodeEventRecorder
-    """Take what lasts of blindness."""
+    events: EventRecorder
+    """Takes messages to pods' owners, and to operators what lasts of blindness."""
     oom: OomReporter
     """Knows why containers failed."""
     clients: MpsClients
@@ -121,7 +116,6 @@ class EnforcementLoop:
         parts: see there.
         rules: how careful the detector is.
         enforcing: false: over-quota containers are warned and nothing more.
-        clock: see ``boot_clock``.
     """
 
     def __init__(
@@ -132,7 +126,7 @@ class EnforcementLoop:
         *,
         rules: DetectorConfig | None = None,
         enforcing: bool = True,
-        clock: Callable[[], float] = boottime,
+        clock: Clock = CLOCK,
     ) -> None:
         self._node, self._folder, self._parts = node, state, parts
         self._rules, self._enforcing, self._clock = rules or DetectorConfig(), enforcing, clock
@@ -153,12 +147,12 @@ class EnforcementLoop:
         self._armed: dict[kill_history.ContainerKey, float] = {}
         self._deduplicator = EventDeduplicator()
         self._breaker = CircuitBreaker(state, self._disk)
-        self._polled, self._interval = self._clock(), 0.0
+        self._polled, self._interval = self._clock.boottime(), 0.0
         parts.manager.add_ready_check(self.stalled)
 
     def stalled(self) -> str | None:
         """Return since how many seconds no iteration has come to its end; ``None`` while they do. Takes no lock."""
-        age = self._clock() - self._polled
+        age = self._clock.boottime() - self._polled
         late = age > STALLED_SECONDS + 1.5 * self._interval
         return f"the enforcer's loop has not sampled the GPUs for {age:.0f} s and enforces no quota" if late else None
 
@@ -167,17 +161,17 @@ class EnforcementLoop:
 
         Each interval is 0.5 to 1.5 times as long: nobody can free memory just before each sample.
         """
-        due, self._interval = self._clock(), interval
+        due, self._interval = self._clock.boottime(), interval
         while not stopped.is_set():
             self.poll()
-            due = max(due + interval * random.uniform(0.5, 1.5), self._clock())  # noqa: S311 - no secret depends on it
-            stopped.wait(max(0.0, due - self._clock()))
+            due = max(due + interval * random.uniform(0.5, 1.5), self._clock.boottime())  # noqa: S311 - no secret depends on it
+            stopped.wait(max(0.0, due - self._clock.boottime()))
         self.close()
 
     def poll(self) -> None:
         """One turn. What NVML does not answer makes it blind, never stops it."""
         with self._parts.metrics.seconds.time():
-            now = self._clock()
+            now = self._clock.boottime()
             self._disk.reset_budget()
             self._take_results(now)
             if (found := self._disk.run_within("asked", self._ask, None)) is not None:
@@ -189,7 +183,7 @@ class EnforcementLoop:
             self._parts.executor.reap_pending()
             self._parts.audit_log.retry_pending()
             self._report(views, self._quotas, now)
-        self._polled = self._clock()
+        self._polled = self._clock.boottime()
 
     def exceeding(self) -> frozenset[str]:
         """Name the namespaces whose new claims wait; none while the breaker is open."""
@@ -214,7 +208,7 @@ class EnforcementLoop:
         """Let kills that have begun come to their end, and take in what came of them."""
         self._workers.shutdown(wait=True, cancel_futures=True)
         self._disk.reset_budget()
-        self._take_results(self._clock())
+        self._take_results(self._clock.boottime())
         if self._knows:
             self._remember()
 
@@ -228,7 +222,7 @@ class EnforcementLoop:
                 "grace periods restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=str(error)
             )
             return DetectorState()
-        found = state_file.decode(data, self._boot, self._clock()) if self._boot else None
+        found = state_file.decode(data, self._boot, self._clock.boottime()) if self._boot else None
         if found is None:
             why = "the file is damaged, or from another boot or another version"
             log.warning("grace periods restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
@@ -265,7 +259,7 @@ class EnforcementLoop:
             kept.result(DISK_SECONDS)
         except TimeoutError:
             log.critical("no process killed", reason=str(Reason.AUDIT_UNWRITABLE), error=self._disk.problem)
-            self._parts.pods.record(messages.audit_unavailable(decision))
+            self._parts.events.record(messages.audit_unavailable(decision))
             return KillResult(Reason.AUDIT_UNWRITABLE)
         return KillResult(Reason.BREAKER_OPEN) if self._breaker.is_open else self._parts.executor.execute(decision)
 
@@ -277,7 +271,7 @@ class EnforcementLoop:
             views, problems = (), {nvml_outage.EVERYWHERE: error}
         for problem in problems.values():
             self._parts.metrics.nvml_errors.labels(str(problem.reason)).inc()
-        self._sight, changes = nvml_outage.update(self._sight, problems, self._clock())
+        self._sight, changes = nvml_outage.update(self._sight, problems, self._clock.boottime())
         for change in changes:
             self._say(change)
         return views
@@ -290,12 +284,12 @@ class EnforcementLoop:
             log.info("NVML readable again", reason=str(reason), gpu=change.gpu)
         elif change.transition is nvml_outage.Transition.LOST:
             log.warning("NVML unavailable", reason=str(reason), gpu=change.gpu, error=change.outage.why)
-        if (note := nvml_outage.operator_message(change, self._clock())) is not None:
-            self._parts.events.record(NodeEvent(reason, note, warning=not back))
+        if (note := nvml_outage.operator_message(change, self._clock.boottime())) is not None:
+            self._parts.events.record_on_node(NodeEvent(reason, note, warning=not back))
 
     def _act_on(self, decision: KillDecision) -> None:
         quota = decision.quota
-        repetition = self._deduplicator.register(decision, self._clock())
+        repetition = self._deduplicator.register(decision, self._clock.boottime())
         armed = decision.decision is Decision.GRACE_STARTED and self._arms(decision)
         tell = (
             log.debug if repetition is None or (decision.decision is Decision.GRACE_STARTED and not armed) else log.info
@@ -316,7 +310,7 @@ class EnforcementLoop:
 
     def _tell(self, decision: KillDecision, repetition: Repetition) -> None:
         if (words := messages.DECIDED.get(decision.decision)) is not None:
-            self._parts.pods.record(words(decision, repetition))
+            self._parts.events.record(words(decision, repetition))
         if decision.decision in {Decision.WARNED, Decision.IN_DEBT}:
             self._record(Kind.WARNED, decision, repetition.times)
 
@@ -325,7 +319,7 @@ class EnforcementLoop:
 
         Once in a while for each place is enough: who goes over and back with every sample does not fill the disk.
         """
-        now, place = self._clock(), container_key(decision.quota)
+        now, place = self._clock.boottime(), container_key(decision.quota)
         self._armed = {each: at for each, at in self._armed.items() if now - at < self._rules.window}
         fresh = place not in self._armed
         self._armed.setdefault(place, now)

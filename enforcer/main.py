@@ -11,12 +11,11 @@ from typing import Final
 
 import structlog
 
-from enforcer.attribution.cgroup import Attributor
 from enforcer.attribution.procfs import CgroupAttributor, in_initial_pid_namespace
 from enforcer.build import build
 from enforcer.flags import parse
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import GpuReader
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.runtime import capabilities, lock
 from enforcer.runtime.logs import configure_logging
 from enforcer.runtime.manager import Manager
@@ -30,7 +29,7 @@ WRONG_USE: Final = 2
 log = structlog.get_logger()
 
 
-def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: Attributor | None = None) -> int:
+def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: CgroupAttributor | None = None) -> int:
     """Run ``gpu-share enforcer`` and return its exit code.
 
     Args:
@@ -50,7 +49,7 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
         return NOT_FINE
 
 
-def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attributor) -> int:
+def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: CgroupAttributor) -> int:
     if options.drop_capabilities:
         capabilities.drop_unneeded(daemons=not (options.no_mps or options.mps_host))
     with lock.acquire_lock(options.state, wait=True) as hold:

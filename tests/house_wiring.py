@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 PART: Final = "enforcer/"
-MAX_CALLABLES: Final = 72
+MAX_CALLABLES: Final = 9
 """Constructor parameters that are callables or protocols of one method. It only goes down."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

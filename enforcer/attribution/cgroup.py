@@ -8,7 +8,7 @@ belongs to nobody.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final
 
 from gpushare.patterns import Match, Pattern
 
@@ -84,13 +84,6 @@ class Identity:
     owner: ContainerRef | None
     cgroup_inode: int | None = None
     kernel_thread: bool = False
-
-
-class Attributor(Protocol):
-    """Who says which container a process belongs to."""
-
-    def identify(self, pid: int) -> Identity | None:
-        """Look at a process now; ``None`` when it has ended."""
 
 
 def container_of(text: str) -> ContainerRef | None:

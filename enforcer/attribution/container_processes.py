@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from enforcer.attribution.cgroup import Attributor, ContainerRef, Identity
-from enforcer.attribution.procfs import DEAD, PidHandle, leads_namespace, namespace_pids, read_stat
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.procfs import DEAD, CgroupAttributor, PidHandle, leads_namespace, namespace_pids, read_stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class HostProcesses:
         handles: opens the pidfds.
     """
 
-    attributor: Attributor
+    attributor: CgroupAttributor
     handles: type[PidHandle] = PidHandle
 
     def identify(self, pid: int) -> Identity | None:
@@ -67,7 +67,9 @@ class HostProcesses:
         return list_processes(self.attributor, container)
 
 
-def list_processes(attributor: Attributor, owner: ContainerRef, proc: Path = Path("/proc")) -> list[ContainerProcess]:
+def list_processes(
+    attributor: CgroupAttributor, owner: ContainerRef, proc: Path = Path("/proc")
+) -> list[ContainerProcess]:
     """Find all processes of a container that there are now. A corpse is none."""
     found = []
     for folder in (each for each in proc.iterdir() if each.name.isascii() and each.name.isdigit()):

@@ -9,12 +9,11 @@ import os
 import resource
 import select
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
 from enforcer.attribution.cgroup import Identity
+from enforcer.runtime.clock import CLOCK, Clock
 
 PAGE: Final = 4096
 MOST: Final = 256
@@ -37,14 +36,14 @@ class CachedIdentity:
 
 @dataclass(slots=True)
 class CachedProcess:
-    """One process: its pidfd, its cgroup file, whether it has ended (answered at once), and what was found of it.
+    """One process: its pidfd, its cgroup file, the poll of its end, and what was found of it.
 
     ``asked`` is when somebody asked about it last.
     """
 
     pidfd: int
     cgroup: int
-    ended: Callable[[int], list[tuple[int, int]]]
+    end: select.poll
     found: CachedIdentity | None = None
     asked: float = 0.0
 
@@ -62,7 +61,7 @@ class CachedProcess:
             return None
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
-        return cls(pidfd, cgroup, poll.poll)
+        return cls(pidfd, cgroup, poll)
 
     def unchanged_since(self, found: CachedIdentity) -> bool:
         """Whether it lives, its cgroup file has the same text, and that cgroup is still the same directory."""
@@ -71,7 +70,7 @@ class CachedProcess:
             return (
                 os.pread(self.cgroup, PAGE, 0) == found.cgroup_text
                 and os.stat(found.folder).st_ino == found.inode  # noqa: PTH116 - a path object costs more than the call
-                and not self.ended(0)
+                and not self.end.poll(0)
             )
         except OSError:
             return False
@@ -83,22 +82,18 @@ class CachedProcess:
 
 
 class ProcessCache:
-    """The processes in the cache, by pid. Safe to use from several threads.
+    """The processes in the cache, by pid. Safe to use from several threads."""
 
-    Args:
-        clock: seconds that never go back.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = CLOCK) -> None:
         self._clock, self._most = clock, _room()
         self._lock = threading.Lock()
         self._entries: dict[int, CachedProcess] = {}
-        self._cleaned = clock()
+        self._cleaned = clock.monotonic()
 
     def lookup(self, pid: int) -> Identity | None:
         """Return who has a pid, where that one is in the cache and unchanged; ``None``: it has to be read."""
         with self._lock:
-            now = self._clock()
+            now = self._clock.monotonic()
             if now - self._cleaned > LINGER:
                 self._remove_unused(now)
             entry = self._entries.get(pid)
@@ -123,7 +118,7 @@ class ProcessCache:
             found: what was; ``None``: nothing.
         """
         if found is not None and entry.unchanged_since(found):
-            entry.found, entry.asked = found, self._clock()
+            entry.found, entry.asked = found, self._clock.monotonic()
             with self._lock:
                 if not self.full and found.identity.pid not in self._entries:
                     self._entries[found.identity.pid] = entry

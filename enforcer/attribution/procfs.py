@@ -71,6 +71,10 @@ class CgroupAttributor:
             cache.store(entry, self._made_out(pid)[1])
         return identity
 
+    def is_alive(self, pid: int) -> bool:
+        """Tell whether a process has not ended, whatever /proc shows of it; true where the kernel cannot say."""
+        return is_alive(pid)
+
     def _made_out(self, pid: int) -> tuple[Identity | None, CachedIdentity | None]:
         """Look at a process; and what tells later that it is as it was, for one in a container."""
         stat = read_stat(f"{self._proc}/{pid}/stat")

@@ -1,17 +1,18 @@
 """Looking: what each GPU holds right now, and whose processes those are. Shared by the loop and those who act."""
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
 import structlog
 
-from enforcer.attribution.cgroup import Attributor, Identity
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
 from enforcer.attribution.stale_pids import Known, carry_over, update
-from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -30,23 +31,17 @@ class UsageSampler:
 
     Args:
         reader: a door to the GPUs.
-        attributor: tells whose a process is.
+        attributor: tells whose a process is, and whether one of which it does not know that has ended.
         changed: set when other GPUs are there than before.
-        alive: whether a process has not ended, for those of whom the attributor says nothing.
-        together: bounds the time of all questions of one look.
     """
 
     def __init__(
         self,
         reader: GpuReader,
-        attributor: Attributor,
+        attributor: CgroupAttributor,
         changed: Sequence[threading.Event] = (),
-        *,
-        alive: Callable[[int], bool] = lambda _: False,
-        together: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._reader, self._attributor, self._changed, self._alive = reader, attributor, changed, alive
-        self._together = together
+        self._reader, self._attributor, self._changed = reader, attributor, changed
         self._lock = threading.Lock()
         self._gpus: tuple[Gpu, ...] = ()
         self._looks = 0
@@ -72,7 +67,7 @@ class UsageSampler:
         with self._lock:
             if self._looks % ENUMERATE_EVERY == 0:
                 self._enumerate()
-            with self._together():
+            with self._reader.batch():
                 found = {gpu.uuid: self._view(gpu) for gpu in self._in_turn()}
             views = tuple(found[gpu.uuid] for gpu in self._gpus)
             self._number += 1
@@ -137,7 +132,7 @@ class UsageSampler:
         Its memory belongs to some container: without it no sum is right, and grace periods would start again.
         """
         found = self._attributor.identify(process.pid)
-        if found is None and self._alive(process.pid):
+        if found is None and self._attributor.is_alive(process.pid):
             raise _hidden(process.pid)
         return found
 

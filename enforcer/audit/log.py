@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from enforcer.audit import recovery
+from enforcer.audit.pressing import PressingRecords
 from enforcer.audit.record import GENESIS, MAX_BYTES, REMOVED, ChainHead, Kind, append_hash, head_of, read
 from enforcer.audit.reserved_space import BYTES, ReservedSpace
 from enforcer.audit.retention import Retention, SegmentInfo
 from enforcer.audit.segments import SUFFIX, LogFolder, first_of, lines_of, segment_name, segments
+from enforcer.runtime.logs import NonBlockingStream
 from gpushare.errors import RecordError
 
 __all__ = ["FOLDER", "SUFFIX", "AuditLog", "lines_of", "segment_name", "segments", "utc_now"]
@@ -34,9 +36,6 @@ RECENT_BYTES: Final = 64 * 1024 * 1024
 """So much of the log's end is searched for INTENTs without an answer: a process may hang for days before its comes."""
 OF_INTENTS: Final = (b'"kind":"INTENT"', b'"intent":')
 """What stands in lines of INTENTs and in their answers. The others, nearly all of a long log, need not be read."""
-
-Listener = Callable[[Kind, bytes], None]
-"""Takes a record: its kind and its line, the end included."""
 
 
 def utc_now() -> str:
@@ -52,8 +51,10 @@ class AuditLog:
         segment_bytes: a segment that would grow beyond this is followed by the next.
         reserve_bytes: space to reserve for when the disk is full.
         retention: what is kept; looked at when the log is opened and when a segment is full.
-        now: gives the ``time`` of records.
-        listeners: called with each record once it is durable, in the log's order; they neither wait nor fail.
+        copy: takes each record as well, once it is durable, in the log's order; ``None``: nothing does.
+
+    Attributes:
+        pressing: notes the records that are anchored at once.
     """
 
     def __init__(
@@ -63,10 +64,9 @@ class AuditLog:
         segment_bytes: int = SEGMENT_BYTES,
         reserve_bytes: int = BYTES,
         retention: Retention | None = None,
-        now: Callable[[], str] = utc_now,
-        listeners: Sequence[Listener] = (),
+        copy: NonBlockingStream | None = None,
     ) -> None:
-        self._folder, self._segment_bytes, self._now = LogFolder(folder), segment_bytes, now
+        self._folder, self._segment_bytes, self._copy = LogFolder(folder), segment_bytes, copy
         self._reserve = ReservedSpace(self._folder, reserve_bytes)
         self._retention = retention or Retention()
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class AuditLog:
         """Segments that a durable record says are removed."""
         self.problem: str | None = None
         """Why the last record asked for is not there; ``None`` while all is well."""
-        self._listeners = tuple(listeners)
+        self.pressing: Final = PressingRecords()
 
     @property
     def head(self) -> ChainHead:
@@ -155,7 +155,7 @@ class AuditLog:
         return write()
 
     def _append(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:
-        line, head = append_hash(self._head, kind, self._now(), fields)
+        line, head = append_hash(self._head, kind, utc_now(), fields)
         full = self._size and self._size + len(line) > self._segment_bytes
         if self._file is None or full or self._doubtful:
             self._begin_segment(head.seq)
@@ -194,13 +194,14 @@ class AuditLog:
         self._doomed.extend(names)
 
     def _say(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:
-        return self._put(kind, *append_hash(self._head, kind, self._now(), fields))
+        return self._put(kind, *append_hash(self._head, kind, utc_now(), fields))
 
     def _put(self, kind: Kind, line: bytes, head: ChainHead) -> ChainHead:
         self._write(line)
         self._head = head
-        for listener in self._listeners:
-            listener(kind, line)
+        self.pressing.note(kind)
+        if self._copy is not None:
+            self._copy.write(line.decode("ascii"))
         return head
 
     def _write(self, line: bytes) -> None:

@@ -1,15 +1,15 @@
 """Verify the node's own audit log once a day, so that a broken one is noticed before somebody needs it."""
 
-import time
-from collections.abc import Callable
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from enforcer.audit.record import GENESIS, ChainHead, verify
+from enforcer.audit.log import AuditLog
+from enforcer.audit.record import GENESIS, verify
 from enforcer.audit.segments import first_of, lines_of, segments
+from enforcer.runtime.clock import CLOCK, Clock
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -25,12 +25,11 @@ class LogVerifier:
 
     Args:
         folder: of the log.
-        head: returns the log's head as its writer knows it.
-        clock: seconds since 1970.
+        audit_log: knows the log's head as its writer does.
     """
 
-    def __init__(self, folder: Path, head: Callable[[], ChainHead], clock: Callable[[], float] = time.time) -> None:
-        self._folder, self._head, self._clock = folder, head, clock
+    def __init__(self, folder: Path, audit_log: AuditLog, clock: Clock = CLOCK) -> None:
+        self._folder, self._log, self._clock = folder, audit_log, clock
         self.finished: float | None = None
         """When the last verification ended; ``None`` before the first."""
         self.problem: str | None = None
@@ -51,7 +50,7 @@ class LogVerifier:
                 return
 
     def _verify(self) -> None:
-        head = self._head()
+        head = self._log.head
         files = segments(self._folder)
         first = first_of(files[0].name) if files else 1
         if head == GENESIS and files:
@@ -59,7 +58,7 @@ class LogVerifier:
         count = head.seq - (first or 1) + 1  # a later record may be half written
         result = verify(islice(chain.from_iterable(map(lines_of, files)), max(0, count)), anchor=head)
         self.problem = None if result.ok else f"the audit log is broken at line {result.line}: {result.problem}"
-        self.finished = self._clock()
+        self.finished = self._clock.wall()
         if self.problem is not None:
             log.error("audit log broken", reason=str(Reason.AUDIT_BROKEN), error=self.problem)
 

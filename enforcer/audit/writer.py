@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import structlog
 
@@ -20,7 +20,6 @@ from enforcer.audit import kill_records
 from enforcer.audit.log import AuditLog
 from enforcer.audit.record import ChainHead, Kind
 from enforcer.runtime.lock import StateLock
-from enforcer.runtime.logs import NonBlockingStream
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 
@@ -33,16 +32,6 @@ MAX_WAITING: Final = 256
 
 Fields = Mapping[str, Any]
 Task = tuple[Future[ChainHead], Callable[[], ChainHead]]
-
-
-def record_writer(stream: TextIO) -> Callable[[Kind, bytes], None]:
-    """Return who takes the audit log's records to a stream, each line as it stands there."""
-    outlet = NonBlockingStream(stream)
-
-    def took(_: Kind, line: bytes) -> None:
-        outlet.write(line.decode("ascii"))
-
-    return took
 
 
 class AuditWriter:

@@ -5,9 +5,9 @@ that run keep their claims. The waits start again with the enforcer, and once th
 """
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Final
+
+from enforcer.runtime.clock import CLOCK, Clock
 
 FIRST: Final = 10.0
 LONGEST: Final = 300.0
@@ -15,13 +15,9 @@ LONGEST: Final = 300.0
 
 
 class ClaimBackoff:
-    """Says how long a new claim has to wait.
+    """Says how long a new claim has to wait."""
 
-    Args:
-        clock: seconds that never go back.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = CLOCK) -> None:
         self._exceeding, self._clock = frozenset[str](), clock
         self._lock = threading.Lock()
         self._waits: dict[str, tuple[float, float]] = {}
@@ -34,7 +30,7 @@ class ClaimBackoff:
     def admit(self, namespace: str) -> float:
         """Return the seconds that a new claim has to wait still; with 0 it is prepared, and the next one waits."""
         with self._lock:
-            exceeding, now = self._exceeding, self._clock()
+            exceeding, now = self._exceeding, self._clock.monotonic()
             self._waits = {each: wait for each, wait in self._waits.items() if each in exceeding}
             if namespace not in exceeding:
                 return 0.0

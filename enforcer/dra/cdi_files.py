@@ -5,7 +5,7 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ import yaml
 
 from enforcer.dra import cdi
 from enforcer.dra.prepared_claim import PreparedClaim, safe_uid
+from enforcer.mps.launcher import pipe_of
 from enforcer.quota.types import Mode
 from enforcer.runtime import files
 from gpushare import contract
@@ -39,8 +40,7 @@ class CdiFileStore:
     Args:
         cdi_root: directory of CDI specs that are made at run time.
         run: directory below which pods' status directories are.
-        pipe: says, by UUID, which directory a GPU's tenants get as their pipe directory where it is shared
-            through MPS; ``None`` where there are no daemons.
+        mps: whether this node has MPS daemons.
         shared_memory: what clients of MPS get as /dev/shm; ``None``: each container its own.
         reserve: what limits keep in reserve; ``None``: the default.
     """
@@ -49,14 +49,14 @@ class CdiFileStore:
         self,
         cdi_root: Path,
         run: Path,
-        pipe: Callable[[str], str | None],
         *,
+        mps: bool,
         shared_memory: Path | None = None,
         reserve: Reserve | None = None,
     ) -> None:
         self._shared_memory, self._reserve = shared_memory, reserve
         self._memory_before: str | None = None
-        self._cdi, self._status, self._pipe = cdi_root, run / STATUS, pipe
+        self._cdi, self._run, self._status, self._mps = cdi_root, run, run / STATUS, mps
         self._toolkit = ToolkitSpecs((cdi_root, ADMIN_CDI))
 
     def write(self, claim: PreparedClaim) -> dict[str, tuple[str, ...]]:
@@ -67,7 +67,7 @@ class CdiFileStore:
         Raises:
             PrepareError: a GPU that is shared through MPS has no daemon here.
         """
-        pipes = {gpu: pipe for gpu in claim.gpus if (pipe := self._pipe(gpu)) is not None}
+        pipes = {gpu: pipe_of(self._run, gpu) for gpu in claim.gpus} if self._mps else {}
         lacking = [gpu for gpu, mode in claim.modes.items() if mode is Mode.MPS and gpu not in pipes]
         if lacking:
             message = f"no MPS daemon runs for {lacking[0]} on this node, and a share of this GPU needs the daemon"

@@ -6,18 +6,16 @@ claim that the kubelet has prepared and our checkpoint does not know (the state 
 so that its containers can restart and are enforced.
 """
 
-import time
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from enforcer.attribution.cgroup import Attributor
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.checkpoint import ClaimStore
-from enforcer.dra.driver import ClaimRef, Driver
+from enforcer.dra.driver import ClaimRef, Driver, PrepareCall
 from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.quota.informer import QuotaInformer
 from gpushare.errors import ClusterError, PrepareError
@@ -48,7 +46,7 @@ class StaleClaimCleaner:
         store: ClaimStore,
         driver: Driver,
         books: QuotaInformer,
-        attributor: Attributor,
+        attributor: CgroupAttributor,
     ) -> None:
         self._cluster, self._store, self._driver, self._books = cluster, store, driver, books
         self._attributor = attributor
@@ -149,7 +147,7 @@ class OrphanCleaner:
 
     def _adopt(self, ref: ClaimRef) -> None:
         try:
-            self._driver.prepare(ref, partial(_before, time.monotonic() + ADOPT_SECONDS))
+            self._driver.prepare(ref, PrepareCall(ADOPT_SECONDS))
         except PrepareError as error:
             log.warning(
                 "lost claim not restored", reason=str(error.reason), namespace=ref.namespace, claim=ref.name,
@@ -157,11 +155,7 @@ class OrphanCleaner:
             )  # fmt: skip
 
 
-def _before(deadline: float) -> bool:
-    return time.monotonic() < deadline
-
-
-def living_pods(attributor: Attributor, proc: Path = Path("/proc")) -> frozenset[str]:
+def living_pods(attributor: CgroupAttributor, proc: Path = Path("/proc")) -> frozenset[str]:
     """UIDs of the pods that have processes here."""
     identities = (attributor.identify(int(entry.name)) for entry in proc.iterdir() if entry.name.isdecimal())
     return frozenset(each.owner.pod_uid for each in identities if each is not None and each.owner is not None)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from enforcer.attribution.cgroup import Attributor
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.dra.checkpoint import ClaimStore
@@ -19,7 +19,7 @@ from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.devices import InventoryPolicy
 from enforcer.runtime.manager import Wake
 from enforcer.status.api_writer import ApiWriter
-from enforcer.status.messages import EventSink
+from enforcer.status.events import EventRecorder
 from enforcer.status.metrics import Metrics
 from gpushare.host_access import HostAccess
 from gpushare.kube_client import KubeClient
@@ -40,7 +40,7 @@ class DraPluginConfig:
     writer: ApiWriter
     store: ClaimStore
     watch: UsageSampler
-    attributor: Attributor
+    attributor: CgroupAttributor
     metrics: Metrics
     modes: SharingModeController
     modes_changed: threading.Event
@@ -50,7 +50,7 @@ class DraPluginConfig:
     limiter: LimitApplier
     checkpoint: Checkpoint
     """Its quotas know the containers of pods that are gone from the API server."""
-    sink: EventSink
+    events: EventRecorder
     availability: GpuAvailability
     """Of the GPUs; the kubelet follows their health."""
     backoff: ClaimBackoff

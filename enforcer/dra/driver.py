@@ -7,11 +7,12 @@ The order is what makes that safe. Preparing: freeze on disk, then write the fil
 files, then what is on disk. So whatever exists is known to the checkpoint, and doing it again ends in the same state.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
@@ -68,14 +69,15 @@ class PreparedDevice:
 
 @dataclass(frozen=True, slots=True)
 class PrepareCall:
-    """One call of the kubelet's: when it came, and whether it still waits for the answer."""
+    """One call: when it came, for how many seconds it waits, and an event that is set if nobody waits any more."""
 
-    came: float
-    wanted: Callable[[], bool]
+    patience: float = math.inf
+    came: float = field(default_factory=time.monotonic)
+    abandoned: threading.Event = field(default_factory=threading.Event)
 
     def goes_on(self, patience: float) -> bool:
         """Tell whether to try again within the call."""
-        return time.monotonic() - self.came < patience and self.wanted()
+        return time.monotonic() - self.came < min(patience, self.patience) and not self.abandoned.is_set()
 
 
 class Driver:
@@ -122,19 +124,19 @@ class Driver:
             reason = error.reason if isinstance(error, PrepareError) else Reason.AUDIT_UNWRITABLE
             log.warning("claim's files not restored", reason=str(reason), claim=claim.name, error=str(error))
 
-    def prepare(self, ref: ClaimRef, wanted: Callable[[], bool] = lambda: True) -> tuple[PreparedDevice, ...]:
+    def prepare(self, ref: ClaimRef, call: PrepareCall | None = None) -> tuple[PreparedDevice, ...]:
         """Prepare a claim, or say again what it was given.
 
         Args:
             ref: the claim.
-            wanted: says whether anybody still waits for the answer.
+            call: waits for the answer; by default as long as the kubelet does.
 
         Raises:
             PrepareError: not now, or not at all; the sentence says why.
         """
         if not safe_uid(ref.uid):
             raise PrepareError(f"invalid claim UID {ref.uid!r:.80}", Reason.BAD_REQUEST)
-        call = PrepareCall(time.monotonic(), wanted)
+        call = call or PrepareCall()
         with self._claims.hold(ref.uid), _explained():
             known = self._parts.store.get(ref.uid)
             self._parts.upgrade.check(prepared=known is not None)

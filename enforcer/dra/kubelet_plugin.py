@@ -11,7 +11,7 @@ import grpc
 import structlog
 
 from enforcer.dra import health_service
-from enforcer.dra.driver import ClaimRef, Driver
+from enforcer.dra.driver import ClaimRef, Driver, PrepareCall
 from enforcer.dra.health_service import HealthService
 from enforcer.dra.stubs import dra_v1_pb2 as dra
 from enforcer.dra.stubs import health_v1_pb2 as health
@@ -46,15 +46,17 @@ class PluginService:
 
     def prepare(self, request: dra.NodePrepareResourcesRequest, context: grpc.ServicerContext) -> Any:
         """Answer ``NodePrepareResources``."""
-        wanted = context.is_active
-        answers = {each.uid: self._prepared(each, wanted) for each in request.claims}
+        call = PrepareCall()
+        if not context.add_callback(call.abandoned.set):  # it has ended already
+            call.abandoned.set()
+        answers = {each.uid: self._prepared(each, call) for each in request.claims}
         return dra.NodePrepareResourcesResponse(claims=answers)
 
     def unprepare(self, request: dra.NodeUnprepareResourcesRequest, _: grpc.ServicerContext) -> Any:
         """Answer ``NodeUnprepareResources``."""
         return dra.NodeUnprepareResourcesResponse(claims={each.uid: self._unprepared(each) for each in request.claims})
 
-    def _prepared(self, claim: dra.Claim, wanted: Callable[[], bool]) -> dra.NodePrepareResourceResponse:
+    def _prepared(self, claim: dra.Claim, call: PrepareCall) -> dra.NodePrepareResourceResponse:
         devices: list[dra.Device] = []
 
         def turn() -> None:
@@ -63,7 +65,7 @@ class PluginService:
                     request_names=[each.request], pool_name=each.pool, device_name=each.device,
                     cdi_device_ids=each.cdi_ids, share_id=each.share_id,
                 )
-                for each in self._driver.prepare(_ref(claim), wanted)
+                for each in self._driver.prepare(_ref(claim), call)
             )  # fmt: skip
 
         error = self._tried("prepare", claim, turn)
@@ -109,10 +111,10 @@ class RegistrationService:
 
     Args:
         endpoint: socket of the plugin.
-        registered: called each time the kubelet says that it has taken the driver in; must not wait.
+        registered: set each time the kubelet says that it has taken the driver in.
     """
 
-    def __init__(self, endpoint: Path, registered: Callable[[], None]) -> None:
+    def __init__(self, endpoint: Path, registered: threading.Event) -> None:
         self._endpoint, self._registered = endpoint, registered
         self.problem: str | None = "the kubelet has not registered the driver yet"
 
@@ -130,7 +132,7 @@ class RegistrationService:
         if status.plugin_registered:
             self.problem = None
             log.info("the kubelet has registered the driver", reason=str(Reason.DRIVER_REGISTERED))
-            self._registered()
+            self._registered.set()
         else:
             self.problem = f"the kubelet refused to register the driver: {status.error}"
             log.error(
@@ -156,7 +158,7 @@ class Sockets:
     """
 
     def __init__(
-        self, kubelet_root: Path, plugin: PluginService, health: HealthService, registered: Callable[[], None]
+        self, kubelet_root: Path, plugin: PluginService, health: HealthService, registered: threading.Event
     ) -> None:
         self._plugin_socket, self._registration_socket = (
             kubelet_root / DRIVER_SOCKET,

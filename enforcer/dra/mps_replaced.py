@@ -8,7 +8,8 @@ from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode, Quota
 from enforcer.runtime.files import read_regular_file, replace
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.status.events import EventRecorder
+from enforcer.status.messages import UserMessage
 from gpushare.reasons import Reason
 
 NOTE: Final = (
@@ -29,11 +30,13 @@ class ReplacementDetector:
         memory: where MPS pods mount the shared memory.
         checkpoint: the quotas of the containers that run.
         modes: tell which of them use MPS.
-        sink: takes messages to the owners of pods.
+        events: takes messages to the owners of pods.
     """
 
-    def __init__(self, memory: Path, checkpoint: Checkpoint, modes: SharingModeController, sink: EventSink) -> None:
-        self._memory, self._checkpoint, self._modes, self._sink = memory, checkpoint, modes, sink
+    def __init__(
+        self, memory: Path, checkpoint: Checkpoint, modes: SharingModeController, events: EventRecorder
+    ) -> None:
+        self._memory, self._checkpoint, self._modes, self._events = memory, checkpoint, modes, events
         self._kept = memory.with_name(KEPT_AT)
 
     def check(self, *, made: bool) -> None:
@@ -67,4 +70,4 @@ class ReplacementDetector:
     def _report(self) -> None:
         for quota in self._clients():
             note = NOTE.format(container=quota.container)
-            self._sink.record(UserMessage(quota=quota, reason=Reason.MPS_STOPPED, note=note, action="Restart"))
+            self._events.record(UserMessage(quota=quota, reason=Reason.MPS_STOPPED, note=note, action="Restart"))

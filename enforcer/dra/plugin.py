@@ -18,7 +18,7 @@ from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize_controller import EVERY as RESIZE_EVERY
 from enforcer.dra.resize_controller import ResizeController
 from enforcer.dra.shared_claims import SharedClaimDetector
-from enforcer.mps.launcher import pipe_of, shared_memory_of
+from enforcer.mps.launcher import shared_memory_of
 from enforcer.quota.from_claims import Object
 from enforcer.quota.informer import WITH_KUBELET, QuotaInformer
 from enforcer.quota.types import LimitStatus, Quota
@@ -43,7 +43,7 @@ class PreparedQuotas:
 
     def __init__(self, setup: DraPluginConfig, resizer: ResizeController) -> None:
         self._store, self._checkpoint, self._resizer = setup.store, setup.checkpoint, resizer
-        self._joiners = SharedClaimDetector(setup.sink)
+        self._joiners = SharedClaimDetector(setup.events)
         self.shared: tuple[str, ...] = ()
         """What operators are to read of pods that join claims."""
 
@@ -75,8 +75,8 @@ class DraPlugin:
         self._rule = PreparedQuotas(setup, self._resizer)
         self.books: Final = QuotaInformer(self._rule, setup.quotas_changed, setup.listeners)
         service, health = PluginService(self._driver, setup.metrics), HealthService(self._store, setup.availability)
-        self._sockets = Sockets(setup.kubelet_root, service, health, setup.registered.set)
-        self._replaced = ReplacementDetector(shared_memory_of(setup.run), setup.checkpoint, setup.modes, setup.sink)
+        self._sockets = Sockets(setup.kubelet_root, service, health, setup.registered)
+        self._replaced = ReplacementDetector(shared_memory_of(setup.run), setup.checkpoint, setup.modes, setup.events)
         self._strays = OrphanCleaner(setup.cluster, self._store, self._files, self._driver, self.books)
         self._forgotten = StaleClaimCleaner(setup.cluster, self._store, self._driver, self.books, setup.attributor)
 
@@ -138,9 +138,5 @@ class DraPlugin:
 
 def _cdi_files(setup: DraPluginConfig) -> CdiFileStore:
     memory = shared_memory_of(setup.run) if setup.shared_memory else None
-    pipe = partial(pipe_of, setup.run) if setup.mps is not None else _no_pipe
-    return CdiFileStore(setup.cdi_root, setup.run, pipe, shared_memory=memory, reserve=setup.reserve)
-
-
-def _no_pipe(_: str) -> None:
-    """Without daemons no GPU has a pipe directory."""
+    mps = setup.mps is not None
+    return CdiFileStore(setup.cdi_root, setup.run, mps=mps, shared_memory=memory, reserve=setup.reserve)

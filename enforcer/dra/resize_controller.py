@@ -119,7 +119,7 @@ class ResizeController:
             "resize request handled", reason=answer.reason, namespace=claim.namespace, pod=claim.pod,
             container=answer.container, asked=answer.asked, before_mib=answer.before_mib, quota_mib=quota.memory_mib,
         )  # fmt: skip
-        self._means.sink.record(
+        self._means.events.record(
             UserMessage(quota=quota, reason=reason, note=answer.note, action="Resize", warning=False)
         )
 

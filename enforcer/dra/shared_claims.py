@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.dra.quotas import joined, quotas_of_joined
 from enforcer.quota.from_claims import Object
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.status.events import EventRecorder
+from enforcer.status.messages import UserMessage
 from gpushare.claim_messages import ENDED, claim_in_use_message
 from gpushare.reasons import Reason
 
@@ -17,11 +18,11 @@ class SharedClaimDetector:
     """Tells each such pod once, and once more when the pod is gone that has the claim: that changes what to do.
 
     Args:
-        sink: takes messages to the owners of pods.
+        events: takes messages to the owners of pods.
     """
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, events: EventRecorder) -> None:
+        self._events = events
         self._reported: frozenset[tuple[str, str, bool]] = frozenset()
 
     def check(self, prepared: Sequence[PreparedClaim], pods: Sequence[Object]) -> tuple[str, ...]:
@@ -31,7 +32,7 @@ class SharedClaimDetector:
         keys = [(claim.uid, other.pod_uid, claim.pod_uid in there) for claim, other in found]
         for pair, key in zip(found, keys, strict=True):
             for notice in _notices(pair, gone=not key[-1]) if key not in self._reported else ():
-                self._sink.record(notice)
+                self._events.record(notice)
         self._reported = frozenset(keys)
         return tuple(
             f"claim {claim.namespace}/{claim.name} was prepared for pod {claim.namespace}/{claim.pod}; "

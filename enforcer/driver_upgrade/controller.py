@@ -17,7 +17,7 @@ from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.driver_upgrade import DriverUpgrade, Phase
 from enforcer.quota.prepared_claims import PreparedClaims
 from enforcer.runtime.manager import Manager
-from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.status.events import EventRecorder, NodeEvent
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.reasons import Reason
@@ -57,7 +57,7 @@ class UpgradeDependencies:
     nvml: NvmlClient
     limiter: LimitApplier
     mps: MpsSupervisor | None
-    events: NodeEventRecorder
+    events: EventRecorder
 
 
 class DriverUpgradeController:
@@ -100,7 +100,7 @@ class DriverUpgradeController:
         self._reported = phase
         warning = phase is not Phase.IN_SERVICE
         reason = Reason.DRIVER_UPGRADE if warning else Reason.RECOVERED
-        self._parts.events.record(NodeEvent(reason, NOTES[phase], warning=warning))
+        self._parts.events.record_on_node(NodeEvent(reason, NOTES[phase], warning=warning))
 
     def problems(self) -> Iterator[str]:
         """Say what keeps the GPUs from being released, or that they are."""

@@ -1,7 +1,6 @@
 """Evict the pods that hold shares, through the Eviction API, which respects PodDisruptionBudgets."""
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -9,7 +8,9 @@ from typing import Final
 import structlog
 
 from enforcer.quota.types import Quota
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.runtime.clock import CLOCK, Clock
+from enforcer.status.events import EventRecorder
+from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.reasons import Reason
@@ -40,12 +41,11 @@ class PodEvictor:
 
     Args:
         cluster: the API server.
-        sink: takes the messages to the owners.
-        clock: seconds that only grow.
+        events: takes the messages to the owners.
     """
 
-    def __init__(self, cluster: KubeClient, sink: EventSink, clock: Callable[[], float] = time.monotonic) -> None:
-        self._cluster, self._sink, self._clock = cluster, sink, clock
+    def __init__(self, cluster: KubeClient, events: EventRecorder, clock: Clock = CLOCK) -> None:
+        self._cluster, self._events, self._clock = cluster, events, clock
         self._evicted: frozenset[str] = frozenset()
         self._refused: dict[str, _Refusal] = {}
         self._tenants: Mapping[str, Quota] = {}
@@ -69,7 +69,7 @@ class PodEvictor:
         ]
 
     def _due(self, uid: str) -> bool:
-        return uid not in self._refused or self._clock() >= self._refused[uid].due
+        return uid not in self._refused or self._clock.monotonic() >= self._refused[uid].due
 
     def _evict(self, quota: Quota) -> bool:
         """Ask once; return false where the API server does not answer, which the next pod need not wait for."""
@@ -88,7 +88,7 @@ class PodEvictor:
     def _refuse(self, quota: Quota, error: ClusterError) -> None:
         before = self._refused.get(quota.pod_uid)
         delay = RETRY if before is None else min(2 * before.delay, MOST_RETRY)
-        self._refused[quota.pod_uid] = _Refusal(error.message, delay, self._clock() + delay)
+        self._refused[quota.pod_uid] = _Refusal(error.message, delay, self._clock.monotonic() + delay)
         log.warning(
             "the API server did not evict the pod; the enforcer retries", reason=str(Reason.EVICTION_REFUSED),
             namespace=quota.namespace, pod=quota.pod, seconds=delay, error=error.message,
@@ -98,7 +98,7 @@ class PodEvictor:
             self._record(quota, Reason.EVICTION_REFUSED, note)
 
     def _record(self, quota: Quota, reason: Reason, note: str) -> None:
-        self._sink.record(UserMessage(quota=quota, reason=reason, note=note, action="Evict"))
+        self._events.record(UserMessage(quota=quota, reason=reason, note=note, action="Evict"))
 
 
 def _eviction(quota: Quota) -> dict[str, object]:

@@ -18,7 +18,7 @@ from enforcer.audit.log import utc_now
 from enforcer.detection.detector import close_breaker
 from enforcer.detection.forecast import RESET
 from enforcer.detection.types import DetectorState
-from enforcer.kill.recheck import QuotaSource
+from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
 from enforcer.runtime.background import BackgroundExecutor
@@ -143,15 +143,15 @@ class GuardedQuotas:
 
     Args:
         folder: the state directory.
-        quotas: those of this node.
+        checkpoint: the quotas of this node.
     """
 
     folder: Path
-    quotas: QuotaSource
+    checkpoint: Checkpoint
 
     def in_force(self, quota: Quota) -> Quota | None:
-        """Return the container's quota now; ``None``: it must not be killed."""
-        return None if os.path.lexists(self.folder / NAME) else self.quotas.in_force(quota)
+        """Return the container's quota now, no less than that of the kill decision; ``None``: it must not be killed."""
+        return None if os.path.lexists(self.folder / NAME) else self.checkpoint.in_force(quota)
 
 
 def opened_at(folder: Path) -> str | None:

@@ -4,27 +4,29 @@ from dataclasses import dataclass, replace
 
 from enforcer.attribution.container_processes import ProcessTable, init_process_of
 from enforcer.attribution.snapshot import ProcessUsage, total_mib
+from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
+from enforcer.kill.circuit_breaker import GuardedQuotas
 from enforcer.kill.container_kill import ContainerKill
 from enforcer.kill.pidfd_target import PidfdPinner
-from enforcer.kill.process_kill import KillTimeouts, MpsClient, ProcessKiller
-from enforcer.kill.recheck import QuotaSource, Rechecker, UsageSource
+from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
+from enforcer.kill.recheck import Rechecker
 from enforcer.kill.report import KillReporter, KillResult, summarize
 from enforcer.quota.types import OnExceed
-from enforcer.status.messages import EventSink
+from enforcer.status.events import EventRecorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillDependencies:
     """What a kill needs of the node."""
 
-    usage: UsageSource
-    quotas: QuotaSource
+    usage: UsageSampler
+    quotas: GuardedQuotas
     processes: ProcessTable
     audit_log: AuditWriter
-    mps: MpsClient
-    sink: EventSink
+    killer: ProcessKiller
+    events: EventRecorder
 
 
 class KillExecutor:
@@ -33,8 +35,8 @@ class KillExecutor:
     def __init__(self, node: str, parts: KillDependencies, timeouts: KillTimeouts | None = None) -> None:
         self._processes, self._timeouts = parts.processes, timeouts or KillTimeouts()
         self._pinner, self._rechecker = PidfdPinner(parts.processes), Rechecker(parts.usage, parts.quotas)
-        self._killer = ProcessKiller(parts.mps)
-        self._reporter = KillReporter(node, parts.audit_log, parts.sink, self._killer)
+        self._killer = parts.killer
+        self._reporter = KillReporter(node, parts.audit_log, parts.events, self._killer)
 
     def execute(self, decision: KillDecision) -> KillResult:
         """Kill a container's processes, as far as that is still right. Blocks for seconds.

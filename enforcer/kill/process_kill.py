@@ -54,13 +54,6 @@ class MpsClient(Protocol):
         """
 
 
-class NullMpsClient:
-    """A node without MPS daemons: no process is a client."""
-
-    def terminate(self, pid: int, gpu: str | None, ended: Callable[[], bool]) -> None:
-        """Return that the process is not a client."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillTimeouts:
     """Seconds to wait after SIGTERM and after SIGKILL, and how many rounds a kill has for new processes.

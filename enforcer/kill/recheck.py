@@ -7,33 +7,20 @@ spared.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from enforcer.attribution.snapshot import ProcessUsage, total_mib
+from enforcer.attribution.usage import UsageSampler
+from enforcer.kill.circuit_breaker import GuardedQuotas
 from enforcer.quota.types import Quota
 from gpushare.reasons import Reason
-
-
-class UsageSource(Protocol):
-    """Samples one container's usage of its GPU."""
-
-    def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
-        """Return the container's GPU processes now; ``None`` while NVML is unavailable."""
-
-
-class QuotaSource(Protocol):
-    """Knows which quotas are in force."""
-
-    def in_force(self, quota: Quota) -> Quota | None:
-        """Return the container's quota now, no less than that of the kill decision; ``None``: it must not be killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rechecker:
     """Samples containers again, and reads their quotas again."""
 
-    usage: UsageSource
-    quotas: QuotaSource
+    usage: UsageSampler
+    quotas: GuardedQuotas
 
     def processes(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         """Return the container's GPU processes now; ``None`` while NVML is unavailable."""

@@ -14,7 +14,7 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
 from enforcer.kill.process_kill import ProcessKiller
 from enforcer.status import messages
-from enforcer.status.messages import EventSink
+from enforcer.status.events import EventRecorder
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 
@@ -49,12 +49,12 @@ class KillReporter:
     Args:
         node: its name.
         audit_log: takes the records.
-        sink: takes the messages.
+        events: takes the messages.
         killer: knows which processes are unkillable.
     """
 
-    def __init__(self, node: str, audit_log: AuditWriter, sink: EventSink, killer: ProcessKiller) -> None:
-        self._node, self._audit_log, self._sink, self._killer = node, audit_log, sink, killer
+    def __init__(self, node: str, audit_log: AuditWriter, events: EventRecorder, killer: ProcessKiller) -> None:
+        self._node, self._audit_log, self._events, self._killer = node, audit_log, events, killer
         self._pending: Final[list[PendingKill]] = []
         """Those with an unkillable process."""
 
@@ -66,7 +66,7 @@ class KillReporter:
             return self._audit_log.write_intent(kill_records.intent_record(self._node, decision, targets, init)).seq
         except RecordError as error:
             log.critical("no process killed", reason=str(Reason.AUDIT_UNWRITABLE), error=error.message)
-            self._sink.record(messages.audit_unavailable(decision))
+            self._events.record(messages.audit_unavailable(decision))
             return None
 
     def outcome(self, kill: PendingKill) -> None:
@@ -121,7 +121,7 @@ class KillReporter:
 
     def _notify(self, kill: PendingKill) -> None:
         head, result = self._audit_log.head, kill.result
-        self._sink.record(messages.killed(kill.decision, result.reason, result.outcomes, head))
+        self._events.record(messages.killed(kill.decision, result.reason, result.outcomes, head))
 
 
 def summarize(reason: Reason, outcomes: Sequence[ProcessOutcome]) -> KillResult:

@@ -16,6 +16,7 @@ import structlog
 from enforcer.attribution.cgroup import ContainerRef
 from enforcer.attribution.usage import UsageSampler
 from enforcer.limits.backend import Backend, Choice, DriverSupport, RequestedBackend, choose
+from enforcer.limits.cgroup_paths import CgroupFolders
 from enforcer.nvml.types import Gpu
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
@@ -44,15 +45,6 @@ class CgroupLimits(Protocol):
         """Set one. Raises ``NvmlError``."""
 
 
-class CgroupLocator(Protocol):
-    """Where cgroups are; ``enforcer.limits.cgroup_paths.CgroupFolders`` knows."""
-
-    root: Path
-
-    def find(self, owner: ContainerRef) -> Path | None:
-        """Find a container's own cgroup; ``None`` where it has none."""
-
-
 @dataclass(frozen=True, slots=True)
 class AppliedLimit:
     """A limit as the back end keeps it: ``mib``, ``None`` where there is none; ``why`` it cannot be read."""
@@ -74,7 +66,7 @@ class LimitApplier:
     def __init__(
         self,
         driver: CgroupLimits,
-        folders: CgroupLocator,
+        folders: CgroupFolders,
         wanted: RequestedBackend,
         modes: SharingModeController,
     ) -> None:

@@ -1,7 +1,6 @@
 """Verify limits periodically: read the evidence of every container, believe what was found twice, and report it."""
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -19,8 +18,10 @@ from enforcer.mps.manager import MpsManager
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import LimitStatus, Quota
+from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.status.dedup import QUIET
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.status.events import EventRecorder
+from enforcer.status.messages import UserMessage
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 
@@ -34,20 +35,45 @@ Key = tuple[str, str]
 """A container's id and a GPU's UUID."""
 
 
-class EvidenceSource(Protocol):
-    """Where evidence comes from."""
+class NodeEvidence:
+    """Where evidence on this node comes from.
+
+    Args:
+        limiter: who keeps limits, and what they are.
+        mps: the MPS daemons; ``None``: there are none.
+        modes: how GPUs are shared.
+    """
+
+    def __init__(self, limiter: LimitApplier, mps: MpsManager | None, modes: SharingModeController) -> None:
+        self._limiter, self._mps, self._modes = limiter, mps, modes
+        self._environments = EnvironReader()
 
     def backends(self) -> Mapping[str, Backend]:
         """Who keeps limits on which GPU."""
+        return self._limiter.backends()
 
     def read(self, quota: Quota) -> AppliedLimit:
         """Read a limit back."""
-
-    def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
-        """List the MPS clients of these GPUs; those whose daemon does not say are left out."""
+        return self._limiter.read(quota)
 
     def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
         """Return the limit in a process's environment; ``None`` where that cannot be read."""
+        return self._environments.limit_of(pid, start)
+
+    def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
+        """List the MPS clients of these GPUs; those whose daemon does not say are left out.
+
+        One question for each server, however many containers it has.
+        """
+        found: dict[str, Collection[int]] = {}
+        daemons = {} if self._mps is None else self._mps.daemons
+        for gpu, daemon in daemons.items():
+            if gpu in gpus and self._modes.has_daemon(gpu):
+                with suppress(MpsError):
+                    deadline = Deadline()
+                    servers = daemon.servers(deadline)
+                    found[gpu] = {pid for server in servers for pid in daemon.clients(server, deadline)}
+        return found
 
 
 class ConditionWriter(Protocol):
@@ -64,23 +90,22 @@ class LimitVerifier:
         eyes: where evidence comes from.
         watch: samples the GPUs.
         checkpoint: what was declared.
-        sink: takes messages to the owners of pods.
+        events: takes messages to the owners of pods.
         conditions: takes what is known of each claim; ``None``: it is written nowhere.
         every: seconds between looks.
-        clock: seconds that never go back.
     """
 
     def __init__(
         self,
-        eyes: EvidenceSource,
+        eyes: NodeEvidence,
         watch: UsageSampler,
         checkpoint: Checkpoint,
-        sink: EventSink,
+        events: EventRecorder,
         conditions: ConditionWriter | None,
         every: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
-        self._eyes, self._watch, self._checkpoint, self._sink = eyes, watch, checkpoint, sink
+        self._eyes, self._watch, self._checkpoint, self._events = eyes, watch, checkpoint, events
         self._conditions, self._every, self._looked = conditions, every, -every
         self._known: dict[Key, VerificationHistory] = {}
         self._unreported: set[str] = set()
@@ -97,7 +122,7 @@ class LimitVerifier:
 
     def run_once(self) -> None:
         """Look if it is time: every so many seconds, and sooner where something was seen once."""
-        now = self._clock()
+        now = self._clock.monotonic()
         if now - self._looked >= self._every / (SUSPECT_EVERY if self.suspected else 1):
             self._looked = now
             self.verify_all()
@@ -162,11 +187,11 @@ class LimitVerifier:
         )  # fmt: skip
         bad = known.reported.state in BAD and known.reported.backend != Backend.WATCH_ONLY
         if bad and self._is_new(key, known.reported.state):
-            self._sink.record(warning(quota, known.reported))
+            self._events.record(warning(quota, known.reported))
 
     def _is_new(self, key: Key, state: Reason) -> bool:
         """Return whether its owner was not notified lately: the claim has each state, Events come once in a while."""
-        now = self._clock()
+        now = self._clock.monotonic()
         self._warned = {each: at for each, at in self._warned.items() if now - at < QUIET}
         news = (key, state) not in self._warned
         self._warned.setdefault((key, state), now)
@@ -199,41 +224,3 @@ def _to_ask(
         for quota in quotas
         if backends[quota.gpu].by_mps and quota.container_id in (readings[quota.gpu] or {})
     )
-
-
-class NodeEvidence:
-    """Where evidence on this node comes from.
-
-    Args:
-        limiter: who keeps limits, and what they are.
-        mps: the MPS daemons; ``None``: there are none.
-        modes: how GPUs are shared.
-    """
-
-    def __init__(self, limiter: LimitApplier, mps: MpsManager | None, modes: SharingModeController) -> None:
-        self._limiter, self._mps, self._modes = limiter, mps, modes
-        self._environments = EnvironReader()
-
-    def backends(self) -> Mapping[str, Backend]:
-        """See ``EvidenceSource``."""
-        return self._limiter.backends()
-
-    def read(self, quota: Quota) -> AppliedLimit:
-        """See ``EvidenceSource``."""
-        return self._limiter.read(quota)
-
-    def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
-        """See ``EvidenceSource``."""
-        return self._environments.limit_of(pid, start)
-
-    def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
-        """See ``EvidenceSource``. One question for each server, however many containers it has."""
-        found: dict[str, Collection[int]] = {}
-        daemons = {} if self._mps is None else self._mps.daemons
-        for gpu, daemon in daemons.items():
-            if gpu in gpus and self._modes.has_daemon(gpu):
-                with suppress(MpsError):
-                    deadline = Deadline()
-                    servers = daemon.servers(deadline)
-                    found[gpu] = {pid for server in servers for pid in daemon.clients(server, deadline)}
-        return found

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
+from enforcer.mps.watchdog import DaemonWatchdog, StallProbe
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 
@@ -34,26 +35,6 @@ class Deadline:
         return max(0.0, self._end - time.monotonic())
 
 
-class StallObserver(Protocol):
-    """Finds what keeps one command from being answered, and removes it."""
-
-    @property
-    def hung(self) -> bool:
-        """Whether the daemon made no progress and no connection blocks it."""
-
-    def observe(self, ours: int) -> None:
-        """Close connections that block the daemon. ``ours``: pid of the process that waits for the answer."""
-
-
-class NullObserver:
-    """Closes no connection."""
-
-    hung = False
-
-    def observe(self, ours: int) -> None:
-        """See ``StallObserver``."""
-
-
 class ControlProgram:
     """Sends commands through the control program's standard input, one at a time on this node.
 
@@ -61,7 +42,7 @@ class ControlProgram:
         binary: NVIDIA's control program.
         lock: file that is locked while a command runs.
         environment: of the program.
-        watch: makes an observer for each command.
+        watched: the daemon; observed while a command runs.
     """
 
     def __init__(
@@ -69,10 +50,10 @@ class ControlProgram:
         binary: Path,
         lock: Path,
         environment: Mapping[str, str],
-        watch: Callable[[], StallObserver] = NullObserver,
+        watched: DaemonWatchdog,
     ) -> None:
         self._binary, self._lock, self._environment = binary, lock, dict(environment)
-        self._watch = watch
+        self._watched = watched
         self._hung: float | None = None
         """When the first command was sent that found the daemon hung; none was answered since."""
 
@@ -113,7 +94,7 @@ class ControlProgram:
 
     def _run(self, line: str, deadline: Deadline, moot: Callable[[], bool]) -> tuple[int, str, str]:
         """Run the program once; return its exit code, standard output and standard error."""
-        observer, begun = self._watch(), time.monotonic()
+        observer, begun = self._watched.new_probe(), time.monotonic()
         if moot():
             raise MpsError(
                 f"the enforcer did not send {line.strip()!r}: its target had already exited", Reason.ALREADY_EXITED
@@ -124,7 +105,7 @@ class ControlProgram:
         )  # fmt: skip
         with program:
             try:
-                _observe(NullObserver(), moot, program.pid)  # starting it took a while, and nothing is sent yet
+                _check(moot)  # starting it took a while, and nothing is sent yet
                 out, err = _answer(program, line, deadline, partial(_observe, observer, moot))
                 self._hung = None
             except BaseException as error:
@@ -148,9 +129,13 @@ def _never() -> bool:
     return False
 
 
-def _observe(observer: StallObserver, moot: Callable[[], bool], ours: int) -> None:
+def _check(moot: Callable[[], bool]) -> None:
     if moot():
         raise MpsError("the enforcer cancelled a command to MPS: its target had already exited", Reason.ALREADY_EXITED)
+
+
+def _observe(observer: StallProbe, moot: Callable[[], bool], ours: int) -> None:
+    _check(moot)
     observer.observe(ours)
 
 

@@ -15,12 +15,11 @@ import os
 import platform
 import socket
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from enforcer.attribution.cgroup import Attributor
 from enforcer.attribution.procfs import CgroupAttributor, PidHandle
 from enforcer.mps.incidents import Incident, IncidentLog
 from gpushare.reasons import Reason
@@ -38,29 +37,20 @@ class ControlSocket:
 
     Args:
         gpu: for the log.
-        daemon: says which process the daemon is; ``None``: nobody knows.
         incidents: takes each connection that was closed.
-        attributor: says whose processes are.
     """
 
-    def __init__(
-        self,
-        gpu: str,
-        daemon: Callable[[], int | None],
-        incidents: IncidentLog,
-        attributor: Attributor | None = None,
-    ) -> None:
-        self._gpu, self._daemon, self._incidents = gpu, daemon, incidents
-        self._attributor = attributor or CgroupAttributor()
+    def __init__(self, gpu: str, incidents: IncidentLog) -> None:
+        self._gpu, self._incidents = gpu, incidents
+        self._attributor = CgroupAttributor()
 
-    def idle_connections(self, ours: int) -> dict[int, socket.socket]:
+    def idle_connections(self, daemon: int, ours: int) -> dict[int, socket.socket]:
         """Connections the daemon waits for now, by inode, but for that of process ``ours``. The caller closes them."""
-        pid = self._daemon()
-        handle = None if pid is None else PidHandle.open(pid)
-        if pid is None or handle is None:
+        handle = PidHandle.open(daemon)
+        if handle is None:
             return {}
         with handle:
-            lent = [_lend(handle, descriptor) for descriptor in sorted(set(_read_from(pid)))]
+            lent = [_lend(handle, descriptor) for descriptor in sorted(set(_read_from(daemon)))]
         found = {}
         for connection in filter(None, lent):
             if _at_the_door(connection) and _peer(connection)[0] != ours:

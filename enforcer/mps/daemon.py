@@ -26,7 +26,7 @@ from enforcer.mps.control_program import ControlProgram, Deadline
 from enforcer.mps.daemon_commands import DaemonCommands
 from enforcer.mps.health_check import HealthCheck
 from enforcer.mps.incidents import Incident, IncidentLog
-from enforcer.mps.launcher import ChildLauncher, LaunchedProcess, Launcher, variables
+from enforcer.mps.launcher import ChildLauncher, HostPodLauncher, LaunchedProcess, variables
 from enforcer.mps.paths import clear, log_tail
 from enforcer.mps.protocol import ServerStatus
 from enforcer.mps.state_file import DaemonStateFile
@@ -81,7 +81,7 @@ class MpsDaemon:
         modes: to set EXCLUSIVE_PROCESS while the daemon runs, and what there was before afterwards; ``None``: leave it.
         server_uid: user whose server is started before the first client comes; ``None``: MPS starts it when one comes.
         environment: what else the daemon finds in its environment.
-        launcher: who starts it.
+        launcher: starts it in the MPS pod; ``None``: it is a child of this process.
         incidents: takes what happens to it.
     """
 
@@ -95,7 +95,7 @@ class MpsDaemon:
         modes: ComputeModes | None = None,
         server_uid: int | None = None,
         environment: Mapping[str, str] | None = None,
-        launcher: Launcher | None = None,
+        launcher: HostPodLauncher | None = None,
         incidents: IncidentLog | None = None,
     ) -> None:
         self.gpu, self.directory, self.limit_mib = gpu, directory, protocol.whole_gib(limit_mib)
@@ -103,11 +103,11 @@ class MpsDaemon:
         protocol.check_pipe_path(str(self.pipe))
         self._binary, self._modes, self._server_uid = binary, modes, server_uid
         self._environment = {**(os.environ if environment is None else environment), **variables(gpu, directory)}
-        self._launcher = ChildLauncher() if launcher is None else launcher
+        self._launcher = launcher or ChildLauncher()
         self._notes = DaemonStateFile(directory, gpu)
         self._incidents = IncidentLog() if incidents is None else incidents
-        self._watched = DaemonWatchdog(gpu, self.pipe, self._process, self._incidents)
-        self.control = ControlProgram(binary, directory / "lock", self._environment, self._watched.new_probe)
+        self._watched = DaemonWatchdog(gpu, self.pipe, self._notes, self._incidents)
+        self.control = ControlProgram(binary, directory / "lock", self._environment, self._watched)
         self.client: Final = DaemonCommands(self.control)
         self._checkup = HealthCheck(gpu, self.client, self.limit_mib, self._incidents)
         self._child: LaunchedProcess | None = None
@@ -154,7 +154,7 @@ class MpsDaemon:
             self.client.alive(deadline)
         except MpsError as error:
             nobody = protocol.NO_DAEMON in error.message
-            if error.reason is Reason.MPS_CONTROL_BLOCKED or (not nobody and self._process() is not None):
+            if error.reason is Reason.MPS_CONTROL_BLOCKED or (not nobody and self._notes.process() is not None):
                 raise
             return False
         return True
@@ -370,12 +370,6 @@ class MpsDaemon:
             if handle.ended(STOP_SECONDS):
                 return True
         return False
-
-    def _process(self) -> int | None:
-        """The noted daemon, if it is still the same process."""
-        note = self._notes.read()
-        stat = None if note.pid is None else read_stat(Path(f"/proc/{note.pid}/stat"))
-        return note.pid if stat is not None and stat.start == note.start else None
 
     @property
     def noted(self) -> bool:

@@ -4,18 +4,10 @@ A new command is a method here and its text in ``protocol``. Servers are named b
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 from enforcer.mps import protocol
-from enforcer.mps.control_program import Deadline
+from enforcer.mps.control_program import ControlProgram, Deadline
 from enforcer.mps.protocol import ServerStatus
-
-
-class CommandSender(Protocol):
-    """Sends one command to the daemon and returns the answer; ``ControlProgram`` does."""
-
-    def ask(self, command: str, deadline: Deadline | None = None, moot: Callable[[], bool] | None = None) -> str:
-        """Send one command, unless it became moot before. Raises ``MpsError``."""
 
 
 class DaemonCommands:
@@ -29,7 +21,7 @@ class DaemonCommands:
         control: sends the commands.
     """
 
-    def __init__(self, control: CommandSender) -> None:
+    def __init__(self, control: ControlProgram) -> None:
         self._control = control
 
     def alive(self, deadline: Deadline | None = None) -> None:

@@ -9,8 +9,7 @@ missing. Daemons that ran before us are known by their notes before anything els
 """
 
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ import structlog
 from enforcer.attribution.usage import UsageSampler
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
 from enforcer.mps.incidents import IncidentLog
-from enforcer.mps.launcher import FOLDER, Launcher, folder_of
+from enforcer.mps.launcher import FOLDER, HostPodLauncher, folder_of
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.state_file import noted_gpus
 from enforcer.nvml.driver_root import DriverRoot
@@ -33,6 +32,7 @@ from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.contention_monitor import ContentionMonitor
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, capacity_mib, shareable_gpus
+from enforcer.runtime.clock import CLOCK, Clock
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, NvmlError
 from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.reasons import Reason
@@ -50,7 +50,7 @@ class DaemonConfig:
     modes: ComputeModes
     program: Path = PROGRAM
     environment: Mapping[str, str] | None = None
-    launcher: Launcher | None = None
+    launcher: HostPodLauncher | None = None
     incidents: IncidentLog = field(default_factory=IncidentLog)
     server_uid: int | None = 0
     """Whose server is started before the first client comes: root's serves everybody where MPS serves many users."""
@@ -83,7 +83,12 @@ class DriverTools:
     """
 
     def __init__(
-        self, modes: ComputeModes, driver: DriverRoot, run: Path, launcher: Launcher | None, incidents: IncidentLog
+        self,
+        modes: ComputeModes,
+        driver: DriverRoot,
+        run: Path,
+        launcher: HostPodLauncher | None,
+        incidents: IncidentLog,
     ) -> None:
         self._modes, self._driver, self._run, self._launcher = modes, driver, run, launcher
         self._incidents = incidents
@@ -170,12 +175,9 @@ class DaemonPlanner:
         manager: of the daemons.
         run: directory below which theirs are.
         sources: see there.
-        clock: seconds that only grow.
     """
 
-    def __init__(
-        self, manager: MpsManager, run: Path, sources: PlannerInputs, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, manager: MpsManager, run: Path, sources: PlannerInputs, clock: Clock = CLOCK) -> None:
         self._manager, self._run, self._sources, self._clock = manager, run, sources, clock
         self._lock = threading.Lock()
         self._gpus: dict[str, Gpu] = {}
@@ -211,7 +213,7 @@ class DaemonPlanner:
 
     def used(self, gpu: str) -> None:
         """Take note that a GPU's daemon was asked for: a claim may be about to be prepared."""
-        self._used[gpu] = self._clock()
+        self._used[gpu] = self._clock.monotonic()
 
     @contextmanager
     def leaving(self, gpu: str) -> Iterator[bool]:
@@ -268,7 +270,7 @@ class DaemonPlanner:
         # Tenants of a GPU that is not shared any more are looked after to the end; a contended one is left as it is.
         kept = {gpu for gpu in there & self._fit() & set(claimed or ()) if self._through_mps(gpu)} - set(contended)
         needless = there - wanted - set(claimed) if settled and claimed is not None else set()
-        now = self._clock()
+        now = self._clock.monotonic()
         self._idle = {gpu: self._idle.get(gpu, now) for gpu in needless if self._sources.modes.of(gpu) is not None}
         changed = {gpu for gpu in self._manager.marked() if self.changed(gpu)}
         return DaemonPlan(wanted | kept, frozenset(changed | {gpu for gpu in self._idle if self._over(gpu)}))
@@ -281,7 +283,7 @@ class DaemonPlanner:
         since = self._idle.get(gpu)
         if since is None or self._sources.upgrade.draining:  # no claim is prepared that could lose its daemon
             return since is not None
-        return self._clock() - max(since, self._used.get(gpu, since)) >= QUIET
+        return self._clock.monotonic() - max(since, self._used.get(gpu, since)) >= QUIET
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:

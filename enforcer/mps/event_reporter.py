@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 
 from enforcer.mps.incidents import IncidentLog
 from enforcer.quota.sharing_mode_controller import SharingModeController
-from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.status.events import EventRecorder, NodeEvent
 from gpushare.reasons import Reason
 
 EVERY: Final = 2.0
@@ -37,7 +37,7 @@ class IncidentReporter:
         events: take the Events.
     """
 
-    def __init__(self, incidents: IncidentLog, modes: SharingModeController, events: NodeEventRecorder) -> None:
+    def __init__(self, incidents: IncidentLog, modes: SharingModeController, events: EventRecorder) -> None:
         self._incidents, self._modes, self._events = incidents, modes, events
         self._problem: str | None = None
 
@@ -45,7 +45,7 @@ class IncidentReporter:
         """Record what was not recorded yet."""
         for incident in self._incidents.pending():
             warning = incident.reason is not Reason.RECOVERED
-            self._events.record(NodeEvent(incident.reason, incident.note, warning=warning))
+            self._events.record_on_node(NodeEvent(incident.reason, incident.note, warning=warning))
         before, self._problem = self._problem, self._modes.problem
         if self._problem not in {None, before}:
-            self._events.record(NodeEvent(Reason.MODE_UNKNOWN, str(self._problem)))
+            self._events.record_on_node(NodeEvent(Reason.MODE_UNKNOWN, str(self._problem)))

@@ -28,7 +28,6 @@ from enforcer.mps.launcher import (
     SECONDS,
     SOCKET,
     ChildLauncher,
-    LaunchedProcess,
     read_request,
     shared_memory_of,
 )
@@ -70,7 +69,7 @@ class Host:
 
     def __init__(self, run: Path, driver: DriverRoot, modes: ComputeModes | None = None) -> None:
         self._run, self._driver, self._modes = run, driver, modes
-        self._daemons: dict[Path, LaunchedProcess] = {}
+        self._daemons: dict[Path, subprocess.Popen[bytes]] = {}
         self._gpus: dict[Path, str] = {}
 
     def answer(self, line: bytes) -> Mapping[str, object]:
@@ -108,7 +107,7 @@ class Host:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
 
-    def _daemon(self, gpu: str, directory: Path) -> LaunchedProcess:
+    def _daemon(self, gpu: str, directory: Path) -> subprocess.Popen[bytes]:
         """One daemon for each directory: a second request while it runs gets the same one."""
         self.reap()
         if directory not in self._daemons:

@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -43,27 +43,6 @@ _NAME: Final = Pattern(rf"[0-9a-f]{{{FOLDER_DIGITS}}}", FOLDER_DIGITS)
 
 
 log = structlog.get_logger()
-
-
-class LaunchedProcess(Protocol):
-    """A daemon that was started."""
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-
-    def poll(self) -> object | None:
-        """Say how it ended; ``None`` while it runs."""
-
-    def wait(self, timeout: float) -> object:
-        """Wait for its end. Raises ``subprocess.TimeoutExpired``."""
-
-
-class Launcher(Protocol):
-    """Starts daemons."""
-
-    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> LaunchedProcess:
-        """Start the daemon of a GPU. Raises ``MpsError``."""
 
 
 def folder_of(gpu: str) -> str:
@@ -93,7 +72,9 @@ def variables(gpu: str, directory: Path) -> dict[str, str]:
 class ChildLauncher:
     """Daemons as children of this process, in sessions of their own."""
 
-    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> LaunchedProcess:
+    def launch(
+        self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
         """Start the daemon of a GPU, for clients of all users where its program can. Raises ``MpsError``."""
         allow_files()
         full = {**environment, **variables(gpu, directory)}
@@ -160,6 +141,10 @@ class RemoteProcess:
             return handle.ended(seconds)
 
 
+LaunchedProcess = subprocess.Popen[bytes] | RemoteProcess
+"""A daemon that was started."""
+
+
 class HostPodLauncher:
     """Daemons as children of ``gpu-share mps``.
 
@@ -170,7 +155,7 @@ class HostPodLauncher:
     def __init__(self, run: Path) -> None:
         self._socket = run / FOLDER / SOCKET
 
-    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> LaunchedProcess:
+    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> RemoteProcess:
         """Ask for the daemon of a GPU; program and environment are the host's own. Raises ``MpsError``."""
         del binary, environment
         answer = self._ask({"gpu": gpu, "folder": directory.name})

@@ -2,7 +2,7 @@
 
 import os
 
-from enforcer.attribution.cgroup import Attributor
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.mps.launcher import HostPodLauncher
 from enforcer.mps.manager import MpsManager
 
@@ -16,7 +16,7 @@ class EnforcerProcesses:
         launcher: the daemons' pod; ``None``: the enforcer starts them itself.
     """
 
-    def __init__(self, attributor: Attributor, mps: MpsManager | None, launcher: HostPodLauncher | None) -> None:
+    def __init__(self, attributor: CgroupAttributor, mps: MpsManager | None, launcher: HostPodLauncher | None) -> None:
         self._attributor, self._mps, self._launcher = attributor, mps, launcher
 
     def pods(self) -> frozenset[str]:

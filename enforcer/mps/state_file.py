@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from enforcer.attribution.procfs import read_stat
 from enforcer.mps.launcher import folder_of
 from enforcer.nvml.types import ComputeMode
 from enforcer.runtime import files
@@ -56,6 +57,12 @@ class DaemonStateFile:
         """Read it; an empty one where there is none that we can have written for this GPU."""
         note = _read(self._file)
         return note if note.gpu in {None, self._gpu} else DaemonRecord()
+
+    def process(self) -> int | None:
+        """Return the pid of the noted daemon, if it is still the same process."""
+        note = self.read()
+        stat = None if note.pid is None else read_stat(Path(f"/proc/{note.pid}/stat"))
+        return note.pid if stat is not None and stat.start == note.start else None
 
     def write(self, note: DaemonRecord) -> None:
         """Replace it. Raises ``OSError``."""

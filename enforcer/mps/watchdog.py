@@ -13,7 +13,6 @@ import stat
 import struct
 import termios
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,7 @@ from typing import Final
 from enforcer.attribution.procfs import PidHandle, read_stat
 from enforcer.mps.control_socket import ControlSocket, waiting
 from enforcer.mps.incidents import Incident, IncidentLog
+from enforcer.mps.state_file import DaemonStateFile
 from gpushare.reasons import Reason
 
 PATIENCE: Final = 1.0
@@ -44,13 +44,13 @@ class DaemonWatchdog:
     Args:
         gpu: for reports.
         pipe: its pipe directory.
-        process: says which process the daemon is; ``None``: nobody knows.
+        notes: know which process the daemon is.
         incidents: takes what was in the way.
     """
 
-    def __init__(self, gpu: str, pipe: Path, process: Callable[[], int | None], incidents: IncidentLog) -> None:
-        self.door: Final = ControlSocket(gpu, process, incidents)
-        self.process: Final = process
+    def __init__(self, gpu: str, pipe: Path, notes: DaemonStateFile, incidents: IncidentLog) -> None:
+        self.door: Final = ControlSocket(gpu, incidents)
+        self.notes: Final = notes
         self._gpu, self._log, self._incidents = gpu, pipe / "log", incidents
 
     def new_probe(self) -> "StallProbe":
@@ -59,7 +59,7 @@ class DaemonWatchdog:
 
     def resume_stopped(self) -> bool:
         """Set daemon and servers going again where somebody stopped them; whether one was."""
-        pid = self.process()
+        pid = self.notes.process()
         asleep = [each for each in _family(pid) if _wake(each)] if pid is not None else []
         if asleep:
             self._tell(Reason.MPS_HUNG, "was stopped by another process (SIGSTOP); the enforcer sent SIGCONT")
@@ -67,7 +67,7 @@ class DaemonWatchdog:
 
     def drain_log_pipe(self, *, blocked: bool) -> bool:
         """Make room in its log pipe, where it is full (``blocked``: and the daemon waits for that); whether it was."""
-        pid = self.process()
+        pid = self.notes.process()
         if blocked and not (pid is not None and any(_is(pid, each, self._log) for each in waiting(pid, WRITES))):
             return False
         if not _drain(self._log, 1 if blocked else PIPE_FULL):
@@ -96,18 +96,18 @@ class StallProbe:
         """Look what is in the way, and remove it. ``ours``: the process that waits for the answer."""
         now = time.monotonic()
         hindered = self._watched.resume_stopped() or self._watched.drain_log_pipe(blocked=True)
-        hindered |= self._clear_door(ours, now)
-        pid = self._watched.process()
+        pid = self._watched.notes.process()
+        hindered |= pid is not None and self._clear_door(pid, ours, now)
         trace = None if pid is None or hindered else _trace(pid)
         if trace is None or trace != self._trace:
             self._still_since = now
         self._trace = trace
         self.hung = trace is not None and now - self._still_since >= STILL_SECONDS
 
-    def _clear_door(self, ours: int, now: float) -> bool:
+    def _clear_door(self, daemon: int, ours: int, now: float) -> bool:
         """Shut out who has been silent for too long; whether anybody stands there."""
         with ExitStack() as stack:
-            standing = self._watched.door.idle_connections(ours)
+            standing = self._watched.door.idle_connections(daemon, ours)
             for connection in standing.values():
                 stack.enter_context(closing(connection))
             self._since = {inode: self._since.get(inode, now) for inode in standing}

@@ -15,7 +15,7 @@ does not come back from can be left behind only together with its process. What 
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,7 +23,8 @@ from typing import Any, Final
 import structlog
 
 from enforcer.nvml import wire
-from enforcer.nvml.types import ComputeMode, Gpu, GpuSample, Utilization, ran_kernels
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import ComputeMode, Gpu, GpuSample, Utilization
 from enforcer.nvml.worker_handle import WorkerExited, WorkerProcess
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -64,7 +65,7 @@ class _Overdue:
     kill_at: float
 
 
-class NvmlClient:
+class NvmlClient(GpuReader):
     """Asks NVML as ``enforcer.nvml.reader.NvmlReader`` does, from another process. Safe to use from several threads.
 
     Every question may raise ``NvmlError``, with reason ``NvmlHung`` or ``NvmlCrashed`` where the process did not
@@ -73,16 +74,10 @@ class NvmlClient:
     Args:
         command: starts the process (``enforcer.nvml.worker_handle.command``).
         waits: see there.
-        start: makes a process; others for tests.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        waits: NvmlTimeouts | None = None,
-        start: Callable[[Sequence[str]], WorkerProcess] = WorkerProcess,
-    ) -> None:
-        self._command, self._waits, self._start = command, waits or NvmlTimeouts(), start
+    def __init__(self, command: Sequence[str], waits: NvmlTimeouts | None = None) -> None:
+        self._command, self._waits = command, waits or NvmlTimeouts()
         self._lock = threading.Lock()
         self._kept: WorkerProcess | None = None
         self._overdue: _Overdue | None = None
@@ -144,10 +139,6 @@ class NvmlClient:
         """Say which critical errors (XIDs) happened since the last question."""
         found: list[tuple[str, int]] = self._ask("critical_errors")
         return found
-
-    def ran_kernels(self, uuid: str, after: int) -> tuple[int, ...] | None:
-        """Name the processes that ran kernels after a moment, microseconds since 1970; ``None``: nobody says."""
-        return ran_kernels(self.utilization(uuid, after))
 
     def utilization(self, uuid: str, after: int) -> Utilization | None:
         """Read each process's utilization after a moment, microseconds since 1970; ``None``: the driver has none."""
@@ -267,7 +258,7 @@ class NvmlClient:
                 Reason.NVML_CRASHED,
             )
         try:
-            return self._start(self._command)
+            return WorkerProcess(self._command)
         except OSError as error:
             raise NvmlError(f"the enforcer cannot start the NVML worker process: {error}") from error
 

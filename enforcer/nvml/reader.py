@@ -14,7 +14,9 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import pynvml
 
-from enforcer.nvml.types import MIB, ComputeMode, Gpu, GpuSample, Utilization, ran_kernels
+from enforcer.nvml.driver_root import DriverRoot
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import MIB, ComputeMode, Gpu, GpuSample, Utilization
 from enforcer.nvml.validation import check, check_gpu, classify_error, merge_process_lists
 from gpushare.errors import NvmlError
 from gpushare.patterns import Search
@@ -43,7 +45,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class NvmlReader:
+class NvmlReader(GpuReader):
     """Reads GPUs through NVML. After any failure the library is initialised afresh; handles never outlive a failure.
 
     Memory is compared without the driver's reserve where NVML can tell it apart (its second memory call); where it
@@ -51,12 +53,12 @@ class NvmlReader:
 
     Args:
         library: nvidia-ml-py, or something that answers like it.
-        load: called before the library is initialised; raises ``NvmlError`` where there is none.
+        driver: the node's driver, to load its library from; ``None``: the system's.
     """
 
-    def __init__(self, library: ModuleType | Any = pynvml, load: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, library: ModuleType | Any = pynvml, driver: DriverRoot | None = None) -> None:
         self._nvml: Any = library
-        self._load = load
+        self._driver = driver
         self._started = False
         self._handles: dict[str, Any] = {}
         self._seen: dict[int, Gpu] = {}
@@ -129,10 +131,6 @@ class NvmlReader:
         """
         return self._guarded(self._read_errors)
 
-    def ran_kernels(self, uuid: str, after: int) -> tuple[int, ...] | None:
-        """Name the processes that ran kernels on a GPU; arguments and errors as for ``utilization``."""
-        return ran_kernels(self.utilization(uuid, after))
-
     def utilization(self, uuid: str, after: int) -> Utilization | None:
         """Read how much of the time after a moment each process ran kernels; ``None``: the driver does not report it.
 
@@ -168,7 +166,8 @@ class NvmlReader:
     def _translated(self, ask: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             if not self._started:
-                self._load()
+                if self._driver is not None:
+                    self._driver.load()
                 self._nvml.nvmlInitWithFlags(0)
                 self._started = True
             return ask(*args, **kwargs)

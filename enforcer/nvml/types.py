@@ -5,7 +5,7 @@ what it needs.
 """
 
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 MIB: Final = 2**20
 """Bytes. ``gpushare.quantity`` has it too, with all it takes to read what people write."""
@@ -67,16 +67,3 @@ Utilization = tuple[tuple[int, int], ...]
 def ran_kernels(found: Utilization | None) -> tuple[int, ...] | None:
     """Return the pids of the processes that ran kernels, sorted; ``None`` where the driver does not report it."""
     return None if found is None else tuple(sorted(pid for pid, percent in found if percent))
-
-
-class GpuReader(Protocol):
-    """A door to the GPUs: NVML in production, the simulator where there is no compiler."""
-
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Enumerate the GPUs. Raises ``NvmlError``."""
-
-    def sample(self, uuid: str) -> GpuSample:
-        """Read one GPU. Raises ``NvmlError`` when it does not answer or answers nonsense: blind means no kill."""
-
-    def close(self) -> None:
-        """Let go of the library."""

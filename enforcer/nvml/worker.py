@@ -25,7 +25,7 @@ ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 def main(argv: Sequence[str]) -> int:
     """Answer until the enforcer has gone; returns the exit code."""
     read_rows_lightly()
-    reader = NvmlReader(load=DriverRoot(Path(argv[0])).load)
+    reader = NvmlReader(driver=DriverRoot(Path(argv[0])))
     gc.freeze()  # what is loaded stays: garbage is looked for in what comes after
     with socket.socket(fileno=sys.stdin.fileno()) as door:
         threading.Thread(target=_end_with, args=[door.fileno()], name="end", daemon=True).start()

@@ -1,9 +1,8 @@
 """Hears of containers that failed and says why that probably was: to their owners what is theirs, to operators all."""
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
@@ -11,7 +10,9 @@ import structlog
 from enforcer.oom.diagnosis import Failure, diagnose, diagnosis_message, failures_of
 from enforcer.oom.memory_pressure import Marks, PressureSample, update_pressure
 from enforcer.quota.from_claims import Object
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.runtime.clock import CLOCK, Clock
+from enforcer.status.events import EventRecorder
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status import Snapshot
 from enforcer.status.pod_status import Seen
@@ -29,13 +30,12 @@ class OomReporter:
     """Listens to the watch on pods, and looks at what the loop sees.
 
     Args:
-        sink: takes messages for tenants.
+        events: takes messages for tenants.
         metrics: counted there.
-        wall: the wall clock, in seconds: container statuses know no other.
     """
 
-    def __init__(self, sink: EventSink, metrics: Metrics, wall: Callable[[], float] = time.time) -> None:
-        self._sink, self._metrics, self._wall = sink, metrics, wall
+    def __init__(self, events: EventRecorder, metrics: Metrics, clock: Clock = CLOCK) -> None:
+        self._events, self._metrics, self._clock = events, metrics, clock
         self._lock = threading.Lock()
         self._marks: Marks = {}
         self._known: dict[str, None] = {}
@@ -45,7 +45,7 @@ class OomReporter:
     def observe(self, snapshot: Snapshot) -> None:
         """Note who is short of memory now."""
         with self._lock:
-            self._marks = update_pressure(self._marks, Seen.of(snapshot), self._wall())
+            self._marks = update_pressure(self._marks, Seen.of(snapshot), self._clock.wall())
 
     def findings(self) -> tuple[dict[str, Any], ...]:
         """What was found lately, with names: for operators."""
@@ -84,7 +84,7 @@ class OomReporter:
             container=quota.container, gpu=quota.gpu, exit_code=failure.exit_code, holders=holders,
         )  # fmt: skip
         self._metrics.failed.labels(str(reason), quota.gpu).inc()
-        self._sink.record(words)
+        self._events.record(words)
         with self._lock:
             self._found.append(_shown(failure, words, holders))
 

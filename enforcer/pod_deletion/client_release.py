@@ -4,18 +4,18 @@ A worker thread for each GPU: one daemon that does not answer keeps no other GPU
 """
 
 import threading
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from operator import itemgetter
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
-from enforcer.attribution.cgroup import Attributor, Identity
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import PidHandle
 from enforcer.kill.pidfd_target import is_protected
 from enforcer.mps.control_program import Deadline
@@ -23,6 +23,7 @@ from enforcer.mps.manager import MpsManager
 from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, by_deadline, release_interval
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
 from enforcer.quota.checkpoint import Checkpoint
+from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.runtime.manager import Manager, Wake
 from enforcer.status.metrics import Metrics
 from gpushare.errors import ClusterError, MpsError
@@ -46,18 +47,32 @@ LONGEST: Final = 15.0
 """The same at the very most."""
 
 
-class MpsClientsOf(Protocol):
-    """The clients of one GPU's MPS daemon."""
+class DaemonClients:
+    """The clients of a GPU's daemon, which comes and goes.
 
-    def clients(self) -> Mapping[int, int]:
-        """Pids of all clients, each with its server's. Raises ``MpsError``."""
+    Args:
+        manager: of the daemons.
+        gpu: the GPU's UUID.
+    """
+
+    def __init__(self, manager: MpsManager, gpu: str) -> None:
+        self._manager, self._gpu = manager, gpu
+
+    def clients(self) -> dict[int, int]:
+        """Pids of all clients, each with its server's; none where no daemon was started. Raises ``MpsError``."""
+        daemon = self._manager.daemons.get(self._gpu)
+        if daemon is None or not daemon.noted:
+            return {}
+        deadline = Deadline()
+        return {pid: each for each in daemon.servers(deadline) for pid in daemon.clients(each, deadline)}
 
     def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
-        """Terminate a client, unless it has ended; ``None``, or the answer of MPS.
+        """Terminate a client; ``None``, or the answer of MPS. Raises ``MpsError``.
 
-        Raises:
-            MpsError: nobody answered, or it has ended.
+        ``ended`` says whether it has ended, up to the command to the daemon: its pid may be another's then.
         """
+        daemon = self._manager.daemons.get(self._gpu)
+        return "the daemon has ended" if daemon is None else daemon.client.terminate(server, pid, None, ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +90,10 @@ class ReleaserDependencies:
 
     departures: TerminatingPods
     checkpoint: Checkpoint
-    attributor: Attributor
+    processes: HostProcesses
     metrics: Metrics
     stopped: threading.Event
-    open_handle: Callable[[int], PidHandle | None] = PidHandle.open
-    clock: Callable[[], float] = time.monotonic
+    clock: Clock = CLOCK
 
 
 class ClientReleaser:
@@ -91,7 +105,7 @@ class ClientReleaser:
         tools: see there.
     """
 
-    def __init__(self, gpu: str, served: MpsClientsOf, tools: ReleaserDependencies) -> None:
+    def __init__(self, gpu: str, served: DaemonClients, tools: ReleaserDependencies) -> None:
         self._gpu, self._served, self._tools = gpu, served, tools
         self._silent = False
         self._crowd: set[str] = set()
@@ -112,7 +126,7 @@ class ClientReleaser:
 
     def step(self) -> float | None:
         """Release those whose time has come; seconds until there may be more to do, ``None`` where nobody leaves."""
-        now = self._tools.clock()
+        now = self._tools.clock.monotonic()
         leaving = self._leaving()
         if not leaving:
             return None
@@ -142,7 +156,7 @@ class ClientReleaser:
         """Ask once who the clients are, and release those in turn; whether time ran out first. Raises ``MpsError``."""
         with ExitStack() as stack:
             pinned = self._hold(stack, {each.uid for each in leaving})
-            listed = self._tools.clock()
+            listed = self._tools.clock.monotonic()
             self._asking, self._asked = listed - now, {each.uid for each in leaving if each.earliest <= now}
             self._crowd = {each.uid for each in leaving} & (self._crowd | pinned.keys())
             done: set[str] = set()
@@ -154,7 +168,7 @@ class ClientReleaser:
                 if wait > self._life(listed) or (wait and self._tools.stopped.wait(min(wait, LOOK))):
                     break
                 if not wait:
-                    began = self._tools.clock()
+                    began = self._tools.clock.monotonic()
                     for client in pinned[each.uid]:
                         self._release(client)
                     done.add(each.uid)
@@ -164,7 +178,7 @@ class ClientReleaser:
 
     def _next(self, users: Collection[str]) -> tuple[TerminationDeadline, float] | None:
         """Whose turn is next and in how many seconds, as things stand: some may have less time than before, or stay."""
-        now, left = self._tools.clock(), self._tools.departures.of_gpu(users)
+        now, left = self._tools.clock.monotonic(), self._tools.departures.of_gpu(users)
         if not left:
             return None
         if ready := by_deadline(left, now, len(self._crowd), self._asking):
@@ -174,23 +188,23 @@ class ClientReleaser:
 
     def _is_old(self, listed: float, leaving: Sequence[TerminationDeadline]) -> bool:
         """Whether to ask again who the clients are, in the midst of those that were leaving at that time."""
-        young = self._tools.clock() - listed <= ROUND
+        young = self._tools.clock.monotonic() - listed <= ROUND
         return not young and (self._life(listed) < 0 or self._joined(leaving))
 
     def _life(self, listed: float) -> float:
         """Seconds for which a list is still good enough, if nobody joins those who were leaving then."""
-        return listed + max(ROUND, min(ROUND * self._asking, LONGEST)) - self._tools.clock()
+        return listed + max(ROUND, min(ROUND * self._asking, LONGEST)) - self._tools.clock.monotonic()
 
     def _joined(self, leaving: Sequence[TerminationDeadline]) -> bool:
         """Whether it is the turn of a pod that was not leaving then."""
-        now, known = self._tools.clock(), {each.uid for each in leaving}
+        now, known = self._tools.clock.monotonic(), {each.uid for each in leaving}
         return any(each.due(len(known) + 1, self._asking) <= now for each in self._leaving() if each.uid not in known)
 
     def _rest(self, left: int, leaving: Sequence[TerminationDeadline], began: float) -> None:
         """Leave the server in peace until the next pod's turn, as far as there is time."""
         if not left:
             return
-        now = self._tools.clock()
+        now = self._tools.clock.monotonic()
         first = min((each.end for each in self._tools.departures.of_gpu({each.uid for each in leaving})), default=now)
         self._tools.stopped.wait(max(0.0, release_interval(left, first - now) - (now - began)))
 
@@ -199,14 +213,14 @@ class ClientReleaser:
         found: dict[str, list[Client]] = {}
         for pid, server in self._served.clients().items():
             try:
-                handle = self._tools.open_handle(pid)
+                handle = self._tools.processes.pin(pid)
             except OSError as error:  # too many open files, or no process's number; the others are not to suffer
                 log.warning("process cannot be pinned", reason=str(Reason.INTERNAL), pid=pid, error=str(error))
                 continue
             if handle is None:
                 continue
             stack.enter_context(handle)
-            identity = self._tools.attributor.identify(pid)
+            identity = self._tools.processes.identify(pid)
             if identity is None or identity.owner is None or identity.owner.pod_uid not in pods:
                 handle.close()
             else:
@@ -239,7 +253,7 @@ class ClientReleaser:
 
     def _same(self, client: Client) -> bool:
         """Whether a process is still the one that was found. What /proc says counts if it is there afterwards."""
-        identity = self._tools.attributor.identify(client.identity.pid)
+        identity = self._tools.processes.identify(client.identity.pid)
         return identity == client.identity and not client.handle.ended()
 
     def _complain(self, error: MpsError) -> None:
@@ -249,34 +263,6 @@ class ClientReleaser:
                 error=error.message,
             )  # fmt: skip
         self._silent = True
-
-
-class DaemonClients:
-    """The clients of a GPU's daemon, which comes and goes.
-
-    Args:
-        manager: of the daemons.
-        gpu: the GPU's UUID.
-    """
-
-    def __init__(self, manager: MpsManager, gpu: str) -> None:
-        self._manager, self._gpu = manager, gpu
-
-    def clients(self) -> dict[int, int]:
-        """Pids of all clients, each with its server's; none where no daemon was started. Raises ``MpsError``."""
-        daemon = self._manager.daemons.get(self._gpu)
-        if daemon is None or not daemon.noted:
-            return {}
-        deadline = Deadline()
-        return {pid: each for each in daemon.servers(deadline) for pid in daemon.clients(each, deadline)}
-
-    def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
-        """Terminate a client; ``None``, or the answer of MPS. Raises ``MpsError``.
-
-        ``ended`` says whether it has ended, up to the command to the daemon: its pid may be another's then.
-        """
-        daemon = self._manager.daemons.get(self._gpu)
-        return "the daemon has ended" if daemon is None else daemon.client.terminate(server, pid, None, ended)
 
 
 EVERY: Final = 1.0

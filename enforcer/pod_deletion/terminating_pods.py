@@ -1,13 +1,13 @@
 """The pods of this node that are on their way out, as the watch on pods shows them."""
 
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
 from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, departure, now_terminating, running
+from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.runtime.manager import Wake
 from gpushare.errors import ClusterError
 
@@ -15,16 +15,11 @@ GONE_SECONDS: Final = 30.0
 """So long after its object a pod's processes may live: a forced deletion takes the object first."""
 
 
-def utc() -> datetime:
-    """Read the wall clock."""
-    return datetime.now(UTC)
-
-
 class TerminatingPods:
     """Listens to the watch on pods. What was seen stays true while the API server is away."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], datetime] = utc) -> None:
-        self._clock, self._wall = clock, wall
+    def __init__(self, clock: Clock = CLOCK) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._alive: set[str] = set()
         self._leaving: dict[str, TerminationDeadline] = {}
@@ -98,7 +93,8 @@ class TerminatingPods:
     def _see(self, pod: Object, *, alive: bool) -> None:
         uid = pod["metadata"]["uid"]
         self._missing.discard(uid)
-        found = departure(pod, self._clock(), self._wall(), self._leaving.get(uid), alive=alive)
+        wall = datetime.fromtimestamp(self._clock.wall(), UTC)
+        found = departure(pod, self._clock.monotonic(), wall, self._leaving.get(uid), alive=alive)
         if found is None:
             # An API server that lags, or a selector that it left for a moment, may have made it look gone.
             self._forget(uid)
@@ -109,8 +105,8 @@ class TerminatingPods:
 
     def _lose(self, uid: str) -> None:
         self._missing.discard(uid)
-        self._leave(now_terminating(uid, self._clock()))
-        self._gone[uid] = self._clock()
+        self._leave(now_terminating(uid, self._clock.monotonic()))
+        self._gone[uid] = self._clock.monotonic()
 
     def _leave(self, found: TerminationDeadline) -> None:
         self._alive.discard(found.uid)
@@ -126,5 +122,5 @@ class TerminatingPods:
         self._missing.discard(uid)
 
     def _expire(self) -> None:
-        for uid in [uid for uid, since in self._gone.items() if self._clock() - since > GONE_SECONDS]:
+        for uid in [uid for uid, since in self._gone.items() if self._clock.monotonic() - since > GONE_SECONDS]:
             self._forget(uid)

@@ -6,18 +6,16 @@ that of an enforcer (``policy-slices.yaml``), and an enforcer that finds its log
 """
 
 import math
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 import structlog
 
 from enforcer.audit.log import AuditLog
-from enforcer.audit.record import GENESIS, ChainHead, Kind
-from enforcer.runtime.manager import Wake
-from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.audit.record import GENESIS, ChainHead
+from enforcer.runtime.clock import CLOCK, Clock
+from enforcer.status.events import EventRecorder, NodeEvent
 from gpushare.contract import AUDIT_HEAD, DRIVER
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
@@ -29,28 +27,7 @@ EVERY: Final = 30.0
 """Seconds between looks; what is no kill waits for the next."""
 GAP: Final = 3.0
 """Seconds between two writes at least, and between two questions whether a look is due."""
-PRESSING: Final = frozenset({Kind.OUTCOME, Kind.RECOVERED})
-"""Kinds of records that are anchored at once."""
 REMOVE: Final = f"kubectl annotate resourceslice {{slice}} {AUDIT_HEAD}-"
-
-
-class PressingRecords:
-    """Notes the records that are anchored at once; a listener of the audit log.
-
-    Attributes:
-        wake: set at each, for the thread of the publisher.
-        noted: set at each; cleared by the publisher.
-    """
-
-    def __init__(self) -> None:
-        self.wake: Final = Wake()
-        self.noted: Final = threading.Event()
-
-    def on_record(self, kind: Kind, _: bytes) -> None:
-        """Take note of a record; never waits and never fails."""
-        if kind in PRESSING:
-            self.noted.set()
-            self.wake.set()
 
 
 class AnchorPublisher:
@@ -60,9 +37,7 @@ class AnchorPublisher:
         cluster: where the slices are.
         node: whose.
         audit_log: the log.
-        pressing: its records that are anchored at once.
         events: take an Event where the log lacks what the annotation names.
-        clock: seconds that never go back.
     """
 
     def __init__(
@@ -70,11 +45,10 @@ class AnchorPublisher:
         cluster: KubeClient,
         node: str,
         audit_log: AuditLog,
-        pressing: PressingRecords,
-        events: NodeEventRecorder,
-        clock: Callable[[], float] = time.monotonic,
+        events: EventRecorder,
+        clock: Clock = CLOCK,
     ) -> None:
-        self._cluster, self._node, self._log, self._pressing, self._events = cluster, node, audit_log, pressing, events
+        self._cluster, self._node, self._log, self._events = cluster, node, audit_log, events
         self._clock, self._looked, self._wrote = clock, -math.inf, -math.inf
         self._written: ChainHead | None = None
         self.lost: str | None = None
@@ -84,10 +58,10 @@ class AnchorPublisher:
 
     def run_once(self) -> None:
         """Bring the annotation up to the log if that is due: after a pressing record, or after a while."""
-        now = self._clock()
-        if now - self._wrote >= GAP and (self._pressing.noted.is_set() or now - self._looked >= EVERY):
+        now = self._clock.monotonic()
+        if now - self._wrote >= GAP and (self._log.pressing.noted.is_set() or now - self._looked >= EVERY):
             self._looked = now
-            self._pressing.noted.clear()
+            self._log.pressing.noted.clear()
             self.publish()
 
     def publish(self) -> None:
@@ -100,7 +74,7 @@ class AnchorPublisher:
             self._complain(Reason.AUDIT_UNWRITABLE, f"the enforcer cannot read the audit log: {error}")
         else:
             if wrote:
-                self._wrote = self._clock()
+                self._wrote = self._clock.monotonic()
 
     def _bring(self, head: ChainHead) -> bool:
         """Write the annotation where it is behind. Returns whether it was."""
@@ -133,7 +107,7 @@ class AnchorPublisher:
             f"{problem}: the log was cut, replaced or restarted; to set a new anchor, run {REMOVE.format(slice=name)}"
         )
         if problem != self.lost:
-            self._events.record(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))
+            self._events.record_on_node(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))
         self.lost, self.problem = problem, None
 
     def _complain(self, reason: Reason, problem: str) -> None:

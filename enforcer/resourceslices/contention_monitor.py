@@ -9,7 +9,7 @@ import structlog
 
 from enforcer.nvml.types import Gpu
 from enforcer.resourceslices.contention import UNKNOWN, Allocatable, claimed_by_plugins, claimed_by_slices
-from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.status.events import EventRecorder, NodeEvent
 from gpushare.contract import NODE_GPUS
 from gpushare.errors import ClusterError, KubeletError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
@@ -41,7 +41,7 @@ class ContentionMonitor:
         cluster: KubeClient,
         node: str,
         allocatable: Callable[[], Allocatable],
-        reporter: NodeEventRecorder,
+        reporter: EventRecorder,
         changed: threading.Event,
     ) -> None:
         self._cluster, self._node, self._allocatable, self._reporter = cluster, node, allocatable, reporter
@@ -100,10 +100,10 @@ class ContentionMonitor:
                 f"GPU {gpu} gets no new shares from gpu-share: {found[gpu]}; running pods keep theirs. Remove the "
                 f"GPU from the other driver or device plugin, or leave it out of the node's annotation {NODE_GPUS}."
             )
-            self._reporter.record(NodeEvent(Reason.CONTENDED, note))
+            self._reporter.record_on_node(NodeEvent(Reason.CONTENDED, note))
         for gpu in before.keys() - found.keys():
             note = f"no other driver offers GPU {gpu} any more: the GPU gets new shares again"
-            self._reporter.record(NodeEvent(Reason.RECOVERED, note, warning=False))
+            self._reporter.record_on_node(NodeEvent(Reason.RECOVERED, note, warning=False))
 
     def _add_unknown(self, gpus: Sequence[Gpu]) -> None:
         """Until a source has answered once, it may offer any of them: at boot, plugins may be slower than we are."""

@@ -5,13 +5,13 @@ scheduler, so the annotation is written where something changed, and for problem
 """
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
+from enforcer.runtime.clock import CLOCK, Clock
 from gpushare.contract import DRIVER, ENFORCER
 from gpushare.errors import ClusterError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
@@ -67,7 +67,6 @@ class ReportPublisher:
         cluster: where the slices are.
         node: whose.
         state: returns the enforcer's state; raises ``OSError``.
-        clock: monotonic seconds.
     """
 
     def __init__(
@@ -75,17 +74,17 @@ class ReportPublisher:
         cluster: KubeClient,
         node: str,
         state: Callable[[], EnforcerState],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         self._cluster, self._node, self._state, self._clock = cluster, node, state, clock
-        self._written, self._current = float("-inf"), clock()
+        self._written, self._current = float("-inf"), clock.monotonic()
         self._failure = ""
 
     def run_once(self) -> None:
         """Write the annotation where it is another. What fails is tried again next time."""
         try:
             self._bring(self._state())
-            self._failure, self._current = "", self._clock()
+            self._failure, self._current = "", self._clock.monotonic()
         except (ClusterError, OSError) as error:
             if not self._failure:
                 log.warning("enforcer report not published", error=str(error))
@@ -93,7 +92,7 @@ class ReportPublisher:
 
     def stale(self) -> str | None:
         """Return why the annotation may be out of date; ``None`` where it is not. The process is not ready then."""
-        age = self._clock() - self._current
+        age = self._clock.monotonic() - self._current
         return f"report not published for {age:.0f} s: {self._failure or 'its thread waits'}" if age > STALE else None
 
     def _bring(self, state: EnforcerState) -> None:
@@ -107,11 +106,11 @@ class ReportPublisher:
         if before == after:
             return
         pressing = {key: before.get(key) for key in state.urgent()} != state.urgent()
-        if not pressing and self._clock() - self._written < APART:
+        if not pressing and self._clock.monotonic() - self._written < APART:
             return
         change = {"metadata": {"annotations": {ENFORCER: json.dumps(after)}}}
         self._cluster.patch(path(RESOURCE_V1, "resourceslices", first["metadata"]["name"]), change)
-        self._written = self._clock()
+        self._written = self._clock.monotonic()
 
 
 def _read(text: object) -> dict[str, Any]:

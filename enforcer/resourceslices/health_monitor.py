@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
@@ -13,8 +12,8 @@ from enforcer.attribution.usage import UsageSampler
 from enforcer.nvml.device_health import APPLICATION_XIDS, Health, update_health
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.resourceslices.publisher import SlicePublisher
-from enforcer.status.events import NodeEvent, NodeEventRecorder
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.status.events import EventRecorder, NodeEvent
+from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError, GpuShareError, MpsError, NvmlError
 from gpushare.reasons import Reason
 
@@ -52,21 +51,6 @@ class DaemonFailures(Protocol):
         """By GPU, why its daemon does not serve."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tenants:
-    """The containers of this node, and what takes messages to their owners."""
-
-    checkpoint: Checkpoint
-    sink: EventSink
-
-    def of_gpu(self, gpu: str, reason: Reason, note: str) -> None:
-        """Tell the owners of the containers on a GPU."""
-        for quota in self.checkpoint.latest:
-            if quota.gpu == gpu:
-                warning = reason is not Reason.RECOVERED
-                self.sink.record(UserMessage(quota=quota, reason=reason, note=note, action="Watch", warning=warning))
-
-
 class GpuHealthMonitor:
     """Keeps a judgement on each GPU.
 
@@ -74,8 +58,8 @@ class GpuHealthMonitor:
         watch: samples the GPUs.
         examiner: see there.
         mps: knows what is wrong with daemons; ``None``: there are none.
-        reporter: tells the operator what changed.
-        tenants: get a message when their GPU changed.
+        checkpoint: the quotas of the containers, whose owners get a message when their GPU changed.
+        events: takes the messages, also to operators.
         changed: set when a judgement changed.
     """
 
@@ -84,12 +68,12 @@ class GpuHealthMonitor:
         watch: UsageSampler,
         examiner: HealthProbe,
         mps: DaemonFailures | None,
-        reporter: NodeEventRecorder,
-        tenants: Tenants,
+        checkpoint: Checkpoint,
+        events: EventRecorder,
         changed: threading.Event,
     ) -> None:
-        self._watch, self._examiner, self._mps, self._reporter = watch, examiner, mps, reporter
-        self._tenants, self._changed = tenants, changed
+        self._watch, self._examiner, self._mps = watch, examiner, mps
+        self._checkpoint, self._events, self._changed = checkpoint, events, changed
         self._known: dict[str, Health] = {}
 
     @property
@@ -144,11 +128,17 @@ class GpuHealthMonitor:
     def _tell(self, before: Mapping[str, Reason], now: Mapping[str, Reason]) -> None:
         for gpu in now.keys() - before.keys():
             why = WORDS.get(now[gpu], str(now[gpu]))
-            self._reporter.record(NodeEvent(now[gpu], f"GPU {gpu} gets no new shares: {why}"))
-            self._tenants.of_gpu(gpu, now[gpu], f"the GPU of this container, {gpu}, is unhealthy: {why}")
+            self._events.record_on_node(NodeEvent(now[gpu], f"GPU {gpu} gets no new shares: {why}"))
+            self._tell_tenants(gpu, now[gpu], f"the GPU of this container, {gpu}, is unhealthy: {why}")
         for gpu in before.keys() - now.keys():
-            self._reporter.record(NodeEvent(Reason.RECOVERED, f"GPU {gpu} is healthy again", warning=False))
-            self._tenants.of_gpu(gpu, Reason.RECOVERED, f"the GPU of this container, {gpu}, is healthy again")
+            self._events.record_on_node(NodeEvent(Reason.RECOVERED, f"GPU {gpu} is healthy again", warning=False))
+            self._tell_tenants(gpu, Reason.RECOVERED, f"the GPU of this container, {gpu}, is healthy again")
+
+    def _tell_tenants(self, gpu: str, reason: Reason, note: str) -> None:
+        warning = reason is not Reason.RECOVERED
+        for quota in self._checkpoint.latest:
+            if quota.gpu == gpu:
+                self._events.record(UserMessage(quota=quota, reason=reason, note=note, action="Watch", warning=warning))
 
 
 def _daemon_fails(error: GpuShareError) -> bool:

@@ -1,5 +1,8 @@
 """Events of the API server: on pods for their owners, on the Node for operators."""
 
+import threading
+from collections import deque
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -7,8 +10,9 @@ from typing import Any, Final
 
 import structlog
 
+from enforcer.audit.log import utc_now
 from enforcer.status.api_writer import ApiWriter
-from enforcer.status.messages import UserMessage, truncate_note
+from enforcer.status.messages import Message, UserMessage, message, truncate_note
 from gpushare.contract import DRIVER
 from gpushare.kube_client import EVENTS_V1, KubeClient, path
 from gpushare.reasons import Reason
@@ -19,33 +23,8 @@ NOT_DELIVERED: Final = "event not delivered"
 CONTROLLER: Final = f"{DRIVER}/enforcer"
 NODE_EVENTS: Final = "default"
 """Namespace of Events on Nodes."""
-
-
-class PodEventRecorder:
-    """Records messages to pods' owners as Events.
-
-    Args:
-        cluster: the API server.
-        node: this node's name.
-        writer: delivers the Events.
-    """
-
-    def __init__(self, cluster: KubeClient, node: str, writer: ApiWriter) -> None:
-        self._cluster, self._node, self._writer = cluster, node, writer
-
-    def record(self, notice: UserMessage) -> None:
-        """Take a message; never waits and never fails."""
-        event = event_of(self._node, notice, datetime.now(UTC))
-        where = path(EVENTS_V1, "events", namespace=event["metadata"]["namespace"])
-        self._writer.put(NOT_DELIVERED, partial(self._cluster.create, where, event))
-
-
-class LogEventRecorder:
-    """Records messages to pods' owners in the log alone, where there is no API server."""
-
-    def record(self, notice: UserMessage) -> None:
-        """Log a message."""
-        log.info("notice", reason=str(notice.reason), pod=notice.quota.pod, note=notice.note)
+KEPT: Final = 20
+"""Messages to one pod. With each at most 1 KiB its status file stays far below what the sidecar reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +36,11 @@ class NodeEvent:
     warning: bool = True
 
 
-class NodeEventRecorder:
-    """Records messages to operators in the log and, if there is an API server, as Events on the Node.
+class EventRecorder:
+    """Records messages as Events on pods and on the Node; without an API server, in the log alone.
+
+    The last messages to each pod also go into its status file (``enforcer.status.pod_status_files``). Safe to use from
+    several threads; nothing here waits or fails.
 
     Args:
         cluster: the API server; ``None``: there is none.
@@ -68,16 +50,40 @@ class NodeEventRecorder:
 
     def __init__(self, cluster: KubeClient | None, node: str, writer: ApiWriter) -> None:
         self._cluster, self._node, self._writer = cluster, node, writer
+        self._lock = threading.Lock()
+        self._kept: dict[str, deque[Message]] = {}
 
-    def record(self, news: NodeEvent) -> None:
-        """Take a message; never waits and never fails."""
+    def record(self, notice: UserMessage) -> None:
+        """Record a message to the owner of a pod."""
+        with self._lock:
+            self._kept.setdefault(notice.quota.pod_uid, deque(maxlen=KEPT)).append(message(notice, utc_now()))
+        if self._cluster is None:
+            log.info("notice", reason=str(notice.reason), pod=notice.quota.pod, note=notice.note)
+        self._put(NOT_DELIVERED, event_of(self._node, notice, datetime.now(UTC)))
+
+    def record_on_node(self, news: NodeEvent) -> None:
+        """Record a message to operators, in the log as well."""
         (log.warning if news.warning else log.info)(news.note, reason=str(news.reason))
+        self._put("node's event not delivered", node_event(self._node, news, datetime.now(UTC)))
+
+    def messages(self, pod_uid: str, before: tuple[Message, ...] = ()) -> tuple[Message, ...]:
+        """Return the last messages to a pod, oldest first; ``before``: those of an enforcer before this one."""
+        with self._lock:
+            kept = self._kept.get(pod_uid, ())
+            if before:
+                kept = self._kept[pod_uid] = deque(dict.fromkeys((*before, *kept)), maxlen=KEPT)
+            return tuple(kept)
+
+    def forget(self, but: AbstractSet[str]) -> None:
+        """Drop the messages to all pods but these, by UID."""
+        with self._lock:
+            for uid in self._kept.keys() - but:
+                del self._kept[uid]
+
+    def _put(self, failure: str, event: Object) -> None:
         if self._cluster is not None:
-            where, event = (
-                path(EVENTS_V1, "events", namespace=NODE_EVENTS),
-                node_event(self._node, news, datetime.now(UTC)),
-            )
-            self._writer.put("node's event not delivered", partial(self._cluster.create, where, event))
+            where = path(EVENTS_V1, "events", namespace=event["metadata"]["namespace"])
+            self._writer.put(failure, partial(self._cluster.create, where, event))
 
 
 def node_event(node: str, news: NodeEvent, when: datetime) -> Object:

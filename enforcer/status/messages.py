@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from enforcer.audit.kill_records import ProcessOutcome
 from enforcer.audit.record import ChainHead
@@ -31,11 +31,17 @@ class UserMessage:
     warning: bool = True
 
 
-class EventSink(Protocol):
-    """Takes messages."""
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One line of a pod's status file; ``time`` as RFC 3339."""
 
-    def record(self, message: UserMessage) -> None:
-        """Take a message; never waits and never fails."""
+    time: str
+    text: str
+
+
+def message(notice: UserMessage, time: str) -> Message:
+    """Say a notice in one line: the reason's word, then the sentence of the Event."""
+    return Message(time, truncate_note(f"{notice.reason}: {notice.note}"))
 
 
 def over_quota(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.quota.types import Quota
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.status.events import EventRecorder
+from enforcer.status.messages import UserMessage
 from enforcer.status.node_status import Snapshot, mps_clients
 from gpushare.contract import MAX_CLIENTS
 from gpushare.reasons import Reason
@@ -20,11 +21,11 @@ class MpsClients:
     """Warns a container once each time it has more clients than its share counts as.
 
     Args:
-        sink: takes the warnings.
+        events: takes the warnings.
     """
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, events: EventRecorder) -> None:
+        self._events = events
         self._warned: frozenset[Key] = frozenset()
 
     def observe(self, snapshot: Snapshot) -> None:
@@ -37,7 +38,7 @@ class MpsClients:
             elif quota.clients is not None and count > quota.clients:
                 above.add(key)
                 if key not in self._warned:
-                    self._sink.record(_warning(quota, count))
+                    self._events.record(_warning(quota, count))
         self._warned = frozenset(above | (self._warned & unknown))
 
 

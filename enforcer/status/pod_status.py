@@ -11,24 +11,11 @@ from typing import Any, Final, Self
 from enforcer.attribution.snapshot import GpuSnapshot, UsageByContainer
 from enforcer.detection.detector import phase
 from enforcer.quota.types import Quota
-from enforcer.status.messages import UserMessage, truncate_note
+from enforcer.status.messages import Message
 from enforcer.status.node_status import BLIND, Snapshot
 
 NAME: Final = "status.json"
 VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One warning or kill of a pod; ``time`` as RFC 3339."""
-
-    time: str
-    text: str
-
-
-def message(notice: UserMessage, time: str) -> Message:
-    """Say a notice in one line: the reason's word, then the sentence of the Event."""
-    return Message(time, truncate_note(f"{notice.reason}: {notice.note}"))
 
 
 Peaks = Mapping[tuple[str, str], int]

@@ -1,4 +1,4 @@
-"""Each sharing pod's status file, ``<run>/status/<pod uid>/status.json``, and the notices that go into it.
+"""Each sharing pod's status file, ``<run>/status/<pod uid>/status.json``.
 
 The folder is made and removed with the pod's claim, by others; its sidecar mounts it read-only. Here a file is written
 into it where it is there, whole, readable by everybody, when something changed and every few seconds anyway.
@@ -6,9 +6,6 @@ into it where it is there, whole, readable by everybody, when something changed 
 
 import json
 import os
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,21 +16,20 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.audit.log import utc_now
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
 from enforcer.runtime.background import BackgroundExecutor
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.runtime.clock import CLOCK, Clock
+from enforcer.status.events import KEPT, EventRecorder
+from enforcer.status.messages import Message
 from enforcer.status.node_status import Snapshot
-from enforcer.status.pod_status import NAME, Message, Peaks, Seen, by_pod, message, pod_status
+from enforcer.status.pod_status import NAME, Peaks, Seen, by_pod, pod_status
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
 FOLDER: Final = "status"
-KEPT: Final = 20
-"""Messages in a file. With each at most 1 KiB it stays far below what the sidecar reads."""
 REFRESH: Final = 5.0
 """Seconds after which a file is written again: an old one tells the sidecar that nobody watches."""
 MAX_BYTES: Final = 256 * 1024
@@ -52,23 +48,24 @@ class WrittenFile:
 
 
 class PodStatusWriter:
-    """Writes the files, and is where notices go: on to ``sink``, and into the file of the pod they are about.
+    """Writes the files.
 
     Args:
         run: the run directory.
-        sink: takes the messages as well.
+        events: has the messages to each pod.
         serves: whether the MPS daemon of a GPU, by UUID, takes clients.
-        clock: seconds that never go back.
     """
 
     def __init__(
-        self, run: Path, sink: EventSink, serves: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
+        self,
+        run: Path,
+        events: EventRecorder,
+        serves: Callable[[str], bool],
+        clock: Clock = CLOCK,
     ) -> None:
-        self._folder, self._sink, self._serves, self._clock = run / FOLDER, sink, serves, clock
+        self._folder, self._events, self._serves, self._clock = run / FOLDER, events, serves, clock
         self._disk = BackgroundExecutor(f"the disk of {run}")
         self._place = str(self._folder)
-        self._lock = threading.Lock()
-        self._messages: dict[str, deque[Message]] = {}
         self._written: dict[str, WrittenFile] = {}
         self._peaks: dict[str, dict[tuple[str, str], int]] = {}
         self._pods: tuple[int, Mapping[str, tuple[Quota, ...]]] = 0, {}
@@ -76,13 +73,6 @@ class PodStatusWriter:
         self._failing: set[str] = set()
         self.peaks: Mapping[tuple[str, str, str], int] = {}
         """MiB that each container used at most, by pod UID, container and GPU. Replaced whole, never changed."""
-
-    def record(self, notice: UserMessage) -> None:
-        """Keep a notice for its pod's file and pass it on; never waits and never fails."""
-        with self._lock:
-            kept = self._messages.setdefault(notice.quota.pod_uid, deque(maxlen=KEPT))
-            kept.append(message(notice, utc_now()))
-        self._sink.record(notice)
 
     @property
     def problem(self) -> str | None:
@@ -120,7 +110,7 @@ class PodStatusWriter:
         before = self._written.get(uid)
         if not made_of[0] or before is None or before.made_of != made_of:
             return False
-        return self._clock() - before.when < REFRESH
+        return self._clock.monotonic() - before.when < REFRESH
 
     def _has_folder(self, uid: str) -> bool:
         """Whether a pod's file can be there: not where its claim is not prepared yet, gone again, or has no sidecar."""
@@ -131,9 +121,7 @@ class PodStatusWriter:
         return os.path.isdir(folder)  # noqa: PTH112 - a path object costs more than the call
 
     def _forget(self, but: Any) -> None:
-        with self._lock:
-            for uid in self._messages.keys() - but:
-                del self._messages[uid]
+        self._events.forget(but)
         for uid in self._written.keys() - but:
             del self._written[uid]
         for uid in self._peaks.keys() - but:
@@ -143,11 +131,7 @@ class PodStatusWriter:
     def _known(self, uid: str) -> tuple[Message, ...]:
         """Return the messages to a pod; those of an enforcer before this one stay."""
         before = () if uid in self._written else load_previous(self._folder / uid / NAME)
-        with self._lock:
-            kept = self._messages.get(uid, ())
-            if before:
-                kept = self._messages[uid] = deque(dict.fromkeys((*before, *kept)), maxlen=KEPT)
-            return tuple(kept)
+        return self._events.messages(uid, before)
 
     def _peaks_of(self, uid: str, seen: Seen, quotas: Sequence[Quota]) -> Peaks:
         """Return the peaks of a pod, this look included; those that an enforcer before this one wrote count."""
@@ -162,7 +146,7 @@ class PodStatusWriter:
     def _put(self, uid: str, found: dict[str, Any], made_of: object) -> None:
         content = {key: value for key, value in found.items() if key != "time"}
         before = self._written.get(uid, WrittenFile({}, 0.0, None))
-        if content == before.content and self._clock() - before.when < REFRESH:
+        if content == before.content and self._clock.monotonic() - before.when < REFRESH:
             self._written[uid] = replaced(before, made_of=made_of)
             return
         try:
@@ -172,7 +156,7 @@ class PodStatusWriter:
         except OSError as error:
             self._complain(uid, error)
         else:
-            self._written[uid] = WrittenFile(content, self._clock(), made_of)
+            self._written[uid] = WrittenFile(content, self._clock.monotonic(), made_of)
             self._failing.discard(uid)
 
     def _complain(self, uid: str, error: OSError) -> None:

@@ -1,18 +1,18 @@
 """Asks now and then which processes ran kernels, for the hint of ``enforcer.status.unattributed``."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import ran_kernels
+from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.status.unattributed import Growth, Sample, Track, matters, sampled
 from gpushare.errors import NvmlError
 
 SECONDS: Final = 5.0
 """Between samples: five of them are half a minute."""
-Kernels = Callable[[str, int], Sequence[int] | None]
-"""Names the processes that ran kernels on a GPU after a moment, as ``enforcer.nvml.reader.NvmlReader`` does."""
 
 
 class UnattributedMonitor:
@@ -20,12 +20,11 @@ class UnattributedMonitor:
 
     Args:
         watch: samples the GPUs.
-        kernels: see there; may raise ``NvmlError``.
-        clock: NVML's, nanoseconds since 1970.
+        reader: knows which processes ran kernels.
     """
 
-    def __init__(self, watch: UsageSampler, kernels: Kernels, clock: Callable[[], int] = time.time_ns) -> None:
-        self._watch, self._kernels, self._clock = watch, kernels, clock
+    def __init__(self, watch: UsageSampler, reader: GpuReader, clock: Clock = CLOCK) -> None:
+        self._watch, self._reader, self._clock = watch, reader, clock
         self._tracks: dict[str, Track] = {}
         self._before = 0
         """When the samples before were taken, microseconds."""
@@ -36,7 +35,7 @@ class UnattributedMonitor:
 
     def turn(self) -> None:
         """Take a sample of each GPU that can be read."""
-        now = self._clock() // 1000
+        now = round(self._clock.wall() * 1e6)
         for view in self._watch.latest:
             before, mib = self._tracks.get(view.gpu.uuid, Track()), view.unattributed_mib
             if view.sample is None:  # who ran kernels meanwhile is not asked for later
@@ -49,7 +48,7 @@ class UnattributedMonitor:
     def _ran(self, view: GpuSnapshot) -> frozenset[str] | None:
         """Name the containers that ran kernels; ``None`` where one of the processes is of no container that is seen."""
         try:
-            pids = self._kernels(view.gpu.uuid, self._before)
+            pids = ran_kernels(self._reader.utilization(view.gpu.uuid, self._before))
         except NvmlError:
             return None
         owners = {each.identity.pid: each.identity.owner for each in view.holders}

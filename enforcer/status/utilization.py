@@ -1,18 +1,16 @@
 """How much of the time each container runs kernels, as NVML reports it of processes."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
-from enforcer.nvml.types import Utilization
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.runtime.clock import CLOCK, Clock
 from gpushare.errors import NvmlError
 
 SECONDS: Final = 5.0
 """Between samples. NVML keeps its own for some seconds only."""
-Read = Callable[[str, int], Utilization | None]
-"""Reads the utilization of a GPU after a moment, as ``enforcer.nvml.reader.NvmlReader.utilization`` does."""
 
 
 class UtilizationMonitor:
@@ -20,19 +18,18 @@ class UtilizationMonitor:
 
     Args:
         watch: samples the GPUs.
-        read: see there; may raise ``NvmlError``.
-        clock: NVML's, nanoseconds since 1970.
+        reader: asks NVML.
     """
 
-    def __init__(self, watch: UsageSampler, read: Read, clock: Callable[[], int] = time.time_ns) -> None:
-        self._watch, self._read, self._clock = watch, read, clock
-        self._before = clock() // 1000
+    def __init__(self, watch: UsageSampler, reader: GpuReader, clock: Clock = CLOCK) -> None:
+        self._watch, self._reader, self._clock = watch, reader, clock
+        self._before = round(clock.wall() * 1e6)
         self.latest: Mapping[tuple[str, str], int] = {}
         """Percent, by container id and GPU, of those for which it is known. Replaced whole, never changed."""
 
     def turn(self) -> None:
         """Ask about each GPU that can be read."""
-        now, found = self._clock() // 1000, dict[tuple[str, str], int]()
+        now, found = round(self._clock.wall() * 1e6), dict[tuple[str, str], int]()
         for view in self._watch.latest:
             for container, percent in self._of(view).items():
                 found[container, view.gpu.uuid] = percent
@@ -40,7 +37,7 @@ class UtilizationMonitor:
 
     def _of(self, view: GpuSnapshot) -> Mapping[str, int]:
         try:
-            rows = None if view.reading is None else self._read(view.gpu.uuid, self._before)
+            rows = None if view.reading is None else self._reader.utilization(view.gpu.uuid, self._before)
         except NvmlError:
             return {}
         return {} if rows is None or view.reading is None else by_container(view, dict(rows))

@@ -12,7 +12,6 @@ from typing import Final, Self
 from enforcer.attribution.procfs import in_initial_pid_namespace
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import HERE, PROGRAM, DriverRoot
-from enforcer.nvml.types import GpuReader
 from enforcer.nvml.worker_handle import command
 from enforcer.status.node_status import NAME
 from gpushare import contract, defaults
@@ -170,7 +169,7 @@ def _reader(root: Path) -> NvmlClient:
     return NvmlClient(command(root), NvmlTimeouts(deadline=NVML_SECONDS))
 
 
-def gpus(make: Callable[[], GpuReader], bad: MakeResult) -> CheckResult:
+def gpus(make: Callable[[], NvmlClient], bad: MakeResult) -> CheckResult:
     """Ask NVML for its GPUs."""
     try:
         with closing(make()) as reader:

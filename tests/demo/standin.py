@@ -11,7 +11,7 @@ from typing import Final
 
 from enforcer import main as enforcer
 from enforcer.attribution.cgroup import ContainerRef, Identity
-from enforcer.attribution.procfs import read_stat
+from enforcer.attribution.procfs import CgroupAttributor, read_stat
 from tests.fakes.gpu.build import NoCompilerError, library_folder
 from tests.fakes.gpu.reader import SimReader
 
@@ -29,10 +29,11 @@ def note(folder: Path, pid: int, pod_uid: str, container_id: str) -> None:
         (containers / f"{pid}-{stat.start}").write_text(f"{pod_uid} {container_id}")
 
 
-class ListedContainers:
-    """An ``Attributor`` that reads those notes instead of control groups."""
+class ListedContainers(CgroupAttributor):
+    """Reads those notes instead of control groups."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder / FOLDER
 
     def identify(self, pid: int) -> Identity | None:

@@ -7,6 +7,7 @@ import pytest
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.usage import UsageSampler
+from enforcer.nvml.types import ran_kernels
 from enforcer.status.unattributed_monitor import UnattributedMonitor
 from tests.fakes.gpu import world
 from tests.fakes.gpu.need import need_library
@@ -14,6 +15,7 @@ from tests.fakes.gpu.probe import Probe
 from tests.fakes.gpu.programs import GpuHost, host
 from tests.fakes.gpu.reader import SimReader
 from tests.fakes.gpu.state import Fault
+from tests.support.wiring import Attribution
 
 pytestmark = pytest.mark.node
 
@@ -34,9 +36,9 @@ def test_nvml_names_who_ran_kernels_alike_in_c_and_in_python(here: GpuHost) -> N
     with Probe(here.sim, need_library()) as probe:
 
         def both(after: int, uuid: str = gpu) -> list[int] | None:
-            found, python = probe.ask("ran_kernels", uuid, after), reader.ran_kernels(uuid, after)
-            assert found == (None if python is None else list(python))
-            return found  # type: ignore[no-any-return] # JSON
+            found, python = probe.ask("utilization", uuid, after), reader.utilization(uuid, after)
+            assert found == (None if python is None else [list(row) for row in python])
+            return None if python is None else list(ran_kernels(python) or ())
 
         assert both(0) == both(0, here.gpus[1]) == []
         idle, busy = here.start(), here.start()
@@ -58,13 +60,12 @@ def test_nvml_names_who_ran_kernels_alike_in_c_and_in_python(here: GpuHost) -> N
 
 
 def test_who_takes_managed_memory_alone_is_named_and_beside_another_nobody(here: GpuHost) -> None:
-    class Attributor:
-        def identify(self, pid: int) -> Identity:
-            return Identity(pid=pid, start=pid, owner=ContainerRef(f"pod-{pid}", f"container-{pid}"))
+    def owner(pid: int) -> Identity:
+        return Identity(pid=pid, start=pid, owner=ContainerRef(f"pod-{pid}", f"container-{pid}"))
 
     reader = SimReader(here.sim)
-    watch = UsageSampler(reader, Attributor())
-    monitor = UnattributedMonitor(watch, reader.ran_kernels)
+    watch = UsageSampler(reader, Attribution(owner))
+    monitor = UnattributedMonitor(watch, reader)
     taker, other = here.start(), here.start()
 
     def round_(*busy: object) -> None:

@@ -27,6 +27,7 @@ from enforcer.detection.types import KillDecision
 from enforcer.kill import circuit_breaker
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import OnExceed
@@ -35,7 +36,8 @@ from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
-from tests.support.wiring import loop_parts
+from tests.support.clock import FakeClock
+from tests.support.wiring import Attribution, Messages, loop_parts
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -57,7 +59,7 @@ JUMPS: Final[dict[str, Jump]] = {
 }
 
 
-class Run:
+class Run(GpuReader):
     """A node, one seed's script of it, and what was decided."""
 
     def __init__(self, folder: Path, seed: int, seconds: int, jump: Jump, *, saboteur: bool) -> None:
@@ -78,10 +80,11 @@ class Run:
     def enforcer(self) -> EnforcementLoop:
         checkpoint = Checkpoint(self.folder)
         parts = loop_parts(
-            watch=UsageSampler(self, self), quotas=checkpoint.read, executor=self,
-            audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
+            watch=UsageSampler(self, Attribution(self.identify)), quotas=checkpoint.read, executor=self,
+            audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), events=Messages(self._told),
+            metrics=Metrics(),
         )  # fmt: skip
-        return EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock)
+        return EnforcementLoop("gpu-7", self.folder, parts, clock=FakeClock(self.clock))
 
     def write_quotas(self) -> None:
         kinds = [OnExceed.KILL, OnExceed.KILL_CONTAINER, OnExceed.WARN]
@@ -104,16 +107,13 @@ class Run:
         rows = tuple(GpuProcess(100 + n, mib) for n, mib in enumerate(self.held))
         return GpuSample(uuid=uuid, total_mib=CARD, used_mib=CARD, processes=rows)
 
-    def close(self) -> None:
-        """Nothing to let go of."""
-
     def identify(self, pid: int) -> Identity:
         n = pid - 100
         return Identity(
             pid=pid, start=self.lives[n], owner=ContainerRef(f"pod-{n}", self.container_id(n)), cgroup_inode=7
         )
 
-    def record(self, notice: UserMessage) -> None:
+    def _told(self, notice: UserMessage) -> None:
         self.trace.append(f"{notice.reason} {notice.note}")
 
     def execute(self, verdict: KillDecision) -> KillResult:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.main import main as enforce
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import card
@@ -24,7 +25,7 @@ PR_SET_PDEATHSIG: Final = 1
 CARD_MIB: Final = 1 << 30
 
 
-class Scripted:
+class Scripted(GpuReader):
     """NVML, read from a file; whoever looks leaves a mark."""
 
     def __init__(self, file: Path, looks: int) -> None:
@@ -38,9 +39,6 @@ class Scripted:
         held = {int(pid): mib for pid, mib in json.loads(self._file.read_text()).items()}
         rows = tuple(GpuProcess(pid, mib) for pid, mib in held.items())
         return GpuSample(uuid=uuid, total_mib=CARD_MIB, used_mib=sum(held.values()), processes=rows)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
 
 def run(folder: Path, file: Path, options: Sequence[str]) -> int:

@@ -16,13 +16,16 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient
+from enforcer.kill.process_kill import KillTimeouts, MpsClient, ProcessKiller
 from enforcer.kill.report import KillResult
+from enforcer.mps.manager import MpsManager
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.status.messages import UserMessage
 from tests.safety.reuse import CARD, GPU
-from tests.support.quotas import UnchangedQuotas
+from tests.support.quotas import in_force
+from tests.support.wiring import Messages
 
 __all__ = ["GPU", "Bench"]
 
@@ -47,7 +50,7 @@ def noting(sent: list[Sent]) -> type[PidHandle]:
     return Noting
 
 
-class Bench:
+class Bench(GpuReader):
     """One executor.
 
     Args:
@@ -65,11 +68,11 @@ class Bench:
         self.writer = AuditWriter(AuditLog(self._folder), "gpu-7")
         self.watch = UsageSampler(self, CgroupAttributor())
         self.watch.sample()
-        self.notices: list[UserMessage] = []
+        self.notices = list[UserMessage]()
         self.sent: list[Sent] = []
         parts = KillDependencies(
-            usage=self.watch, quotas=UnchangedQuotas(), processes=HostProcesses(CgroupAttributor(), noting(self.sent)),
-            audit_log=self.writer, mps=mps or NullMpsClient(), sink=self,
+            usage=self.watch, quotas=in_force(), processes=HostProcesses(CgroupAttributor(), noting(self.sent)),
+            audit_log=self.writer, killer=ProcessKiller(mps or MpsManager()), events=Messages(self.notices),
         )  # fmt: skip
         self.executor = KillExecutor("gpu-7", parts, patience or KillTimeouts(term=0.2, kill=1.0))
 
@@ -81,9 +84,6 @@ class Bench:
         return GpuSample(
             uuid=uuid, total_mib=CARD.memory_mib, used_mib=sum(each.used_mib for each in found), processes=tuple(found)
         )
-
-    def record(self, notice: UserMessage) -> None:
-        self.notices.append(notice)
 
     def decision(self, quota: Quota) -> KillDecision:
         """What the detector would decide after this sample."""

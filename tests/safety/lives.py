@@ -29,12 +29,14 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection import state_file
 from enforcer.detection.types import KillDecision
 from enforcer.kill.report import KillResult
-from enforcer.loop import EnforcementLoop, boottime
+from enforcer.loop import EnforcementLoop
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import GpuProcess, GpuSample
-from enforcer.status.messages import UserMessage
+from enforcer.runtime.clock import CLOCK
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
-from tests.support.wiring import loop_parts
+from tests.support.clock import FakeClock
+from tests.support.wiring import Attribution, Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -57,14 +59,14 @@ RUINS: Final[dict[str, Callable[[bytes], bytes | None]]] = {
 }
 
 
-class Life:
+class Life(GpuReader):
     """What one life sees, decides and writes down."""
 
     def __init__(self, folder: Path, grace: float, told: TextIO) -> None:
         self.folder, self.grace, self._told, self.now = folder, grace, told, 0.0
 
     def clock(self) -> float:
-        self.now = boottime()
+        self.now = CLOCK.boottime()
         return self.now
 
     def gpus(self) -> tuple[Any, ...]:
@@ -74,14 +76,8 @@ class Life:
         self._say("look", self.now)
         return GpuSample(uuid=uuid, total_mib=CARD, used_mib=9000, processes=(GpuProcess(100, 9000),))
 
-    def close(self) -> None:
-        """Nothing to let go of."""
-
     def identify(self, pid: int) -> Identity:
         return Identity(pid=pid, start=pid, owner=ContainerRef(POD, CONTAINER), cgroup_inode=7)
-
-    def record(self, notice: UserMessage) -> None:
-        """Nobody is told here."""
 
     def execute(self, verdict: KillDecision) -> KillResult:
         self._say("kill", verdict.at)
@@ -94,10 +90,10 @@ class Life:
     def run(self) -> None:
         allowed = (quota(grace_seconds=self.grace),)
         parts = loop_parts(
-            watch=UsageSampler(self, self), quotas=lambda: allowed, executor=self,
-            audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
+            watch=UsageSampler(self, Attribution(self.identify)), quotas=lambda: allowed, executor=self,
+            audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), events=Messages(), metrics=Metrics(),
         )  # fmt: skip
-        EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock).run(threading.Event(), POLL)
+        EnforcementLoop("gpu-7", self.folder, parts, clock=FakeClock(self.clock)).run(threading.Event(), POLL)
 
 
 @dataclass(slots=True)
@@ -164,7 +160,7 @@ def at_points(trial: Trial, points: Sequence[float]) -> int:
             trial.wait(lambda: bool(trial.looks))
             if number == 0:
                 begun = trial.looks[0]
-            while boottime() < begun + point * trial.grace:
+            while CLOCK.boottime() < begun + point * trial.grace:
                 time.sleep(0.001)
     with trial.life():
         trial.wait(lambda: bool(trial.kills))
@@ -173,7 +169,7 @@ def at_points(trial: Trial, points: Sequence[float]) -> int:
 
 def in_a_loop(trial: Trial) -> int:
     """SIGKILL each life after a few looks, until shortly before the end; by how many looks the kill came late."""
-    while not trial.looks or boottime() < trial.looks[0] + 0.9 * trial.grace:
+    while not trial.looks or CLOCK.boottime() < trial.looks[0] + 0.9 * trial.grace:
         with trial.life():
             before = len(trial.looks)
             trial.wait(lambda before=before: len(trial.looks) >= before + LOOP)  # type: ignore[misc]
@@ -188,7 +184,7 @@ def in_ruins(trial: Trial, ruin: Callable[[bytes], bytes | None]) -> tuple[int, 
     with trial.life():
         trial.wait(trial.remembered)
         trial.wait(lambda: bool(trial.looks))
-        while boottime() < trial.looks[0] + 0.6 * trial.grace:
+        while CLOCK.boottime() < trial.looks[0] + 0.6 * trial.grace:
             time.sleep(0.001)
     file, since = trial.folder / state_file.NAME, len(trial.looks)
     spoilt = ruin(file.read_bytes())

@@ -33,16 +33,17 @@ from enforcer.audit.record import ChainHead, Kind
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts
+from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.mps.control_program import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
-from enforcer.status.messages import UserMessage
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
-from tests.support.quotas import UnchangedQuotas
+from tests.support.quotas import in_force
+from tests.support.wiring import Attribution, Messages
 
 GPU: Final = "GPU-00000000-0000-0000-0000-000000000001"
 CARD: Final = Gpu(
@@ -153,7 +154,7 @@ class Trial:
         return died or self.told > 0
 
 
-class World:
+class World(GpuReader):
     """The killer with a counter at each of its doors."""
 
     def __init__(self, folder: Path, quota: Quota) -> None:
@@ -165,7 +166,7 @@ class World:
         daemon.control.ask = self.ask  # type: ignore[method-assign]
         self._mps = MpsManager({GPU: daemon})
         self._mps._absent.clear()
-        self._watch = UsageSampler(self, self)
+        self._watch = UsageSampler(self, Attribution(self.identify))
         self._watch.sample()
 
     def step(self, door: str) -> None:
@@ -228,16 +229,14 @@ class World:
     def head(self) -> ChainHead:
         return self._scribe.head
 
-    def record(self, notice: UserMessage) -> None:
-        """Nobody listens."""
-
     def run(self, trial: Trial, handles: type[PidHandle]) -> Reason:
         """One kill, as the loop would have it carried out."""
         self.trial = trial
         holders = self._watch.usages_of(self.quota)
         parts = KillDependencies(
-            usage=self._watch, quotas=UnchangedQuotas(), processes=HostProcesses(self, handles), audit_log=self,  # type: ignore[arg-type] # stand-ins
-            mps=self._mps, sink=self,
+            usage=self._watch, quotas=in_force(), audit_log=self,  # type: ignore[arg-type] # stand-in
+            processes=HostProcesses(Attribution(self.identify), handles), killer=ProcessKiller(self._mps),
+            events=Messages(),
         )  # fmt: skip
         verdict = KillDecision(decision=Decision.KILL, quota=self.quota, used_mib=HELD, targets=holders or ())
         reason = KillExecutor("gpu-7", parts, KillTimeouts(term=0, kill=5.0)).execute(verdict).reason

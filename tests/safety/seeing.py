@@ -22,6 +22,7 @@ from enforcer.nvml.types import GpuProcess
 from enforcer.nvml.worker_handle import command
 from gpushare.errors import NvmlError
 from tests.fakes.gpu.state import Sim
+from tests.support.wiring import Attribution
 from tests.unit.enforcer.made import CONTAINER, POD, quota
 
 STEP: Final = 2.0
@@ -62,7 +63,7 @@ class Bed:
         self.sim, self.reader, self.victim = sim, reader, victim
         self.gpu = sim.machine.gpus[0].uuid
         self.truth = (GpuProcess(victim, HELD),)
-        self.watch = UsageSampler(reader, self)
+        self.watch = UsageSampler(reader, Attribution(self.identify))
         self.now, self._due = 1000.0, 0.0
         self.sight: Outages = {}
         self._quotas = (quota(gpu=self.gpu, grace_seconds=0.0),)

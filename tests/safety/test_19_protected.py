@@ -21,18 +21,19 @@ from enforcer.audit.record import GENESIS, ChainHead, Kind
 from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts
+from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.kill.report import KillResult
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
-from enforcer.status.messages import UserMessage
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Kubelet, wait_for
 from tests.safety.killing import GPU, Bench
 from tests.safety.reuse import CARD
 from tests.safety.tenants import program
 from tests.support import extent
-from tests.support.quotas import UnchangedQuotas
+from tests.support.quotas import in_force
+from tests.support.wiring import Attribution, Messages
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, quota
 
 OURS = ContainerRef(POD, CONTAINER)
@@ -79,7 +80,7 @@ class Handle(PidHandle):
         return False
 
 
-class Table:
+class Table(GpuReader):
     """A random machine: the container's processes, everybody else's, and NVML listing them all with huge numbers."""
 
     def __init__(self, chance: Random) -> None:
@@ -136,12 +137,6 @@ class Table:
         found = [GpuProcess(pid, each.mib) for pid, each in self.now.items() if each.alive]
         return GpuSample(uuid=GPU, total_mib=10**6, used_mib=sum(each.used_mib for each in found), processes=(*found,))
 
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def record(self, notice: UserMessage) -> None:
-        """Nobody listens."""
-
 
 class Notes:
     """A audit log in memory: durability is another test's matter."""
@@ -162,7 +157,7 @@ class Notes:
 def kill(table: Table) -> tuple[KillResult, Quota, bool]:
     """Have a table's container ended; by the judge's targets, or by a verdict that names everybody."""
     about = quota(on_exceed=table.chance.choice((OnExceed.KILL, OnExceed.KILL_CONTAINER)))
-    watch = UsageSampler(table, table)
+    watch = UsageSampler(table, Attribution(table.identify))
     watch.sample()
     holders = watch.usages_of(about) or ()
     chosen, mad = select_targets(about, holders), table.chance.random() < 0.3
@@ -170,7 +165,8 @@ def kill(table: Table) -> tuple[KillResult, Quota, bool]:
         chosen = tuple(ProcessUsage(each.identity, each.mib) for each in table.now.values())
     verdict = KillDecision(decision=Decision.KILL, quota=about, used_mib=total_mib(holders), targets=chosen)
     parts = KillDependencies(
-        usage=watch, quotas=UnchangedQuotas(), processes=table, audit_log=Notes(), mps=table, sink=table,  # type: ignore[arg-type] # stand-ins
+        usage=watch, quotas=in_force(), processes=table, audit_log=Notes(),  # type: ignore[arg-type] # a stand-in
+        killer=ProcessKiller(table), events=Messages(),
     )  # fmt: skip
     return KillExecutor("gpu-7", parts, KillTimeouts(term=0, kill=0)).execute(verdict), about, mad
 

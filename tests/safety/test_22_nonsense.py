@@ -18,6 +18,7 @@ from gpushare.errors import NvmlError
 from gpushare.quantity import MIB
 from gpushare.reasons import Reason
 from tests.support import extent
+from tests.support.wiring import Attribution
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, neighbour, quota
 
 pytestmark = pytest.mark.timeout(900)
@@ -102,9 +103,8 @@ def twice(driver: Said, row: tuple[int, int]) -> None:
     driver.lists = ([*UNDER, row], [], [])
 
 
-class Owners:
-    def identify(self, pid: int) -> Identity | None:
-        return Identity(pid=pid, start=1, owner=ContainerRef(POD, CONTAINER if pid == OURS else NEIGHBOUR))
+def owner(pid: int) -> Identity | None:
+    return Identity(pid=pid, start=1, owner=ContainerRef(POD, CONTAINER if pid == OURS else NEIGHBOUR))
 
 
 @pytest.mark.parametrize("kind", NONSENSE)
@@ -146,7 +146,7 @@ def kills(words: list[str], quotas: tuple[Quota, ...]) -> list[tuple[int, str]]:
     """The looks after which somebody would be killed, and who."""
     driver, found, state = Said(), list[tuple[int, str]](), DetectorState()
     says(driver, UNDER)
-    watch = UsageSampler(NvmlReader(driver), Owners())
+    watch = UsageSampler(NvmlReader(driver), Attribution(owner))
     watch.sample()
     for number, word in enumerate(words):
         told(driver, word)

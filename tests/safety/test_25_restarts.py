@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer.loop import boottime
+from enforcer.runtime.clock import CLOCK
 from tests.integration.processes.containers import alive
 from tests.integration.processes.enforcing import Node
 from tests.safety.lives import GRACE, LOOP, LOOP_GRACE, POLL, RUINS
@@ -59,18 +59,18 @@ def test_the_program_itself_killed_in_mid_grace(tmp_path: Path) -> None:
         container = node.container()
         node.allow(container.quota(node.gpu, 1024, grace_seconds=float(REAL_GRACE)))
         tenant = container.tenant(node.sim, "--mib", "4096")
-        begun = boottime()
+        begun = CLOCK.boottime()
         node.start()
         for number in range(REAL_RESTARTS):
             at = begun + REAL_GRACE * (number + 1) / (REAL_RESTARTS + 2)
-            while boottime() < at:
+            while CLOCK.boottime() < at:
                 node.looks(1)
             assert node.stop(signal.SIGKILL) == -signal.SIGKILL
             assert alive(tenant), "in mid-grace"
             before = len(node.records("GRACE_STARTED"))
             node.start()
         tenant.wait(REAL_GRACE + 60)
-        lasted = boottime() - begun
+        lasted = CLOCK.boottime() - begun
         (intent,), armed = node.records("INTENT"), len(node.records("GRACE_STARTED"))
         over = float(intent["overFor"].removesuffix("s"))
     assert armed == before, "no later life began it anew"

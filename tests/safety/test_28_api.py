@@ -26,11 +26,11 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.informer import AllocatedClaims, QuotaInformer, add_informers
 from enforcer.runtime.manager import Manager, Wake
-from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare import kube_client as road
 from gpushare.informer import Informer
@@ -38,7 +38,8 @@ from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 from tests.safety.apiserver import FAULTS, WELL, ApiServer, Object
 from tests.support import extent
-from tests.support.wiring import loop_parts
+from tests.support.clock import FakeClock
+from tests.support.wiring import Attribution, Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD
 from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, namespace, piece, pod, result
 from tests.unit.enforcer.quota.test_informer import uid
@@ -65,7 +66,7 @@ def late() -> dict[str, list[Object]]:
     return {"pods": [made], "resourceclaims": [its]}
 
 
-class World:
+class World(GpuReader):
     """A node whose enforcer follows a scripted API server."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -85,10 +86,10 @@ class World:
         add_informers(manager, _connect(folder, self.server), books, NODE, Checkpoint(folder), changed)
         manager.start()
         parts = loop_parts(
-            watch=UsageSampler(self, self), quotas=self.checkpoint.read, executor=self,
-            audit_log=AuditWriter(AuditLog(folder / "audit"), NODE), sink=self, metrics=Metrics(),
+            watch=UsageSampler(self, Attribution(self.identify)), quotas=self.checkpoint.read, executor=self,
+            audit_log=AuditWriter(AuditLog(folder / "audit"), NODE), events=Messages(), metrics=Metrics(),
         )  # fmt: skip
-        self.enforcer = EnforcementLoop(NODE, folder, parts, clock=lambda: self.now)
+        self.enforcer = EnforcementLoop(NODE, folder, parts, clock=FakeClock(lambda: self.now))
         stack.callback(self.enforcer.close)
 
     def gpus(self) -> tuple[Any, ...]:
@@ -98,15 +99,9 @@ class World:
         rows = tuple(GpuProcess(pid, mib) for pid, mib in self.held.items())
         return GpuSample(uuid=uuid, total_mib=CARD, used_mib=CARD, processes=rows)
 
-    def close(self) -> None:
-        """Nothing to let go of."""
-
     def identify(self, pid: int) -> Identity:
         owner = ContainerRef(POD, CONTAINER) if pid == OVER else ContainerRef(LATE_POD, NEIGHBOUR)
         return Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid)
-
-    def record(self, notice: UserMessage) -> None:
-        """Nobody is told here."""
 
     def execute(self, verdict: KillDecision) -> KillResult:
         assert verdict.quota.container_id

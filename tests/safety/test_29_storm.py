@@ -24,13 +24,15 @@ from enforcer.detection.types import DetectorConfig, KillDecision
 from enforcer.kill import circuit_breaker
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.support import extent
-from tests.support.wiring import loop_parts
+from tests.support.clock import FakeClock
+from tests.support.wiring import Attribution, Messages, loop_parts
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -59,7 +61,7 @@ class Tenant:
 
 
 @dataclass
-class Storm:
+class Storm(GpuReader):
     """A node on which everybody is over, and what its enforcer did."""
 
     folder: Path
@@ -76,10 +78,10 @@ class Storm:
         """A new life of the enforcer."""
         self.metrics = Metrics()
         parts = loop_parts(
-            watch=UsageSampler(self, self), quotas=self.quotas, executor=self, audit_log=_NoLog(), sink=self,
-            metrics=self.metrics,
+            watch=UsageSampler(self, Attribution(self.identify)), quotas=self.quotas, executor=self, audit_log=_NoLog(),
+            events=Messages(self.notices), metrics=self.metrics,
         )  # fmt: skip
-        return EnforcementLoop("gpu-7", self.folder, parts, clock=lambda: self.now)
+        return EnforcementLoop("gpu-7", self.folder, parts, clock=FakeClock(lambda: self.now))
 
     def up(self) -> list[Tenant]:
         return [tenant for tenant in self.tenants if tenant.starts <= self.now]
@@ -103,16 +105,10 @@ class Storm:
         rows = tuple(GpuProcess(each.pid, held) for each in self.up())
         return GpuSample(uuid=uuid, total_mib=CARD, used_mib=CARD, processes=rows)
 
-    def close(self) -> None:
-        """Nothing to let go of."""
-
     def identify(self, pid: int) -> Identity | None:
         (tenant,) = [each for each in self.tenants if each.pid == pid]
         owner = ContainerRef(f"pod-{tenant.number}", tenant.container_id)
         return Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid)
-
-    def record(self, notice: UserMessage) -> None:
-        self.notices.append(notice)
 
     def execute(self, verdict: KillDecision) -> KillResult:
         """It dies, and comes up again as the kubelet has it: after 1 to 300 s."""

@@ -42,7 +42,7 @@ DOOR: Final = """
 import sys
 from enforcer.mps.control_socket import ControlSocket
 from enforcer.mps.incidents import IncidentLog
-sys.exit(not ControlSocket("GPU-1", lambda: int(sys.argv[1]), IncidentLog()).idle_connections(0))
+sys.exit(not ControlSocket("GPU-1", IncidentLog()).idle_connections(int(sys.argv[1]), 0))
 """
 NOT_PROVABLE: Final = {
     Capability.SYS_ADMIN: "not provable here: NVIDIA's driver alone asks for it, to set a compute mode"

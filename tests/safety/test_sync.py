@@ -30,18 +30,19 @@ from enforcer.audit.record import read, verify
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts, NullMpsClient
+from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
+from enforcer.mps.manager import MpsManager
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import GpuProcess, GpuSample
-from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Container, Kubelet
 from tests.support import extent
 from tests.support.patience import patient
-from tests.support.quotas import UnchangedQuotas
-from tests.support.wiring import loop_parts
+from tests.support.quotas import in_force
+from tests.support.wiring import Messages, loop_parts
 from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -61,7 +62,7 @@ class Disk(Enum):
     HANGS = "hang"
 
 
-class Trial:
+class Trial(GpuReader):
     """One victim that goes over its quota, one enforcer, one disk."""
 
     def __init__(self, folder: Path, disk: Disk, moment: float | None, container: Container) -> None:
@@ -104,13 +105,7 @@ class Trial:
         held = (GpuProcess(self.victim.pid, self.used),)
         return GpuSample(uuid=uuid, total_mib=CARD, used_mib=self.used, processes=held)
 
-    def close(self) -> None:
-        """Nothing to let go of."""
-
     # The rest of the world.
-
-    def record(self, _: UserMessage) -> None:
-        """Nobody is told."""
 
     def handles(self) -> type[PidHandle]:
         """Return the pidfds of this trial."""
@@ -135,13 +130,13 @@ class Trial:
         log = AuditWriter(AuditLog(self.folder / FOLDER), "gpu-7", wait=wait)
         watch = UsageSampler(self, CgroupAttributor())
         tools = KillDependencies(
-            usage=watch, quotas=UnchangedQuotas(), processes=HostProcesses(CgroupAttributor(), self.handles()),
-            audit_log=log, mps=NullMpsClient(), sink=self,
+            usage=watch, quotas=in_force(), processes=HostProcesses(CgroupAttributor(), self.handles()),
+            audit_log=log, killer=ProcessKiller(MpsManager()), events=Messages(),
         )  # fmt: skip
         executor = KillExecutor("gpu-7", tools, KillTimeouts(term=1.0, kill=1.0))
         quota = self.container.quota(GPU, QUOTA, grace_seconds=GRACE)
         parts = loop_parts(
-            watch=watch, quotas=lambda: (quota,), audit_log=log, sink=self, metrics=Metrics(),
+            watch=watch, quotas=lambda: (quota,), audit_log=log, events=Messages(), metrics=Metrics(),
             executor=Noted(partial(self.execute, executor)),
         )  # fmt: skip
         enforcer = EnforcementLoop("gpu-7", self.folder, parts)

@@ -1,10 +1,24 @@
 """Quotas for tests of a kill alone."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+from enforcer.kill.circuit_breaker import GuardedQuotas
+from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import Quota
 
 
-class UnchangedQuotas:
-    """A ``QuotaSource``: each quota is in force as it was when the kill was decided."""
+class UnchangedQuotas(Checkpoint):
+    """Each quota is in force as it was when the kill was decided, or as a test says."""
+
+    def __init__(self, now: Callable[[Quota], Quota | None] = lambda quota: quota) -> None:
+        super().__init__(Path("/nowhere"))
+        self._now = now
 
     def in_force(self, quota: Quota) -> Quota | None:
-        return quota
+        return self._now(quota)
+
+
+def in_force(now: Callable[[Quota], Quota | None] = lambda quota: quota) -> GuardedQuotas:
+    """The quotas of a node whose breaker is closed; see ``UnchangedQuotas``."""
+    return GuardedQuotas(Path("/nowhere"), UnchangedQuotas(now))

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.procfs import CgroupAttributor
+from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.limits.applier import LimitApplier
@@ -14,6 +16,8 @@ from enforcer.limits.verifier import LimitVerifier
 from enforcer.loop import LoopDependencies
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.supervisor import MpsSupervisor
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.types import Gpu, GpuSample
 from enforcer.oom.reporter import OomReporter
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.driver_upgrade import DriverUpgrade
@@ -24,13 +28,14 @@ from enforcer.quota.types import Mode, Quota
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.runtime.manager import Manager
 from enforcer.status.api_writer import ApiWriter
-from enforcer.status.events import NodeEvent, NodeEventRecorder
-from enforcer.status.messages import EventSink, UserMessage
+from enforcer.status.events import EventRecorder, NodeEvent
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import UnattributedMonitor
 from enforcer.status.utilization import UtilizationMonitor
+from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 
 if TYPE_CHECKING:
@@ -74,6 +79,41 @@ def sampler(get: Callable[[], Sequence[GpuSnapshot]]) -> UsageSampler:
     return cast("UsageSampler", _Views(get))
 
 
+class Usages(UsageSampler):
+    """One that sees of each container what a test says."""
+
+    def __init__(self, get: Callable[[Quota], tuple[ProcessUsage, ...] | None]) -> None:
+        super().__init__(NoReader(), CgroupAttributor())
+        self._get = get
+
+    def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
+        return self._get(quota)
+
+
+class NoReader(GpuReader):
+    """Reads no GPU, and knows of no utilization."""
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return ()
+
+    def sample(self, uuid: str) -> GpuSample:
+        raise NvmlError(f"there is no GPU {uuid}")
+
+
+class Attribution(CgroupAttributor):
+    """Attributes processes as a test says; one that it does not know has ended."""
+
+    def __init__(self, identify: Callable[[int], Identity | None]) -> None:
+        super().__init__()
+        self._identify = identify
+
+    def identify(self, pid: int) -> Identity | None:
+        return self._identify(pid)
+
+    def is_alive(self, _: int) -> bool:
+        return False
+
+
 class PreparedClaims(NoClaims):
     """Prepared claims, by the GPUs they are on; ``None``: they were not read yet."""
 
@@ -109,25 +149,28 @@ def limits(get: Callable[[], Mapping[str, str]] = dict) -> LimitApplier:
     return cast("LimitApplier", _Backends(get))
 
 
-class Messages:
-    """Takes what owners of pods are to be told."""
+class Messages(EventRecorder):
+    """Takes messages for tenants, and hands them on."""
 
-    def __init__(self, sent: list[UserMessage] | None = None) -> None:
-        self.sent = [] if sent is None else sent
+    def __init__(self, sent: list[UserMessage] | Callable[[UserMessage], object] | None = None) -> None:
+        super().__init__(None, NODE, ApiWriter())
+        self.sent = list[UserMessage]() if sent is None or callable(sent) else sent
+        self._take = sent if callable(sent) else self.sent.append
 
     def record(self, notice: UserMessage) -> None:
-        self.sent.append(notice)
+        super().record(notice)
+        self._take(notice)
 
 
-class NodeEvents(NodeEventRecorder):
-    """Takes what operators are to be told."""
+class NodeEvents(EventRecorder):
+    """Takes Events for operators."""
 
     def __init__(self, sent: list[NodeEvent] | None = None) -> None:
         super().__init__(None, NODE, ApiWriter())
         self.sent = [] if sent is None else sent
 
-    def record(self, event: NodeEvent) -> None:
-        self.sent.append(event)
+    def record_on_node(self, news: NodeEvent) -> None:
+        self.sent.append(news)
 
 
 class _Supervisor:
@@ -188,8 +231,8 @@ class Pods(QuotaInformer):
 
 
 class _PodStatus:
-    def __init__(self, sink: EventSink) -> None:
-        self.record, self.peaks = sink.record, dict[tuple[str, str, str], int]()
+    def __init__(self) -> None:
+        self.peaks = dict[tuple[str, str, str], int]()
 
     def write(self, _: object) -> None:
         """Pods have no files here."""
@@ -207,7 +250,7 @@ def loop_parts(
     quotas: Callable[[], Sequence[Quota]],
     executor: Any,
     audit_log: Any,
-    sink: EventSink,
+    events: EventRecorder,
     metrics: Metrics,
     problems: Callable[[], Sequence[str]] = tuple,
     pods: PodStatusWriter | None = None,
@@ -218,10 +261,10 @@ def loop_parts(
     evidence: Any = None
     return LoopDependencies(
         watch=watch, checkpoint=checkpoint, executor=cast("Any", _Executor(executor)),
-        audit_log=cast("AuditWriter", audit_log), pods=pods or cast("PodStatusWriter", _PodStatus(sink)),
-        metrics=metrics, manager=manager, events=NodeEvents(), oom=OomReporter(sink, metrics), clients=MpsClients(sink),
+        audit_log=cast("AuditWriter", audit_log), pods=pods or cast("PodStatusWriter", _PodStatus()),
+        metrics=metrics, manager=manager, events=events, oom=OomReporter(events, metrics), clients=MpsClients(events),
         availability=GpuAvailability(None, None, label_modes(None), limits(), watch, DriverUpgrade()),
-        unattributed=UnattributedMonitor(watch, lambda *_: None),
-        utilization=UtilizationMonitor(watch, lambda *_: None),
-        verifier=LimitVerifier(evidence, watch, checkpoint, sink, None, 30.0), backoff=ClaimBackoff(), setup={},
+        unattributed=UnattributedMonitor(watch, NoReader()),
+        utilization=UtilizationMonitor(watch, NoReader()),
+        verifier=LimitVerifier(evidence, watch, checkpoint, events, None, 30.0), backoff=ClaimBackoff(), setup={},
     )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from enforcer.audit.record import GENESIS
+from enforcer.audit.log import AuditLog
 from enforcer.audit.verification import LogVerifier
 from enforcer.mps.event_reporter import IncidentCollector
 from enforcer.mps.incidents import IncidentLog
@@ -51,7 +51,7 @@ def test_every_metric_is_listed() -> None:
         *StatusCollector().collect(),
         *IncidentCollector(IncidentLog()).collect(),
     ]
-    families += VerificationCollector(LogVerifier(ROOT, lambda: GENESIS)).collect()
+    families += VerificationCollector(LogVerifier(ROOT, AuditLog(ROOT))).collect()
     own = {each.name + ("_total" if each.type == "counter" else "") for each in families if "gpu_share" in each.name}
     assert len(own) > 20
     assert [name for name in sorted(own) if f"`{name}`" not in metrics] == []

@@ -23,16 +23,18 @@ from enforcer.audit.record import read, verify
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, DetectorConfig, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient
+from enforcer.kill.process_kill import KillTimeouts, MpsClient, ProcessKiller
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
-from enforcer.nvml.types import Gpu, GpuReader, GpuSample
+from enforcer.mps.manager import MpsManager
+from enforcer.nvml.gpu_reader import GpuReader
+from enforcer.nvml.reader import NvmlReader
+from enforcer.nvml.types import Gpu, GpuSample
 from enforcer.quota.types import Quota
-from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
-from tests.support.quotas import UnchangedQuotas
-from tests.support.wiring import loop_parts
+from tests.support.quotas import in_force
+from tests.support.wiring import Messages, Usages, loop_parts
 
 NODE = "experiment"
 MANY = 1_000_000
@@ -69,10 +71,10 @@ class Journal:
         return next(found, None)
 
 
-class SeenReader:
+class SeenReader(GpuReader):
     """A ``GpuReader`` that remembers how long it took to answer, and when it first saw each process hold how much."""
 
-    def __init__(self, reader: GpuReader) -> None:
+    def __init__(self, reader: NvmlReader) -> None:
         self._reader = reader
         self.took: list[float] = []
         self.seen: list[tuple[float, Mapping[int, int]]] = []
@@ -95,11 +97,11 @@ class SeenReader:
         return next((at for at, held in list(self.seen) if held.get(pid, 0) > mib), None)
 
 
-class Membership:
-    """An ``Attributor``: by control group as in the product, and by this list where a process is in none of a pod's."""
+class Membership(CgroupAttributor):
+    """Attributes by control group as in the product, and by this list where a process is in none of a pod's."""
 
     def __init__(self) -> None:
-        self._by_cgroup = CgroupAttributor()
+        super().__init__()
         self._owners: dict[int, ContainerRef] = {}
 
     def join(self, pid: int, pod_uid: str, container_id: str) -> None:
@@ -107,7 +109,7 @@ class Membership:
         self._owners[pid] = ContainerRef(pod_uid, container_id)
 
     def identify(self, pid: int) -> Identity | None:
-        found = self._by_cgroup.identify(pid)
+        found = super().identify(pid)
         if found is None or found.owner is not None:
             return found
         return replace(found, owner=self._owners.get(pid))
@@ -119,7 +121,7 @@ class Membership:
 
 
 class TimedMps:
-    """An ``MpsClient`` that notes when it was asked, and when it had answered."""
+    """An MPS client that notes when it was asked, and when it had answered."""
 
     def __init__(self, mps: MpsClient, journal: Journal) -> None:
         self._mps, self._journal = mps, journal
@@ -130,27 +132,6 @@ class TimedMps:
             return self._mps.terminate(pid, gpu, ended)
         finally:
             self._journal.note("terminated", pid)
-
-
-class KnownHolders:
-    """A ``UsageSource`` for a process that is ended in any case: another experiment tests what NVML shows of it."""
-
-    def __init__(self, holder: ProcessUsage, attributor: Membership) -> None:
-        self._holder, self._attributor = holder, attributor
-
-    def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...]:
-        identity = self._attributor.identify(self._holder.identity.pid)
-        return (self._holder,) if identity == self._holder.identity else ()
-
-
-class Silent:
-    """A ``EventSink`` that keeps what owners would be told."""
-
-    def __init__(self) -> None:
-        self.notices: list[UserMessage] = []
-
-    def record(self, notice: UserMessage) -> None:
-        self.notices.append(notice)
 
 
 def noting(journal: Journal) -> type[PidHandle]:
@@ -178,31 +159,31 @@ class Guard:
     def __init__(
         self,
         folder: Path,
-        reader: GpuReader,
+        reader: NvmlReader,
         mps: MpsClient | None = None,
         *,
         poll: float = 0.5,
         rules: DetectorConfig = RULES,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.journal, self.sink, self.members = Journal(), Silent(), Membership()
+        self.journal, self.events, self.members = Journal(), Messages(), Membership()
         self.reader, self.poll, self.quotas = SeenReader(reader), poll, list[Quota]()
-        self._folder, self._mps = folder, TimedMps(mps or NullMpsClient(), self.journal)
+        self._folder, self._mps = folder, TimedMps(mps or MpsManager(), self.journal)
         self._log = AuditWriter(AuditLog(folder / FOLDER), NODE)
         self._log.open()
         watch = UsageSampler(self.reader, self.members)
         parts = loop_parts(
             watch=watch, quotas=lambda: tuple(self.quotas), executor=self._executor(watch), audit_log=self._log,
-            sink=self.sink, metrics=Metrics(),
+            events=self.events, metrics=Metrics(),
         )  # fmt: skip
         self._enforcer = EnforcementLoop(NODE, folder, parts, rules=rules)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._enforcer.run, args=(self._stopped, poll), daemon=True)
 
-    def _executor(self, usage: UsageSampler | KnownHolders) -> KillExecutor:
+    def _executor(self, usage: UsageSampler) -> KillExecutor:
         parts = KillDependencies(
-            usage=usage, quotas=UnchangedQuotas(), processes=HostProcesses(self.members, noting(self.journal)),
-            audit_log=self._log, mps=self._mps, sink=self.sink,
+            usage=usage, quotas=in_force(), processes=HostProcesses(self.members, noting(self.journal)),
+            audit_log=self._log, killer=ProcessKiller(self._mps), events=self.events,
         )  # fmt: skip
         return KillExecutor(NODE, parts, KillTimeouts())
 
@@ -217,7 +198,12 @@ class Guard:
             raise ProcessLookupError(pid)
         holder = ProcessUsage(identity, quota.ceiling_mib + 1)
         verdict = KillDecision(decision=Decision.KILL, quota=quota, used_mib=holder.used_mib, targets=(holder,))
-        return self._executor(KnownHolders(holder, self.members)).execute(verdict)
+
+        def held(_: Quota) -> tuple[ProcessUsage, ...]:
+            """It is ended in any case: another experiment tests what NVML shows of it."""
+            return (holder,) if self.members.identify(pid) == identity else ()
+
+        return self._executor(Usages(held)).execute(verdict)
 
     def lines(self) -> list[bytes]:
         """The audit log as it is now."""
@@ -255,7 +241,7 @@ class Guard:
 class Sampler:
     """Looks at one GPU much more often than the enforcer, through a door of its own: the truth to compare with."""
 
-    def __init__(self, reader: GpuReader, gpu: str, every: float = 0.02) -> None:
+    def __init__(self, reader: NvmlReader, gpu: str, every: float = 0.02) -> None:
         self._reader, self._gpu, self._every = reader, gpu, every
         self._stopped = threading.Event()
         self.seen: list[tuple[float, Mapping[int, int], int]] = []

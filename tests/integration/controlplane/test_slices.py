@@ -15,7 +15,7 @@ from enforcer.resourceslices.controller import SliceController
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, device_name, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.status.api_writer import ApiWriter
-from enforcer.status.events import NodeEventRecorder
+from enforcer.status.events import EventRecorder
 from gpushare.contract import EXCLUDED_GPUS, NODE_LABEL
 from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
@@ -109,7 +109,7 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     cluster.create(path(CORE_V1, "nodes"), body)
     cards = gpus_of(Machine.named("pair-16g"), where)
     modes, writer = fixed_modes(), ApiWriter()
-    reporter = NodeEventRecorder(cluster, where, writer)
+    reporter = EventRecorder(cluster, where, writer)
     contention = ContentionMonitor(cluster, where, list, reporter, threading.Event())
     availability = GpuAvailability(contention, None, modes, limits(), sampler(tuple), DriverUpgrade())
     offering = SliceController(cluster, where, InventoryPolicy(), availability, Own(), modes)

@@ -32,7 +32,8 @@ from enforcer.nvml.driver_root import HERE
 from enforcer.nvml.worker_handle import command
 from enforcer.quota.types import Quota
 from enforcer.runtime.logs import configure_logging
-from enforcer.status.events import LogEventRecorder
+from enforcer.status.api_writer import ApiWriter
+from enforcer.status.events import EventRecorder
 from enforcer.status.metrics import Metrics
 from enforcer.status.pod_status_files import PodStatusWriter
 from tests.integration.processes.containers import wait_for
@@ -167,10 +168,11 @@ def decisions(folder: Path, run: Path, quotas: list[Quota], polls: int) -> Turns
     reader = NvmlClient(command(HERE))
     audit_log = AuditLog(folder / "audit")
     audit_log.open()
-    pods = PodStatusWriter(run, LogEventRecorder(), bool)
+    events = EventRecorder(None, "gpu-7", ApiWriter())
     parts = loop_parts(
         watch=UsageSampler(reader, CgroupAttributor()), quotas=lambda: quotas, executor=None,  # nobody is over
-        audit_log=AuditWriter(audit_log, "gpu-7"), sink=pods, metrics=Metrics(), pods=pods,
+        audit_log=AuditWriter(audit_log, "gpu-7"), events=events, metrics=Metrics(),
+        pods=PodStatusWriter(run, events, bool),
     )  # fmt: skip
     enforcer = EnforcementLoop("gpu-7", folder, parts)
     enforcer.poll()

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from tests.fakes.gpu.build import FLAGS, HERE, BUILT, compiler
+from tests.fakes.gpu.build import BUILT, FLAGS, HERE, compiler
 from tests.fakes.gpu.need import need_library
 
 NAME: Final = "libnvidia-ml.so.1"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,21 +16,23 @@ from prometheus_client import CollectorRegistry
 
 from enforcer import loop
 from enforcer.attribution.container_processes import HostProcesses
-from enforcer.attribution.procfs import CgroupAttributor, is_alive
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
+from enforcer.audit import log as audit
 from enforcer.audit.log import FOLDER, AuditLog
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, DetectorConfig, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import KillTimeouts
+from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.loop import EnforcementLoop
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.nvml.validation import check
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime import lock
+from enforcer.runtime.clock import Clock
 from enforcer.runtime.logs import configure_logging
 from enforcer.runtime.manager import Manager
-from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare import metrics_server
 from gpushare.errors import ConfigError, MpsError, NvmlError, RecordError
@@ -38,8 +41,8 @@ from gpushare.signals import stopped_by_signal
 from tests.safety.matrix.instruments import Instruments
 from tests.safety.matrix.page import Page, Switch
 from tests.safety.matrix.trace import Moment, Moments, Trace, now
-from tests.support.quotas import UnchangedQuotas
-from tests.support.wiring import loop_parts
+from tests.support.quotas import in_force
+from tests.support.wiring import Messages, loop_parts
 
 UUID: Final = "GPU-00000000-0000-0000-0000-000000000001"
 CARD_MIB: Final = 81920
@@ -83,21 +86,21 @@ class Patient:
     kept: list[Any] = field(default_factory=list)
 
 
-class Clock:
+class Remembered(Clock):
     """The enforcer's clock, which remembers what it said last: the time of the look that follows."""
 
     def __init__(self) -> None:
         self.said = now()
 
-    def __call__(self) -> float:
+    def boottime(self) -> float:
         self.said = now()
         return self.said
 
 
-class Reader:
+class Reader(GpuReader):
     """NVML as the page has it."""
 
-    def __init__(self, orders: Orders, trace: Trace, moments: Moments, clock: Clock) -> None:
+    def __init__(self, orders: Orders, trace: Trace, moments: Moments, clock: Remembered) -> None:
         self._orders, self._page, self._trace, self._moments = orders, orders.page, trace, moments
         self._main, self._looks, self._clock = threading.get_ident(), 0, clock
 
@@ -128,9 +131,6 @@ class Reader:
             "sample", clock=self._clock.said, rows=[(each.pid, each.used_mib) for each in sample.processes]
         )
         return sample
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
     def _sample(self, uuid: str) -> GpuSample:
         page, rows = self._page, self._page.rows()
@@ -179,16 +179,6 @@ class Mps:
         return True if self._client or self._page.on(Switch.MPS_LYING) else None
 
 
-class Sink:
-    """Where notices end here."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-
-    def record(self, notice: UserMessage) -> None:
-        self._trace.tell("notice", reason=str(notice.reason))
-
-
 class Acting:
     """Tells when a verdict is taken up and when it is done with."""
 
@@ -228,7 +218,8 @@ def live(orders: Orders) -> int:
 
 def _run(patient: Patient, hold: lock.StateLock) -> int:
     orders, trace = patient.orders, patient.trace
-    written = AuditLog(orders.state / FOLDER, now=lambda: _wall(orders.page))
+    written = AuditLog(orders.state / FOLDER)
+    vars(audit)["utc_now"] = partial(_wall, orders.page)
     audit_log = AuditWriter(written, "gpu-7", wait=DISK_SECONDS, lock=hold)
     with suppress(RecordError):
         audit_log.open()
@@ -261,18 +252,18 @@ def _run(patient: Patient, hold: lock.StateLock) -> int:
 def _enforcer(patient: Patient, audit_log: AuditWriter) -> EnforcementLoop:
     orders, trace = patient.orders, patient.trace
     attributor = CgroupAttributor(orders.proc)
-    clock = Clock()
-    watch = UsageSampler(Reader(orders, trace, patient.moments, clock), attributor, alive=is_alive)
-    sink = Sink(trace)
+    clock = Remembered()
+    watch = UsageSampler(Reader(orders, trace, patient.moments, clock), attributor)
+    events = Messages(lambda notice: trace.tell("notice", reason=str(notice.reason)))
     dependencies = KillDependencies(
-        usage=watch, quotas=UnchangedQuotas(), processes=HostProcesses(attributor), audit_log=audit_log,
-        mps=Mps(orders, trace), sink=sink,
+        usage=watch, quotas=in_force(), processes=HostProcesses(attributor), audit_log=audit_log,
+        killer=ProcessKiller(Mps(orders, trace)), events=events,
     )  # fmt: skip
     executor = KillExecutor("gpu-7", dependencies, PATIENCE)
     parts = loop_parts(
         watch=watch, quotas=Checkpoint(orders.state).read,
         executor=Acting(patient.wrap(executor), trace, patient.moments),
-        audit_log=audit_log, sink=sink, metrics=Metrics(),
+        audit_log=audit_log, events=events, metrics=Metrics(),
     )  # fmt: skip
     _tell_decisions(patient)
     return EnforcementLoop("gpu-7", orders.state, parts, rules=patient.rules, clock=clock)

@@ -31,6 +31,7 @@ from enforcer.audit.segments import lines_of, segments
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
 from enforcer.main import main as enforce
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.from_claims import Terms
@@ -84,7 +85,7 @@ class Port:
         return seed
 
 
-class Card:
+class Card(GpuReader):
     """The GPU: who holds how much of it, and how often somebody looked."""
 
     def __init__(self, settled: Callable[[], None]) -> None:
@@ -116,9 +117,6 @@ class Card:
             held = {pid: mib for pid, mib in self._held.items() if Path(f"/proc/{pid}").exists()}
         rows = tuple(GpuProcess(pid, mib) for pid, mib in held.items())
         return GpuSample(uuid=uuid, total_mib=CARD_MIB, used_mib=sum(held.values()), processes=rows)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
 
 class Tenants:

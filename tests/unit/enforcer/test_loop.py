@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import ChainHead, read
@@ -19,15 +20,18 @@ from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill import circuit_breaker
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
+from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
+from enforcer.runtime.clock import CLOCK
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status_file import LOOKS
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
-from tests.support.wiring import loop_parts
+from tests.support.clock import FakeClock
+from tests.support.wiring import Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, POD, neighbour, quota
 
 CARD = 16384
@@ -42,7 +46,7 @@ def card(uuid: str, index: int) -> Gpu:
 
 
 @dataclass
-class Reader:
+class Reader(GpuReader):
     used: dict[str, dict[int, int]] = field(default_factory=lambda: {GPU: {}, OTHER_GPU: {}})
     broken: set[str] = field(default_factory=set)
     all_broken: bool = False
@@ -59,9 +63,6 @@ class Reader:
             raise NvmlError("the GPU fell off the bus")
         rows = tuple(GpuProcess(pid, mib) for pid, mib in self.used[uuid].items())
         return GpuSample(uuid=uuid, total_mib=CARD, used_mib=sum(self.used[uuid].values()) + 100, processes=rows)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
 
 @dataclass
@@ -101,7 +102,7 @@ class World:
         return generate_latest(self.metrics.registry).decode()
 
 
-class Attributor:
+class Attributor(CgroupAttributor):
     """Pid 1xx is our container's, 2xx another's, 3xx ours after its restart, 9xx nobody's, 666 has ended."""
 
     def identify(self, pid: int) -> Identity | None:
@@ -113,6 +114,9 @@ class Attributor:
             3: ContainerRef(POD, RESTARTED),
         }.get(pid // 100)
         return Identity(pid=pid, start=pid, owner=owner)
+
+    def is_alive(self, _: int) -> bool:
+        return False
 
 
 @pytest.fixture
@@ -131,16 +135,12 @@ def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
             decisions.append(decision)
             return made.execute(decision)
 
-    class Sink:
-        def record(self, notice: UserMessage) -> None:
-            notices.append(notice)
-
     parts = loop_parts(
         watch=UsageSampler(reader, Attributor()), quotas=lambda: quotas, executor=Executor(),
-        audit_log=AuditWriter(AuditLog(folder / "audit"), "gpu-7"), sink=Sink(), metrics=metrics,
+        audit_log=AuditWriter(AuditLog(folder / "audit"), "gpu-7"), events=Messages(notices), metrics=metrics,
         problems=lambda: ["something else"],
     )  # fmt: skip
-    enforcer = EnforcementLoop("gpu-7", folder, parts, enforcing=enforcing, clock=lambda: clock[0])
+    enforcer = EnforcementLoop("gpu-7", folder, parts, enforcing=enforcing, clock=FakeClock(lambda: clock[0]))
     made = World(
         enforcer, reader, metrics, folder, decisions, notices, quotas, clock, lambda _: KillResult(Reason.KILLED)
     )
@@ -391,7 +391,7 @@ def _plain(text: str) -> str:
 def test_it_stops_when_reported_to_and_keeps_its_pace(tmp_path: Path) -> None:
     for world in make(tmp_path, enforcing=True):
         stopped = threading.Event()
-        world.enforcer._clock = time.monotonic
+        world.enforcer._clock = CLOCK
         thread = threading.Thread(target=world.enforcer.run, args=(stopped, 0.02))
         thread.start()
         wait_for(lambda: world.reader.counted >= 1)  # noqa: B023 - of this turn

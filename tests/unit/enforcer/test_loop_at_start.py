@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.loop import EnforcementLoop
+from tests.support.clock import FakeClock
 from tests.support.wiring import Quotas
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.test_loop import World, make, wait_for
@@ -29,7 +30,7 @@ def test_a_disk_that_is_slow_at_the_start_forgets_no_grace_period(
     monkeypatch.setattr("enforcer.runtime.background.WAIT_SECONDS", 0.05)
     checkpoint = Quotas(lambda: world.quotas if answers.wait(30) else ())
     parts = replace(world.enforcer._parts, checkpoint=checkpoint)
-    again = EnforcementLoop("gpu-7", world.folder, parts, clock=lambda: world.clock[0])
+    again = EnforcementLoop("gpu-7", world.folder, parts, clock=FakeClock(lambda: world.clock[0]))
     recalled = again._state.cases
     assert recalled
     for _ in range(3):

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from enforcer.audit.log import AuditLog
 from enforcer.audit.record import ChainHead, Kind
@@ -16,8 +17,8 @@ REPORTER = "gpu-share.io/enforcer"
 
 def write(folder: Path, count: int = 6, *, node: str = "gpu-7", more: str = "") -> ChainHead:
     """Let an enforcer write a log of kills: INTENT and OUTCOME in turn. Returns its head."""
-    minutes = [0]
-    with AuditLog(folder / "audit", segment_bytes=1500, now=lambda: f"2026-11-20T22:{minutes[-1]:02d}:00.000Z") as log:
+    minutes, audit_log = [0], AuditLog(folder / "audit", segment_bytes=1500)
+    with mock.patch("enforcer.audit.log.utc_now", lambda: f"2026-11-20T22:{minutes[-1]:02d}:00.000Z"), audit_log as log:
         for number in range(count):
             minutes.append(number)
             pod = {"namespace": "asr" if number % 2 else "ml", "name": f"tts-{number % 3}", "uid": f"u{number}"}

@@ -8,11 +8,11 @@ import pytest
 
 from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import ChainHead, Kind
-from enforcer.resourceslices.audit_head_publisher import AnchorPublisher, PressingRecords
+from enforcer.resourceslices.audit_head_publisher import AnchorPublisher
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.status.api_writer import ApiWriter
-from enforcer.status.events import NodeEventRecorder, event_of
+from enforcer.status.events import EventRecorder, event_of
 from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError
 from gpushare.kube_client import EVENTS_V1, KubeClient, path
@@ -50,7 +50,7 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
     assert offered()
     writer = ApiWriter()
     with AuditLog(tmp_path / "audit", segment_bytes=600) as log:
-        anchor = AnchorPublisher(enforcer, NODE, log, PressingRecords(), NodeEventRecorder(enforcer, NODE, writer))
+        anchor = AnchorPublisher(enforcer, NODE, log, EventRecorder(enforcer, NODE, writer))
         for grown in (1, 2):
             log.append(Kind.OUTCOME, {"node": NODE, "note": "x" * 300})
             anchor.publish()
@@ -72,7 +72,7 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
     assert log_reader.verified(log_reader.local(tmp_path / "audit")).problem is None
     assert "the log was truncated" in str(log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem)
     with AuditLog(tmp_path / "audit") as shorter:
-        after = AnchorPublisher(enforcer, NODE, shorter, PressingRecords(), NodeEventRecorder(enforcer, NODE, writer))
+        after = AnchorPublisher(enforcer, NODE, shorter, EventRecorder(enforcer, NODE, writer))
         after.publish()
         writer.run_once()
         assert "the audit log of this node has no such record" in str(after.lost)

@@ -6,23 +6,17 @@ from typing import Any
 import pytest
 
 from enforcer.driver_upgrade.eviction import PodEvictor
-from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
 from tests.integration.controlplane import objects
 from tests.integration.controlplane.policies.world import ENFORCER, NODE_NAME, Acting, World, refusal, until
+from tests.support.clock import FakeClock
+from tests.support.wiring import Messages
 from tests.unit.enforcer.made import quota
 
 pytestmark = pytest.mark.controlplane
 OWN, OTHER = "node-evicts", "node-elsewhere"
-
-
-class Messages(list[UserMessage]):
-    """What the owners of pods were sent."""
-
-    def record(self, notice: UserMessage) -> None:
-        self.append(notice)
 
 
 @pytest.fixture(name="namespace", scope="module")
@@ -90,9 +84,9 @@ def test_a_disruption_budget_is_respected(world: World, namespace: str) -> None:
     world.cluster.create(budgets, budget)
     ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
     world.cluster.patch(f"{world.pods('guarded', namespace)}/status", ready)
-    evictor = PodEvictor(enforcer, sent, lambda: now[0])
+    evictor = PodEvictor(enforcer, sent, FakeClock(lambda: now[0]))
     evictor.evict_pods([tenant])
-    assert [each.reason for each in sent] == [Reason.EVICTION_REFUSED]
+    assert [each.reason for each in sent.sent] == [Reason.EVICTION_REFUSED]
     assert len(evictor.problems()) == 1
     assert not gone(world, namespace, "guarded")
     world.cluster.delete(f"{budgets}/all")
@@ -101,7 +95,7 @@ def test_a_disruption_budget_is_respected(world: World, namespace: str) -> None:
     now[0] += 60
     evictor.evict_pods([tenant])
     assert gone(world, namespace, "guarded")
-    assert [each.reason for each in sent] == [Reason.EVICTION_REFUSED, Reason.DRIVER_UPGRADE]
+    assert [each.reason for each in sent.sent] == [Reason.EVICTION_REFUSED, Reason.DRIVER_UPGRADE]
     assert evictor.problems() == []
 
 

@@ -6,9 +6,11 @@ So our own client sends the few forms that are read as meant; each value that pe
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from enforcer.mps.control_program import ControlProgram
 from enforcer.mps.daemon_commands import DaemonCommands
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
@@ -123,7 +125,7 @@ def accepted(kind: str) -> list[int]:
     return sorted({row["verdict"] for row in rows if row["kind"] == kind and row["verdict"] is not None})
 
 
-class Spoken:
+class Spoken(ControlProgram):
     """Keeps what our client says, and answers as if all were well, so that many lines make one run of the program."""
 
     def __init__(self) -> None:
@@ -137,9 +139,9 @@ class Spoken:
 
 @pytest.mark.parametrize("mib", accepted("memory")[::12])
 def test_our_client_sets_an_amount_that_people_may_write_and_reads_it_back(host: GpuHost, mib: int) -> None:
-    DaemonCommands(host).set_limit(mib)
+    DaemonCommands(cast("ControlProgram", host)).set_limit(mib)
     with pytest.raises(MpsError) as caught:
-        DaemonCommands(host).check_limit(mib + 1024)
+        DaemonCommands(cast("ControlProgram", host)).check_limit(mib + 1024)
     assert caught.value.reason is Reason.MPS_LIMIT_NOT_APPLIED
 
 
@@ -160,5 +162,5 @@ def test_every_percentage_of_the_table_of_quantities_is_read_back(host: GpuHost)
     percentages = accepted("percent")
     assert len(percentages) >= 10
     for percent in percentages:
-        DaemonCommands(host).set_percentage(percent)
-        assert DaemonCommands(host).percentage() == percent
+        DaemonCommands(cast("ControlProgram", host)).set_percentage(percent)
+        assert DaemonCommands(cast("ControlProgram", host)).percentage() == percent

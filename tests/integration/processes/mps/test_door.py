@@ -22,6 +22,7 @@ from enforcer.mps.watchdog import DaemonWatchdog
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.integration.processes.mps.conftest import Make
+from tests.support.wiring import Attribution
 
 pytestmark = pytest.mark.node
 
@@ -123,18 +124,16 @@ def test_where_it_cannot_be_looked_the_daemon_stays_blocked_and_alive(
     assert daemon.pids() == {pid}
 
 
-class Whose:
-    def identify(self, pid: int) -> Identity | None:
-        return Identity(pid=pid, start=1, owner=ContainerRef("pod-uid", "container-id"))
+def whose(pid: int) -> Identity | None:
+    return Identity(pid=pid, start=1, owner=ContainerRef("pod-uid", "container-id"))
 
 
 def test_operators_are_notified_whose_it_was(binary: Path, make: Make, capsys: Any) -> None:
     daemon = make(binary)
     daemon.start()
-    (pid,) = daemon.pids()
     incidents = IncidentLog()
-    watched = DaemonWatchdog("GPU-x", daemon.pipe, lambda: pid, incidents)
-    watched.door._attributor = Whose()
+    watched = DaemonWatchdog("GPU-x", daemon.pipe, daemon._notes, incidents)
+    watched.door._attributor = Attribution(whose)
     vigil = watched.new_probe()
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
         while not incidents.counts:
@@ -153,14 +152,14 @@ def test_what_waits_for_us_is_never_shut(binary: Path, make: Make) -> None:
     daemon = make(binary)
     daemon.start()
     (pid,) = daemon.pids()
-    door = ControlSocket("GPU-x", lambda: pid, IncidentLog())
+    door = ControlSocket("GPU-x", IncidentLog())
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
         deadline = time.monotonic() + 5
-        while not (standing := door.idle_connections(0)):
+        while not (standing := door.idle_connections(pid, 0)):
             assert time.monotonic() < deadline
         for connection in standing.values():
             connection.close()
-        assert door.idle_connections(holder.pid) == {}
+        assert door.idle_connections(pid, holder.pid) == {}
 
 
 MUTE_DAEMON = """
@@ -190,8 +189,8 @@ def test_a_client_that_is_not_read_from_is_no_holder(root: Path, reads: str) -> 
         waiting.connect(str(root / "control"))
         private.connect(str(root / "other"))
         assert said(process) == "accepted\n"
-        door = ControlSocket("GPU-x", lambda: process.pid, IncidentLog())
+        door = ControlSocket("GPU-x", IncidentLog())
         end = time.monotonic() + 5
         while not list(doors._read_from(process.pid)):
             assert time.monotonic() < end
-        assert door.idle_connections(0) == {}
+        assert door.idle_connections(process.pid, 0) == {}

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
@@ -54,7 +55,7 @@ class Machine:
         parts, departures = Manager(), TerminatingPods()
         self.books = QuotaInformer(AllocatedClaims("gpu-7"), threading.Event(), [departures])
         tools = ReleaserDependencies(
-            departures=departures, checkpoint=Quotas(lambda: self.quotas), attributor=CgroupAttributor(),
+            departures=departures, checkpoint=Quotas(lambda: self.quotas), processes=HostProcesses(CgroupAttributor()),
             metrics=Metrics(), stopped=parts.stopped,
         )  # fmt: skip
         release_in_time(parts, manager, tools)

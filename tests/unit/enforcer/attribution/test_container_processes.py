@@ -8,14 +8,15 @@ import pytest
 from enforcer.attribution import container_processes
 from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.container_processes import ContainerProcess, HostProcesses, list_processes
-from enforcer.attribution.procfs import PidHandle
+from enforcer.attribution.procfs import CgroupAttributor, PidHandle
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD
 
 OURS, THEIRS = ContainerRef(POD, CONTAINER), ContainerRef(POD, NEIGHBOUR)
 
 
-class Attributor:
+class Attributor(CgroupAttributor):
     def __init__(self) -> None:
+        super().__init__()
         self.known: dict[int, Identity] = {}
         self.asked: list[int] = []
 
@@ -103,7 +104,7 @@ def test_the_processes_of_this_host_are_those_of_proc(monkeypatch: pytest.Monkey
     me, opened = os.getpid(), list[int]()
     ours = Identity(pid=me, start=1, owner=OURS)
 
-    class Mine:
+    class Mine(CgroupAttributor):
         def identify(self, pid: int) -> Identity | None:
             return ours if pid == me else None
 

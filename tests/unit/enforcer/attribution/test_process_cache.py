@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,13 +16,14 @@ from enforcer.attribution import process_cache
 from enforcer.attribution.cgroup import Identity
 from enforcer.attribution.process_cache import LINGER, CachedIdentity, CachedProcess, ProcessCache
 from enforcer.attribution.procfs import CgroupAttributor
+from enforcer.runtime.clock import Clock
 from tests.unit.enforcer.attribution.test_procfs import GROUP, OURS, OWN_GROUP, process_files
 
 
-class Clock:
+class Ticking(Clock):
     now = 100.0
 
-    def __call__(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
 
@@ -51,9 +53,9 @@ def _hold(pid: int) -> CachedProcess:
     return hold
 
 
-def _used(pid: int, folder: Path, clock: Clock | None = None) -> tuple[ProcessCache, CachedIdentity]:
+def _used(pid: int, folder: Path, clock: Ticking | None = None) -> tuple[ProcessCache, CachedIdentity]:
     """One that is kept on to."""
-    kept, found = ProcessCache(clock or Clock()), _found(pid, folder)
+    kept, found = ProcessCache(clock or Ticking()), _found(pid, folder)
     kept.store(_hold(pid), found)
     assert kept.lookup(pid) is found.identity
     return kept, found
@@ -88,14 +90,14 @@ def test_one_whose_pidfd_says_that_it_has_ended_is_nobody_whatever_its_cgroup_sa
     """In cgroup v2 a corpse's says what it did."""
     hold, found = _hold(process.pid), _found(process.pid, folder)
     assert hold.unchanged_since(found)
-    hold.ended = lambda _: [(hold.pidfd, 1)]
+    hold.end = SimpleNamespace(poll=lambda _: [(hold.pidfd, 1)])  # type: ignore[assignment] # a stand-in
     assert not hold.unchanged_since(found)
     hold.close()
 
 
 def test_one_that_ended_before_all_was_found_is_not_kept(process: subprocess.Popen[bytes], folder: Path) -> None:
     files = _open_files()
-    hold, found, kept = _hold(process.pid), _found(process.pid, folder), ProcessCache(Clock())
+    hold, found, kept = _hold(process.pid), _found(process.pid, folder), ProcessCache(Ticking())
     process.kill()
     process.wait()
     kept.store(hold, found)
@@ -111,13 +113,13 @@ def test_what_was_found_of_another_process_with_its_pid_is_not_kept(
     hold = _hold(first.pid)
     first.kill()
     first.wait()
-    kept = ProcessCache(Clock())
+    kept = ProcessCache(Ticking())
     kept.store(hold, _found(process.pid, folder))
     assert kept.lookup(process.pid) is None
 
 
 def test_a_cgroup_of_another_name_is_another_matter(process: subprocess.Popen[bytes], folder: Path) -> None:
-    kept, found, hold = ProcessCache(Clock()), _found(process.pid, folder), _hold(process.pid)
+    kept, found, hold = ProcessCache(Ticking()), _found(process.pid, folder), _hold(process.pid)
     kept.store(hold, CachedIdentity(found.identity, found.cgroup_text + b"1:name=x:/y\n", found.folder, found.inode))
     assert kept.lookup(process.pid) is None
 
@@ -127,7 +129,7 @@ def test_a_text_of_more_than_a_page_is_never_as_it_was(
 ) -> None:
     found = _found(process.pid, folder)
     monkeypatch.setattr(process_cache, "PAGE", len(found.cgroup_text) - 1)
-    kept = ProcessCache(Clock())
+    kept = ProcessCache(Ticking())
     kept.store(_hold(process.pid), found)
     assert kept.lookup(process.pid) is None
 
@@ -145,14 +147,14 @@ def test_a_cgroup_made_again_under_its_name_is_another(process: subprocess.Popen
 
 def test_what_cannot_be_found_is_not_kept_on_to(process: subprocess.Popen[bytes]) -> None:
     files = _open_files()
-    kept = ProcessCache(Clock())
+    kept = ProcessCache(Ticking())
     kept.store(_hold(process.pid), None)
     assert kept.lookup(process.pid) is None
     assert _open_files() == files
 
 
 def test_who_is_not_asked_about_is_let_go_of(process: subprocess.Popen[bytes], folder: Path) -> None:
-    clock, files = Clock(), _open_files()
+    clock, files = Ticking(), _open_files()
     kept, found = _used(process.pid, folder, clock)
     clock.now += LINGER - 1
     assert kept.lookup(process.pid) is found.identity
@@ -168,7 +170,7 @@ def test_so_many_are_kept_on_to_that_files_are_left_for_everything_else(
     process: subprocess.Popen[bytes], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2 * process_cache.SHARE - 1, 4096))
-    kept = ProcessCache(Clock())
+    kept = ProcessCache(Ticking())
     assert not kept.full
     kept.store(_hold(process.pid), _found(process.pid, folder))
     assert kept.full
@@ -177,7 +179,7 @@ def test_so_many_are_kept_on_to_that_files_are_left_for_everything_else(
     assert kept.lookup(os.getpid()) is None
     assert _open_files() == files
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert not ProcessCache(Clock()).full
+    assert not ProcessCache(Ticking()).full
 
 
 def test_nothing_is_kept_where_the_pid_is_nobodys(process: subprocess.Popen[bytes]) -> None:
@@ -195,7 +197,7 @@ def test_whether_it_has_ended_is_asked_and_not_waited_for(process: subprocess.Po
         asked.append(milliseconds)
         return []
 
-    hold.ended = ended
+    hold.end = SimpleNamespace(poll=ended)  # type: ignore[assignment] # a stand-in
     assert hold.unchanged_since(_found(process.pid, folder))
     assert asked == [0]
     hold.close()
@@ -215,7 +217,7 @@ def test_where_there_is_no_room_for_its_second_file_the_first_is_let_go_of(
 
 
 def test_nobody_is_let_go_of_before_all_its_time_is_over(process: subprocess.Popen[bytes], folder: Path) -> None:
-    clock, files = Clock(), _open_files()
+    clock, files = Ticking(), _open_files()
     kept = ProcessCache(clock)
     clock.now += 1
     kept.store(_hold(process.pid), _found(process.pid, folder))

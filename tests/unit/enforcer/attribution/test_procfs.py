@@ -327,3 +327,11 @@ def test_asking_whether_one_lives_keeps_no_descriptor(sleeper: int) -> None:
     after = os.open("/dev/null", os.O_RDONLY)
     os.close(after)
     assert after == before
+
+
+def test_whether_a_process_lives_is_told_whatever_proc_shows(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert CgroupAttributor(tmp_path).is_alive(process.pid)
+        process.kill()
+        process.wait()
+        assert not CgroupAttributor(tmp_path).is_alive(process.pid)

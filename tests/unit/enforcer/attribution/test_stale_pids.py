@@ -8,6 +8,7 @@ from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.detector import evaluate
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState
+from tests.support.wiring import Attribution
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 from tests.unit.enforcer.test_loop import Reader
 
@@ -15,10 +16,13 @@ PID = 501
 
 
 @dataclass
-class Kernel:
+class Machine:
+    reader: Reader = field(default_factory=lambda: Reader(used={GPU: {}}))
+    starts: dict[int, int] = field(default_factory=dict)
     """Who has which pid: its start. All are in our container."""
 
-    starts: dict[int, int] = field(default_factory=dict)
+    def __post_init__(self) -> None:
+        self.watch = UsageSampler(self.reader, Attribution(self.identify))
 
     def identify(self, pid: int) -> Identity | None:
         start = self.starts.get(pid)
@@ -28,19 +32,10 @@ class Kernel:
             else Identity(pid=pid, start=start, owner=ContainerRef(POD, CONTAINER), cgroup_inode=7)
         )
 
-
-@dataclass
-class Machine:
-    reader: Reader = field(default_factory=lambda: Reader(used={GPU: {}}))
-    kernel: Kernel = field(default_factory=Kernel)
-
-    def __post_init__(self) -> None:
-        self.watch = UsageSampler(self.reader, self.kernel)
-
     def used(self, listed: int | None, start: int | None) -> int | None:
         """MiB the container is charged with; ``None`` when blind. ``listed``: under the pid; ``start``: who has it."""
         self.reader.used[GPU] = {} if listed is None else {PID: listed}
-        self.kernel.starts = {} if start is None else {PID: start}
+        self.starts = {} if start is None else {PID: start}
         (view,) = self.watch.sample()
         reading = view.reading
         return None if reading is None else sum(each.used_mib for each in reading.get(CONTAINER, ()))

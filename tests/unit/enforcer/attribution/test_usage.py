@@ -73,10 +73,14 @@ def test_one_that_is_plugged_in_later_is_found_and_reported_once() -> None:
     assert [view.gpu.uuid for view in watch.sample()] == [GPU, OTHER_GPU]
 
 
-def test_a_process_that_lives_and_is_not_shown_makes_blind_and_one_that_has_ended_does_not() -> None:
+def test_a_process_that_lives_and_is_not_shown_makes_blind_and_one_that_has_ended_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reader, living = Slots(card(GPU, 0)), {666}
     reader.used[GPU] = {101: 9000, 666: 10}
-    watch = UsageSampler(reader, Attributor(), alive=lambda pid: pid in living)
+    attributor = Attributor()
+    monkeypatch.setattr(attributor, "is_alive", living.__contains__)
+    watch = UsageSampler(reader, attributor)
     (view,) = watch.sample()
     assert view.reading is None
     assert view.problem is not None
@@ -90,6 +94,7 @@ class Whose(Attributor):
     """Processes that end, and pids that come round again."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.starts: dict[int, int] = {}
         self.gone: set[int] = set()
 

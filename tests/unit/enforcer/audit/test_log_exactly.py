@@ -36,9 +36,9 @@ def broken(*_: object) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-def test_a_record_has_the_time_at_which_it_was_first_asked_for(folder: Path) -> None:
-    times = iter(["one", "two", "three"])
-    with AuditLog(folder, now=lambda: next(times)) as log:
+def test_a_record_has_the_time_at_which_it_was_first_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enforcer.audit.log.utc_now", iter(["one", "two", "three"]).__next__)
+    with AuditLog(folder) as log:
         log.append(Kind.WARNED, {})
         log.append(Kind.WARNED, {})
     assert [read(line)["time"] for line in _lines(segments(folder)[0])] == ["one", "two"]

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import io
 import os
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from enforcer.audit import log as audit
 from enforcer.audit.log import AuditLog, segment_name, segments
 from enforcer.audit.record import ChainHead, Kind, read
 from enforcer.audit.retention import Retention
+from enforcer.runtime.logs import NonBlockingStream
 from gpushare.errors import RecordError
 from tests.support.descriptors import open_below
 
@@ -23,6 +25,11 @@ ONE_EACH = 10
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "audit"
+
+
+@pytest.fixture
+def noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "utc_now", lambda: "noon")
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
@@ -38,16 +45,18 @@ def _text(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in {"seq", "prev", "hash"}}
 
 
+@pytest.mark.usefixtures("noon")
 def test_a_record_is_as_it_was_asked_for_at_the_time_it_was_written(folder: Path) -> None:
-    with AuditLog(folder, now=lambda: "noon") as log:
+    with AuditLog(folder) as log:
         log.append(Kind.GRACE_STARTED, {"pid": 7})
     assert [_text(record) for record in _records(folder)] == [{"time": "noon", "kind": "GRACE_STARTED", "pid": 7}]
 
 
+@pytest.mark.usefixtures("noon")
 def test_of_what_is_removed_it_says_how_much_and_where_the_rest_goes_on(folder: Path) -> None:
     heads = _filled(folder, 5)
     sizes = [path.stat().st_size for path in segments(folder)]
-    with AuditLog(folder, segment_bytes=ONE_EACH, retention=Retention(segments=2), now=lambda: "noon"):
+    with AuditLog(folder, segment_bytes=ONE_EACH, retention=Retention(segments=2)):
         pass
     kept = _records(folder)
     assert [record["seq"] for record in kept] == [4, 5, 6]
@@ -59,11 +68,12 @@ def test_of_what_is_removed_it_says_how_much_and_where_the_rest_goes_on(folder: 
     }
 
 
+@pytest.mark.usefixtures("noon")
 def test_of_what_is_cut_off_it_says_what_it_was(folder: Path) -> None:
     _filled(folder, 1)
     with segments(folder)[-1].open("ab") as file:
         file.write(b"torn")
-    with AuditLog(folder, now=lambda: "noon"):
+    with AuditLog(folder):
         pass
     assert _text(_records(folder)[-1]) == {
         "time": "noon",
@@ -75,34 +85,34 @@ def test_of_what_is_cut_off_it_says_what_it_was(folder: Path) -> None:
     }
 
 
-def test_listeners_are_reported_of_all_that_is_written_in_its_order(folder: Path) -> None:
+def test_the_copy_has_all_that_is_written_in_its_order(folder: Path) -> None:
     _filled(folder, 5)
     with segments(folder)[-1].open("ab") as file:
         file.write(b"torn")
-    reported: list[tuple[Kind, bytes]] = []
-    listeners = [lambda kind, line: reported.append((kind, line))]
-    log = AuditLog(folder, retention=Retention(segments=3), listeners=listeners)
+    copy = io.StringIO()
+    log = AuditLog(folder, retention=Retention(segments=3), copy=NonBlockingStream(copy))
     log.open()
     log.append(Kind.INTENT, {"pid": 7})
     log.close()
-    assert [kind for kind, _ in reported] == [Kind.RECOVERED, Kind.PRUNED, Kind.INTENT]
-    assert [read(line)["kind"] for _, line in reported] == [str(kind) for kind, _ in reported]
-    assert b"".join(line for _, line in reported[1:]) == segments(folder)[-1].read_bytes()
+    copied = copy.getvalue().encode().splitlines(keepends=True)
+    assert [read(line)["kind"] for line in copied] == ["RECOVERED", "PRUNED", "INTENT"]
+    assert b"".join(copied[1:]) == segments(folder)[-1].read_bytes()
 
 
 def test_nobody_is_notified_of_what_did_not_become_durable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reported: list[Kind] = []
+    copy = io.StringIO()
 
     def broken(_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    with AuditLog(folder, listeners=[lambda kind, _: reported.append(kind)]) as log:
+    with AuditLog(folder, copy=NonBlockingStream(copy)) as log:
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdatasync", broken)
             with pytest.raises(RecordError):
                 log.append(Kind.INTENT, {})
         log.append(Kind.WARNED, {})
-    assert reported == [Kind.WARNED]
+    assert [read(line.encode() + b"\n")["kind"] for line in copy.getvalue().splitlines()] == ["WARNED"]
+    assert not log.pressing.noted.is_set()
 
 
 def test_a_head_is_kept_where_its_very_record_is_there(folder: Path) -> None:
@@ -172,7 +182,7 @@ def test_a_segment_is_followed_by_the_next_where_it_would_grow_beyond_its_size(f
         log.append(Kind.WARNED, {"n": 0})
     size = segments(folder)[0].stat().st_size
     segments(folder)[0].unlink()
-    with AuditLog(folder, segment_bytes=2 * size, now=audit.utc_now) as log:
+    with AuditLog(folder, segment_bytes=2 * size) as log:
         for number in range(5):
             log.append(Kind.WARNED, {"n": number})
     assert [path.name for path in segments(folder)] == [segment_name(first) for first in (1, 3, 5)]

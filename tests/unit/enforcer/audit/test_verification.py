@@ -11,6 +11,7 @@ from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import ChainHead, Kind
 from enforcer.audit.verification import LogVerifier
 from enforcer.status.metrics import VerificationCollector
+from tests.support.clock import FakeClock
 
 
 @pytest.fixture(name="written")
@@ -25,7 +26,9 @@ def _written(tmp_path: Path) -> AuditLog:
 
 
 def verified(folder: Path, head: ChainHead) -> LogVerifier:
-    found = LogVerifier(folder / "audit", lambda: head, lambda: 1700.0)
+    log = AuditLog(folder / "audit")
+    log._head = head
+    found = LogVerifier(folder / "audit", log, FakeClock(lambda: 1700.0))
     found.run_once()
     return found
 

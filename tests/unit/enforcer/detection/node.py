@@ -9,6 +9,7 @@ from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.detection.detector import evaluate, namespaces_exceeding, record_kill_result
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
 from enforcer.quota.types import Quota
+from tests.support.clock import FakeClock
 from tests.unit.enforcer.made import GPU, holder, quota
 
 POLL: Final = 0.5
@@ -150,7 +151,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.backoff = ClaimBackoff(lambda: self.now)
+        self.backoff = ClaimBackoff(FakeClock(lambda: self.now))
         self._ending: list[tuple[float, Pod, KillDecision]] = []
         if self.before:
             debt = replace(self.rules.debt, credit=NEVER, memory=0.0)

@@ -5,6 +5,7 @@ import pytest
 from enforcer.detection.claim_backoff import ClaimBackoff
 from gpushare.errors import PrepareError
 from gpushare.reasons import Reason
+from tests.support.clock import FakeClock
 from tests.unit.enforcer.dra.objects import NAMESPACE
 from tests.unit.enforcer.dra.world import World
 
@@ -17,7 +18,7 @@ def world(tmp_path: Path) -> World:
 class Bench:
     def __init__(self) -> None:
         self.now = 100.0
-        self.backoff = ClaimBackoff(lambda: self.now)
+        self.backoff = ClaimBackoff(FakeClock(lambda: self.now))
         self.backoff.update(frozenset({"asr"}))
 
     def waited(self) -> float:
@@ -54,7 +55,7 @@ def test_a_new_claim_waits_with_a_reason_and_one_that_was_prepared_does_not(worl
     running, new = world.tenant("running"), world.tenant("new")
     before = world.driver.prepare(running)
     now = [100.0]
-    backoff = ClaimBackoff(lambda: now[0])
+    backoff = ClaimBackoff(FakeClock(lambda: now[0]))
     backoff.update(frozenset({NAMESPACE}))
     object.__setattr__(world.driver._parts, "backoff", backoff)
     with pytest.raises(PrepareError, match="so the driver delays this pod by 10s; the kubelet retries") as error:

@@ -8,7 +8,7 @@ import pytest
 from enforcer.dra import cdi_files as files_module
 from enforcer.dra import driver as driver_module
 from enforcer.dra.cdi import file_name
-from enforcer.dra.driver import ClaimRef, KeyedLock
+from enforcer.dra.driver import ClaimRef, KeyedLock, PrepareCall
 from enforcer.dra.prepared_claim import PreparedClaim
 from gpushare import contract
 from gpushare.errors import ClusterError, PrepareError
@@ -134,10 +134,11 @@ def test_a_call_that_nobody_waits_for_ends_and_leaves_nothing(world: World, monk
     monkeypatch.setattr(driver_module, "CALL_PATIENCE", 30.0)
     old, new = world.tenant("old", "12Gi"), world.tenant("new", "8Gi")
     world.driver.prepare(old)
-    tree, answers = world.tree(), [True, True, False]
+    tree, call = world.tree(), PrepareCall()
+    threading.Timer(0.3, call.abandoned.set).start()
     with pytest.raises(PrepareError):
-        world.driver.prepare(new, lambda: answers.pop(0))
-    assert (world.tree(), answers) == (tree, [])
+        world.driver.prepare(new, call)
+    assert (world.tree(), call.abandoned.is_set()) == (tree, True)
 
 
 def test_a_short_absence_of_the_api_server_is_waited_out(world: World, monkeypatch: Any) -> None:

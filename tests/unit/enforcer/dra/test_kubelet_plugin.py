@@ -3,6 +3,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ from prometheus_client import generate_latest
 
 from enforcer.dra import driver, health_service, kubelet_plugin
 from enforcer.dra.checkpoint import ClaimStore
-from enforcer.dra.driver import ClaimRef
+from enforcer.dra.driver import ClaimRef, PrepareCall, PreparedDevice
 from enforcer.dra.health_service import HealthService
 from enforcer.dra.kubelet_plugin import BUG, PluginService, Sockets
 from enforcer.resourceslices.health_monitor import WORDS
+from enforcer.runtime.manager import Wake
 from enforcer.status.metrics import Metrics
 from gpushare.contract import DRIVER, DRIVER_SOCKET, REGISTRATION_SOCKET
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
 from tests.support.kubelet import KubeletCalls
+from tests.support.patience import holds_within
 from tests.support.wiring import availability, supervisor
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE
@@ -35,11 +38,11 @@ def no_health(folder: Path) -> HealthService:
 class Served:
     def __init__(self, folder: Path) -> None:
         self.world, self.metrics, self.root = World(folder), Metrics(), folder / "kubelet"
-        self.registered: list[bool] = []
+        self.registered = Wake()
         plugin = PluginService(self.world.driver, self.metrics)
         self.gpus: dict[str, Reason | None] = {}
         self.health = HealthService(self.world.store, availability(lambda: self.gpus))
-        self.sockets = Sockets(self.root, plugin, self.health, lambda: self.registered.append(True))
+        self.sockets = Sockets(self.root, plugin, self.health, self.registered)
         self.sockets.start()
         self.kubelet = KubeletCalls(self.root)
 
@@ -71,12 +74,15 @@ def test_the_kubelet_finds_who_it_is(served: Served) -> None:
     info = served.kubelet.register()
     assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", DRIVER, SERVICES)
     assert info.endpoint == str(served.root / DRIVER_SOCKET)
-    assert (served.registered, served.sockets.registration.problem) == ([True], None)
+    assert (served.registered.is_set(), served.sockets.registration.problem) == (True, None)
 
 
 def test_a_kubelet_that_refuses_is_reported_and_nothing_is_offered(served: Served) -> None:
     served.kubelet.register(accepted=False, error="version too old")
-    assert (served.registered, "version too old" in (served.sockets.registration.problem or "")) == ([], True)
+    assert (served.registered.is_set(), "version too old" in (served.sockets.registration.problem or "")) == (
+        False,
+        True,
+    )
 
 
 def test_each_claim_of_a_call_has_its_own_answer(served: Served) -> None:
@@ -151,7 +157,7 @@ def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path, monkeyp
     made = World(tmp_path)
     made.mps = supervisor(lambda gpu: None if free.is_set() or gpu.endswith("2") else hindered["gpu-0"])
     made.restart()
-    sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), no_health(tmp_path), lambda: None)
+    sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), no_health(tmp_path), Wake())
     sockets.start()
     waiting = [made.tenant(f"slow-{number}", "1Gi") for number in range(12)]
     ref = made.tenant("quick", "1Gi", OTHER_DEVICE)
@@ -168,6 +174,30 @@ def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path, monkeyp
             each.join(20)
     sockets.stop()
     assert len(made.store.prepared()) == 13
+
+
+def test_a_call_that_the_kubelet_gives_up_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enforcer.dra.driver.CALL_PATIENCE", 60.0)
+    prepare, came = served.world.driver.prepare, threading.Event()
+    prepare(served.world.tenant("old", "12Gi"))
+    new = key(served.world.tenant("new", "8Gi"))
+
+    def noted(ref: ClaimRef, call: PrepareCall) -> tuple[PreparedDevice, ...]:
+        came.set()
+        return prepare(ref, call)
+
+    def ask() -> None:
+        with suppress(grpc.RpcError):
+            served.kubelet.prepare(new)
+
+    monkeypatch.setattr(served.world.driver, "prepare", noted)
+    served.kubelet.register()
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert came.wait(20)
+    served.kubelet.close()
+    assert holds_within(lambda: served.counted('{operation="prepare",reason="GpuMemoryInUse"} 1.0'), 20)
+    asking.join()
 
 
 def test_stale_sockets_are_replaced_and_ours_go_at_the_end(tmp_path: Path) -> None:
@@ -238,12 +268,12 @@ def test_a_socket_that_could_not_be_made_again_is_tried_each_time(served: Served
     folder.unlink()
     served.sockets.check()
     served.kubelet.register()
-    assert served.registered == [True]
+    assert served.registered.is_set()
 
 
 def test_a_root_whose_sockets_would_be_too_long_is_wrong_use(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 100)
-    sockets = Sockets(deep, PluginService(World(tmp_path).driver, Metrics()), no_health(tmp_path), lambda: None)
+    sockets = Sockets(deep, PluginService(World(tmp_path).driver, Metrics()), no_health(tmp_path), Wake())
     with pytest.raises(ConfigError, match=r"--kubelet-root: the socket path .* has more than"):
         sockets.start()
 
@@ -251,7 +281,7 @@ def test_a_root_whose_sockets_would_be_too_long_is_wrong_use(tmp_path: Path) -> 
 def test_a_root_that_cannot_be_used_is_wrong_use(tmp_path: Path) -> None:
     (tmp_path / "kubelet").write_text("")
     sockets = Sockets(
-        tmp_path / "kubelet", PluginService(World(tmp_path).driver, Metrics()), no_health(tmp_path), lambda: None
+        tmp_path / "kubelet", PluginService(World(tmp_path).driver, Metrics()), no_health(tmp_path), Wake()
     )
     with pytest.raises(ConfigError, match="the driver cannot listen on"):
         sockets.start()

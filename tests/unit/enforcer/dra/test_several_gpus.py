@@ -9,7 +9,7 @@ import pytest
 
 from enforcer.dra.allocation import PrepareRequest, compute_limits
 from enforcer.dra.cdi import variables
-from enforcer.dra.driver import ClaimRef
+from enforcer.dra.driver import ClaimRef, PrepareCall
 from enforcer.dra.prepared_claim import PreparedClaim, decode, encode
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize import ResizeBounds, most_mib, resized
@@ -141,7 +141,7 @@ def test_a_gpu_that_is_shared_through_mps_by_then_is_refused_with_the_reason(
 def test_there_has_to_be_room_on_both(world: World) -> None:
     world.driver.prepare(world.tenant("there", "13Gi", OTHER_DEVICE))
     with pytest.raises(PrepareError, match="GPU memory is not free yet") as error:
-        world.driver.prepare(wide(world), lambda: False)
+        world.driver.prepare(wide(world), PrepareCall(0.0))
     assert error.value.reason is Reason.GPU_MEMORY_IN_USE
 
 
@@ -152,7 +152,7 @@ def test_what_the_scheduler_promised_twice_only_the_first_gets(world: World) -> 
     with pytest.raises(
         PrepareError, match=r"Retrying\. If this persists, delete the pod so that it is rescheduled$"
     ) as error:
-        world.driver.prepare(second, lambda: False)
+        world.driver.prepare(second, PrepareCall(0.0))
     assert error.value.reason is Reason.GPU_MEMORY_IN_USE
     assert [each.pod for each in world.store.prepared()] == ["first"]
     world.driver.unprepare(first)

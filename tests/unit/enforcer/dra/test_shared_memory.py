@@ -83,7 +83,7 @@ def test_the_node_writes_it_where_it_is_asked_to(tmp_path: Path) -> None:
     world.driver.prepare(ref)
     assert "/dev/shm" not in str(world.document(ref))
     (kept,) = world.store.prepared()
-    files = CdiFileStore(world.cdi, world.run, lambda gpu: f"/mps/{gpu}/pipe", shared_memory=world.run / "shm")
+    files = CdiFileStore(world.cdi, world.run, mps=True, shared_memory=world.run / "shm")
     files.write(kept)
     assert "/dev/shm" not in str(world.document(ref)), "the MPS pod has not made it yet"
     (world.run / "shm").mkdir(mode=0o755)

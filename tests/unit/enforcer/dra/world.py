@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.dra.cdi import file_name
@@ -35,15 +36,19 @@ if TYPE_CHECKING:
 CAPACITY = CARD - 512 - 1024
 
 
-class Pods:
+class Pods(CgroupAttributor):
     """Says which pod a pid belongs to."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.pids: dict[int, str] = {}
 
     def identify(self, pid: int) -> Identity | None:
         owner = ContainerRef(self.pids[pid], "c" * 64) if pid in self.pids else None
         return Identity(pid=pid, start=pid, owner=owner)
+
+    def is_alive(self, _: int) -> bool:
+        return False
 
 
 class Published:
@@ -73,7 +78,7 @@ class World:
         """A new process on the same disk."""
         self.store = ClaimStore(self.state)
         memory = self.shared_memory
-        self.files = CdiFileStore(self.cdi, self.run, lambda gpu: f"/mps/{gpu}/pipe", shared_memory=memory)
+        self.files = CdiFileStore(self.cdi, self.run, mps=True, shared_memory=memory)
         self.setup = self.config()
         self.driver = Driver(self.setup, self.files)
         self.driver._publisher = Published(self.published)  # type: ignore[assignment] # a stand-in
@@ -86,7 +91,7 @@ class World:
             policy=InventoryPolicy(), cluster=self.api,  # type: ignore[arg-type] # a stand-in
             writer=ApiWriter(), store=self.store, watch=UsageSampler(self.reader, self.pods), attributor=self.pods,
             metrics=Metrics(), modes=self.modes, modes_changed=Wake(), mps=self.mps,
-            limiter=limits(lambda: self.backends), checkpoint=Checkpoint(self.state), sink=Messages(self.told),
+            limiter=limits(lambda: self.backends), checkpoint=Checkpoint(self.state), events=Messages(self.told),
             availability=availability(lambda: self.health),
             backoff=ClaimBackoff(), listeners=(), registered=Wake(), quotas_changed=self.quotas_changed,
             upgrade=self.upgrade,

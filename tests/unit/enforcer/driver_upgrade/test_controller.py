@@ -25,7 +25,7 @@ class Node:
         self.upgrade = DriverUpgrade()
         names = ("cluster", "evictor", "claims", "checkpoint", "nvml", "limiter", "mps")
         parts: Any = dict.fromkeys(names, self)
-        parts |= {"node": "n1", "upgrade": self.upgrade, "events": SimpleNamespace(record=self.events.append)}
+        parts |= {"node": "n1", "upgrade": self.upgrade, "events": SimpleNamespace(record_on_node=self.events.append)}
         self.controller = DriverUpgradeController(UpgradeDependencies(**parts))
 
     def get(self, where: str, **_: str) -> Any:

@@ -10,6 +10,8 @@ from enforcer.quota.types import Quota
 from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
+from tests.support.clock import FakeClock
+from tests.support.wiring import Messages
 from tests.unit.enforcer.made import quota
 
 
@@ -19,17 +21,14 @@ class Api:
     def __init__(self) -> None:
         self.status: int | None = None
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.sent: list[UserMessage] = []
+        self.sent = list[UserMessage]()
         self.now = 0.0
-        self.evictor = PodEvictor(self, self, lambda: self.now)  # type: ignore[arg-type] # stands in for the client
+        self.evictor = PodEvictor(self, Messages(self.sent), FakeClock(lambda: self.now))  # type: ignore[arg-type] # stands in for the client
 
     def create(self, where: str, body: dict[str, Any]) -> None:
         self.asked.append((where, body))
         if self.status is not None:
             raise ClusterError("no", self.status)
-
-    def record(self, notice: UserMessage) -> None:
-        self.sent.append(notice)
 
     def turn(self, *quotas: Quota, later: float = 0.0) -> int:
         """Return how many pods were asked for."""

@@ -15,14 +15,14 @@ from enforcer.audit.record import Kind, read, verify
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.executor import KillDependencies, KillExecutor
-from enforcer.kill.process_kill import REFUSALS, KillTimeouts, NullMpsClient
-from enforcer.kill.recheck import QuotaSource
+from enforcer.kill.process_kill import REFUSALS, KillTimeouts, ProcessKiller
 from enforcer.kill.report import KillResult
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.status.messages import NOTE_BYTES, UserMessage
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
-from tests.support.quotas import UnchangedQuotas
+from tests.support.quotas import in_force
+from tests.support.wiring import Messages, Usages
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, holder, quota
 
 
@@ -69,8 +69,6 @@ class Handle(PidHandle):
 class World:
     """Everything around the executor, scripted."""
 
-    quotas: QuotaSource
-
     def __init__(self, folder: Path, *processes: Process) -> None:
         self.processes = {process.identity.pid: process for process in processes}
         self.audit_log = AuditLog(folder / "audit")
@@ -87,7 +85,7 @@ class World:
         self.refused: set[int] = set()
         self.mps_reason: Reason | None = None
         self.timeouts, self.respawns = KillTimeouts(term=0, kill=0), False
-        self.quotas = UnchangedQuotas()
+        self.quotas = in_force()
 
     def identify(self, pid: int) -> Identity | None:
         process = self.processes.get(pid)
@@ -120,9 +118,6 @@ class World:
             raise MpsError("nobody answers", self.mps_reason)
         return False if pid in self.refused else self.answer
 
-    def record(self, notice: UserMessage) -> None:
-        self.notices.append(notice)
-
     def kinds(self) -> list[str]:
         return [record["kind"] for record in self.records()]
 
@@ -137,7 +132,14 @@ class World:
         return [ContainerProcess(each, (each.pid, 1 if each.pid in self.leaders else each.pid)) for each in living]
 
     def run(self, *targets: Process, about: Quota | None = None) -> KillResult:
-        parts = KillDependencies(usage=self, quotas=self, processes=self, audit_log=self.writer, mps=self, sink=self)
+        parts = KillDependencies(
+            usage=Usages(self.usages_of),
+            quotas=in_force(self.in_force),
+            processes=self,
+            audit_log=self.writer,
+            killer=ProcessKiller(self),
+            events=Messages(self.notices),
+        )
         self.executor = getattr(self, "executor", None) or KillExecutor("gpu-7", parts, self.timeouts)
         chosen = targets or tuple(self.processes.values())
         holders = tuple(ProcessUsage(each.identity, each.mib) for each in chosen)
@@ -389,7 +391,3 @@ def test_an_outcome_that_cannot_be_recorded_is_reported_at_the_next_start(tmp_pa
     assert (last["kind"], last["intent"], last["result"]) == ("OUTCOME", 1, "Interrupted")
     assert last["pod"]["uid"] == POD
     assert AuditLog(world.folder).open() == []
-
-
-def test_without_mps_nobody_is_a_client() -> None:
-    assert NullMpsClient().terminate(1, GPU, bool) is None  # type: ignore[func-returns-value]

@@ -1,7 +1,6 @@
 """What a container may hold changes while it is being ended: the disk and MPS may take half a minute over that."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,26 +10,21 @@ from enforcer.kill.circuit_breaker import GuardedQuotas
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
-from tests.support.quotas import UnchangedQuotas
+from tests.support.quotas import UnchangedQuotas, in_force
 from tests.unit.enforcer.kill.test_executor import World, at_look, process
 from tests.unit.enforcer.made import CONTAINER, neighbour, quota
 
 RAISED = quota(memory_mib=9000)
 
 
-@dataclass
-class Changed:
-    """Every quota is this one now."""
-
-    now: Quota | None
-
-    def in_force(self, quota: Quota) -> Quota | None:
-        assert quota.container_id == CONTAINER
-        return self.now
-
-
 def now_is(world: World, found: Quota | None) -> None:
-    world.quotas = Changed(found)
+    """Let every quota be this one."""
+
+    def now(quota: Quota) -> Quota | None:
+        assert quota.container_id == CONTAINER
+        return found
+
+    world.quotas = in_force(now)
 
 
 def raised_while_mps_is_asked(world: World) -> None:

@@ -10,7 +10,8 @@ import pytest
 from enforcer.attribution.procfs import PidHandle
 from enforcer.kill import process_kill as steps_module
 from enforcer.kill.pidfd_target import PinnedProcess
-from enforcer.kill.process_kill import REFUSALS, NullMpsClient, ProcessKiller
+from enforcer.kill.process_kill import REFUSALS, ProcessKiller
+from enforcer.mps.manager import MpsManager
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, holder
@@ -89,7 +90,7 @@ def _kill(killer: ProcessKiller, *group: PinnedProcess) -> None:
 
 
 def test_without_mps_no_process_is_a_client() -> None:
-    assert NullMpsClient().terminate(1, GPU, lambda: False) is None  # type: ignore[func-returns-value]
+    assert MpsManager().terminate(1, GPU, lambda: False) is None
 
 
 @pytest.mark.parametrize(

@@ -2,27 +2,22 @@
 
 import pytest
 
-from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.kill.recheck import Rechecker
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
+from tests.support.quotas import in_force
+from tests.support.wiring import Usages
 from tests.unit.enforcer.made import holder, quota
 
 DECIDED = quota()
 
 
-class Usage:
-    def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
-        return (holder(501, quota.memory_mib),)
-
-
 def _rechecker(now: Quota | None) -> Rechecker:
-    class Quotas:
-        def in_force(self, quota: Quota) -> Quota | None:
-            assert quota is DECIDED
-            return now
+    def known(quota: Quota) -> Quota | None:
+        assert quota is DECIDED
+        return now
 
-    return Rechecker(Usage(), Quotas())
+    return Rechecker(Usages(lambda quota: (holder(501, quota.memory_mib),)), in_force(known))
 
 
 def test_the_quota_now_counts_and_the_policy_of_the_kill_decision() -> None:

@@ -9,12 +9,13 @@ from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.limits.applier import AppliedLimit
 from enforcer.limits.backend import Backend
 from enforcer.limits.environ_limits import EnvironLimit
-from enforcer.limits.verifier import LimitVerifier
+from enforcer.limits.verifier import LimitVerifier, NodeEvidence
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.types import LimitStatus, Quota
 from enforcer.status.messages import UserMessage
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
+from tests.support.clock import FakeClock
 from tests.support.wiring import Messages, Quotas, sampler
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import CARD, card
@@ -22,7 +23,7 @@ from tests.unit.enforcer.test_loop import CARD, card
 KEY = (CONTAINER, GPU)
 
 
-class Node:
+class Node(NodeEvidence):
     """One container with one process that is well, until a test changes that."""
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class Node:
         self.takes = True
         self.clock = 0.0
         watch, checkpoint, sink = sampler(self.views), Quotas(lambda: self.quotas), Messages(self.notices)
-        self.prover = LimitVerifier(self, watch, checkpoint, sink, self, 8.0, lambda: self.clock)
+        self.prover = LimitVerifier(self, watch, checkpoint, sink, self, 8.0, FakeClock(lambda: self.clock))
 
     def backends(self) -> Mapping[str, Backend]:
         return self.backend

@@ -28,6 +28,7 @@ from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
 from gpushare import contract
 from gpushare.errors import ClusterError, MpsError, NvmlError
+from tests.support.clock import FakeClock
 from tests.support.wiring import Quotas, fixed_modes, label_modes, sampler
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 from tests.unit.enforcer.test_loop import Reader, card
@@ -79,7 +80,7 @@ class Node:
             watch=sampler(lambda: [GpuSnapshot(gpu=each) for each in self.gpus()]), shared=shared, modes=self.modes,
             policy=self.policy, claims=Claims(self), checkpoint=Quotas(tuple), tools=Tools(self), upgrade=self.upgrade,
         )  # fmt: skip
-        return DaemonPlanner(self.manager, self.run, sources, lambda: self.now)
+        return DaemonPlanner(self.manager, self.run, sources, FakeClock(lambda: self.now))
 
     def get(self, _: str) -> dict[str, Any]:
         if not self.api:

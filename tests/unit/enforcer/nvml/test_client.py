@@ -201,7 +201,8 @@ def test_what_cannot_be_killed_is_left_and_named_and_only_so_many_times(
 
     script.write_text("hang")
     waits = NvmlTimeouts(deadline=0.02, patience=0.02, most_patience=0.02)
-    asks = NvmlClient([sys.executable, "-c", PROGRAM, str(script)], waits, start)
+    monkeypatch.setattr("enforcer.nvml.client.WorkerProcess", start)
+    asks = NvmlClient([sys.executable, "-c", PROGRAM, str(script)], waits)
     end = time.monotonic() + 20
     while len(asks._left) < MOST_LEFT:
         assert reason(lambda: pid_of(asks)) is Reason.NVML_HUNG

@@ -10,7 +10,7 @@ import pynvml  # noqa: TID251 - its error classes are what the reader catches
 import pytest
 
 from enforcer.nvml.reader import LISTS, NvmlReader, Row, read_rows_lightly
-from enforcer.nvml.types import ComputeMode, GpuProcess, GpuSample
+from enforcer.nvml.types import ComputeMode, GpuProcess, GpuSample, ran_kernels
 from enforcer.nvml.validation import check
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -188,14 +188,14 @@ def test_who_ran_kernels_after_a_moment_is_known_or_nobody_says(library: Broken,
     reader, own = NvmlReader(library), os.getpid()
     before = time.time_ns() // 1000 - 1
     library._sim.run_kernel(own, uuid)
-    assert reader.ran_kernels(uuid, before) == (own,)
-    assert reader.ran_kernels(uuid, time.time_ns() // 1000) == ()
+    assert ran_kernels(reader.utilization(uuid, before)) == (own,)
+    assert ran_kernels(reader.utilization(uuid, time.time_ns() // 1000)) == ()
     library.raises = {"nvmlDeviceGetProcessUtilization": [pynvml.NVMLError(number) for number in (3, 13, 7, 15, 999)]}
-    assert [reader.ran_kernels(uuid, before) for _ in range(5)] == [None] * 5
+    assert [ran_kernels(reader.utilization(uuid, before)) for _ in range(5)] == [None] * 5
     assert reader._started, "a hint that cannot be had is no failure of the library"
     rows = [(0, 50), (own, 0), (7, 101), (8, 100), (own, 1)]
     library.nvmlDeviceGetProcessUtilization = lambda *_: [  # type: ignore[method-assign] # a fake answer
         SimpleNamespace(pid=pid, timeStamp=1, smUtil=share) for pid, share in rows
     ]
-    assert reader.ran_kernels(uuid, before) == tuple(sorted((8, own))), "rows that cannot be are left out"
+    assert ran_kernels(reader.utilization(uuid, before)) == tuple(sorted((8, own))), "rows that cannot be are left out"
     assert reader.utilization(uuid, before) == tuple(sorted(((8, 100), (own, 1))))

@@ -53,7 +53,8 @@ def _slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], tuple[D
     def make(takes: float) -> tuple[Driver, NvmlClient]:
         driver = Driver(takes)
         monkeypatch.setattr("enforcer.nvml.client.time.monotonic", lambda: driver.now)
-        return driver, NvmlClient([], WAITS, lambda _: driver)
+        monkeypatch.setattr("enforcer.nvml.client.WorkerProcess", lambda _: driver)
+        return driver, NvmlClient([], WAITS)
 
     before = time.monotonic
     yield make
@@ -78,7 +79,7 @@ def test_what_is_not_answered_by_the_deadline_of_a_look_is_not_waited_for(slow: 
 @pytest.mark.parametrize("takes", [0.3, 0.9, 1.5, 1.9])
 def test_every_gpu_of_a_slow_driver_has_its_turn(takes: float, slow: object) -> None:
     driver, reader = slow(takes)  # type: ignore[operator]
-    watch, seen = UsageSampler(reader, Attributor(), together=reader.batch), list[str]()
+    watch, seen = UsageSampler(reader, Attributor()), list[str]()
     for _ in range(2 * len(GPUS)):
         before = driver.now
         views = watch.sample()

@@ -14,15 +14,16 @@ from enforcer.status.pod_status_files import PodStatusWriter
 from gpushare.reasons import Reason
 from gpushare_cli import node_status
 from sidecar import pod_status as read_by_sidecar
+from tests.support.clock import FakeClock
+from tests.support.wiring import Messages
 from tests.unit.enforcer.made import CONTAINER, GPU, POD
 from tests.unit.enforcer.oom.test_memory_pressure import FINISHED, ended, held, status
-from tests.unit.enforcer.status.test_pod_status_files import Sink
 
 
 class World:
     def __init__(self) -> None:
-        self.sink, self.metrics, self.now = Sink(), Metrics(), FINISHED - 2
-        self.inquest = OomReporter(self.sink, self.metrics, lambda: self.now)
+        self.events, self.metrics, self.now = Messages(), Metrics(), FINISHED - 2
+        self.inquest = OomReporter(self.events, self.metrics, FakeClock(lambda: self.now))
 
     def look(self, *amounts: int) -> Snapshot:
         found = held(*amounts).snapshot
@@ -42,11 +43,11 @@ def test_its_owner_is_notified_once_and_operators_learn_who_held_what(world: Wor
         world.inquest.on_event("MODIFIED", status(ended()))
         world.inquest.on_event("MODIFIED", status(ended(), key="lastState"))
         world.inquest.replace([status(ended())])
-    (told,) = world.sink.notices
+    (told,) = world.events.sent
     assert told.reason is Reason.GPU_FULL
     assert "other processes used 14500 MiB" in told.note
     assert "other-0" not in told.note
-    (line,) = logs
+    (line,) = [each for each in logs if each["event"] != "notice"]
     assert line["holders"] == ["process 3: 12500 MiB", "asr/other-0/model: 2000 MiB", "asr/tts-0/model: 1000 MiB"]
     (finding,) = world.inquest.findings()
     assert finding["holders"] == line["holders"]
@@ -57,14 +58,14 @@ def test_its_owner_is_notified_once_and_operators_learn_who_held_what(world: Wor
 def test_a_failure_with_room_left_is_nobodys_concern(world: World) -> None:
     world.look(1000, 2000)
     world.inquest.on_event("MODIFIED", status(ended()))
-    assert world.sink.notices == []
+    assert world.events.sent == []
     assert world.inquest.findings() == ()
 
 
 def test_a_pod_that_is_gone_is_not_looked_into(world: World) -> None:
     world.look(4000)
     world.inquest.on_event("DELETED", status(ended()))
-    assert world.sink.notices == []
+    assert world.events.sent == []
 
 
 def test_each_run_of_a_container_is_looked_into(world: World) -> None:
@@ -73,7 +74,7 @@ def test_each_run_of_a_container_is_looked_into(world: World) -> None:
     pod = status(ended())
     pod["status"]["containerStatuses"][0]["lastState"] = {"terminated": other}
     world.inquest.on_event("MODIFIED", pod)
-    assert [each.reason for each in world.sink.notices] == [Reason.QUOTA_REACHED]
+    assert [each.reason for each in world.events.sent] == [Reason.QUOTA_REACHED]
     assert world.inquest._known.keys() == {CONTAINER, "9" * 64}
 
 
@@ -87,8 +88,8 @@ def test_what_it_remembers_is_bounded(world: World) -> None:
 def test_the_sidecar_says_it_and_explain_on_the_node_says_who(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "run" / "status" / POD
     folder.mkdir(parents=True)
-    files = PodStatusWriter(tmp_path / "run", world.sink, lambda _: True)
-    world.inquest = OomReporter(files, world.metrics, lambda: world.now)
+    files = PodStatusWriter(tmp_path / "run", world.events, lambda _: True)
+    world.inquest = OomReporter(world.events, world.metrics, FakeClock(lambda: world.now))
 
     def show(snapshot: Snapshot) -> None:
         world.inquest.observe(snapshot)

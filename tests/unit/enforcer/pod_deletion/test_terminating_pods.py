@@ -6,7 +6,9 @@ import pytest
 
 from enforcer.pod_deletion.terminating_pods import GONE_SECONDS, TerminatingPods
 from enforcer.quota.informer import AllocatedClaims, QuotaInformer
+from enforcer.runtime.clock import CLOCK
 from gpushare.errors import ClusterError
+from tests.support.clock import FakeClock
 from tests.unit.enforcer.pod_deletion.test_deadlines import WALL, pod
 
 
@@ -25,7 +27,7 @@ def _clock() -> Clock:
 
 @pytest.fixture(name="seen")
 def _seen(clock: Clock) -> TerminatingPods:
-    return TerminatingPods(clock, lambda: WALL)
+    return TerminatingPods(FakeClock(clock, WALL.timestamp))
 
 
 def named(uid: str, source: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +184,7 @@ def test_a_listeners_bug_ends_neither_the_watch_nor_the_others(
 
 
 def test_the_wall_clock_is_read_in_utc() -> None:
-    seen = TerminatingPods(lambda: 0.0)
+    seen = TerminatingPods(FakeClock(lambda: 0.0, CLOCK.wall))
     seen.replace(
         [{"metadata": {"uid": "a", "deletionTimestamp": "2000-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}}]
     )

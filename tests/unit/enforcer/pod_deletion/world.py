@@ -2,17 +2,19 @@
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import PidHandle
-from enforcer.pod_deletion.client_release import ClientReleaser, ReleaserDependencies
+from enforcer.mps.manager import MpsManager
+from enforcer.pod_deletion.client_release import ClientReleaser, DaemonClients, ReleaserDependencies
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
 from enforcer.status.metrics import Metrics
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
-from tests.support.wiring import Quotas
+from tests.support.clock import FakeClock
+from tests.support.wiring import Attribution, Quotas
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.pod_deletion.test_deadlines import WALL, pod
 from tests.unit.enforcer.pod_deletion.test_terminating_pods import Clock
@@ -25,6 +27,14 @@ class Handle(PidHandle):
 
     def ended(self, seconds: float = 0.0) -> bool:
         return self.pid not in self.world.clients
+
+
+def processes(world: "World") -> HostProcesses:
+    class Processes(HostProcesses):
+        def pin(self, pid: int) -> PidHandle | None:
+            return world.open(pid)
+
+    return Processes(Attribution(world.identify))
 
 
 class Stopped(threading.Event):
@@ -54,12 +64,12 @@ class World:
         """Seconds that a list of clients takes beside."""
         self.answer: Any = self.let_go
         self.on_release: Callable[[int], object] = id
-        self.departures = TerminatingPods(self.clock, lambda: WALL + timedelta(seconds=self.clock.now - 1000.0))
+        self.departures = TerminatingPods(FakeClock(self.clock, lambda: WALL.timestamp() + self.clock.now - 1000.0))
         self.metrics = Metrics()
         quotas = [quota(pod_uid=f"p{number}", gpu=gpu) for number in range(pods)]
         tools = ReleaserDependencies(
-            departures=self.departures, checkpoint=Quotas(lambda: quotas), attributor=self, metrics=self.metrics,
-            stopped=Stopped(self.clock), open_handle=self.open, clock=self.clock,
+            departures=self.departures, checkpoint=Quotas(lambda: quotas), processes=processes(self),
+            metrics=self.metrics, stopped=Stopped(self.clock), clock=FakeClock(self.clock),
         )  # fmt: skip
         self.worker = ClientReleaser(GPU, Daemon(self), tools)
 
@@ -90,8 +100,9 @@ class World:
         return {row.labels["reason"]: row.value for row in rows if row.name.endswith("_total")}
 
 
-class Daemon:
+class Daemon(DaemonClients):
     def __init__(self, world: World) -> None:
+        super().__init__(MpsManager(), GPU)
         self.world = world
 
     def clients(self) -> dict[int, int]:

@@ -8,7 +8,7 @@ import pytest
 
 from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind
-from enforcer.resourceslices.audit_head_publisher import EVERY, GAP, AnchorPublisher, PressingRecords, published_head
+from enforcer.resourceslices.audit_head_publisher import EVERY, GAP, AnchorPublisher, published_head
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.runtime.manager import Manager
@@ -18,6 +18,7 @@ from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
+from tests.support.clock import FakeClock
 from tests.support.patience import holds_within
 from tests.support.wiring import NodeEvents
 from tests.unit.enforcer.resourceslices.test_publisher import Server
@@ -55,7 +56,7 @@ def audit_log(tmp_path: Path) -> Iterator[AuditLog]:
 
 
 def watching(server: Any, audit_log: AuditLog, told: list[NodeEvent] | None = None) -> AnchorPublisher:
-    return AnchorPublisher(server, "n1", audit_log, PressingRecords(), NodeEvents(told))
+    return AnchorPublisher(server, "n1", audit_log, NodeEvents(told))
 
 
 @pytest.fixture
@@ -174,20 +175,10 @@ def test_a_refusal_is_a_problem_until_it_passes(server: Any, audit_log: AuditLog
     assert [anchor.problem, published_head(server.items[SLICE])] == [None, audit_log.head]
 
 
-def test_kills_wake_it_and_warnings_do_not() -> None:
-    pressing = PressingRecords()
-    for kind in Kind:
-        pressing.wake.clear()
-        pressing.noted.clear()
-        pressing.on_record(kind, b"")
-        expected = kind in {Kind.OUTCOME, Kind.RECOVERED}
-        assert (pressing.wake.is_set(), pressing.noted.is_set()) == (expected, expected), kind
-
-
 def test_it_looks_at_once_for_a_kill_and_else_slowly_and_rests_after_each_write(tmp_path: Path, server: Any) -> None:
-    pressing, now = PressingRecords(), [1000.0]
-    with AuditLog(tmp_path / "pressed", listeners=[pressing.on_record]) as log:
-        anchor = AnchorPublisher(server, "n1", log, pressing, NodeEvents(), lambda: now[0])
+    now = [1000.0]
+    with AuditLog(tmp_path / "pressed") as log:
+        anchor = AnchorPublisher(server, "n1", log, NodeEvents(), FakeClock(lambda: now[0]))
         offered(server)
         told(log, 1, Kind.OUTCOME)
         anchor.run_once()
@@ -209,10 +200,10 @@ def test_it_looks_at_once_for_a_kill_and_else_slowly_and_rests_after_each_write(
 
 def test_beside_an_enforcer_a_kill_is_anchored_without_waiting_for_the_next_look(server: Any, tmp_path: Path) -> None:
     offered(server)
-    manager, pressing = Manager(), PressingRecords()
-    with AuditLog(tmp_path / "beside", listeners=[pressing.on_record]) as log:
-        anchor = AnchorPublisher(server, "n1", log, pressing, NodeEvents())
-        manager.add("anchor", anchor.run_once, every=3600.0, wake=pressing.wake)
+    manager = Manager()
+    with AuditLog(tmp_path / "beside") as log:
+        anchor = AnchorPublisher(server, "n1", log, NodeEvents())
+        manager.add("anchor", anchor.run_once, every=3600.0, wake=log.pressing.wake)
         manager.start()
         told(log, 1, Kind.OUTCOME)
         assert holds_within(lambda: published_head(server.items[SLICE]) == log.head, 20)

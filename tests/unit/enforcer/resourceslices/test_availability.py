@@ -3,7 +3,7 @@
 import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,31 +15,32 @@ from enforcer.resourceslices import contention_monitor as contests_module
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention_monitor import ContentionMonitor
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices
-from enforcer.resourceslices.health_monitor import GpuHealthMonitor, Tenants
+from enforcer.resourceslices.health_monitor import GpuHealthMonitor
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.status.api_writer import ApiWriter
-from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.status.events import EventRecorder, NodeEvent
 from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError, GpuShareError, KubeletError, MpsError, NvmlError
 from gpushare.reasons import Reason
 from tests.support.slices import Api
-from tests.support.wiring import Messages, Quotas, fixed_modes, limits, sampler
+from tests.support.wiring import NodeEvents, Quotas, fixed_modes, limits, sampler
 from tests.unit.enforcer.made import GPU, OTHER_GPU, quota
 from tests.unit.enforcer.test_loop import card
 
 CARDS = [card(GPU, 0), card(OTHER_GPU, 1)]
 
 
-@dataclass
-class Reporter:
-    news: list[NodeEvent] = field(default_factory=list)
+class Reporter(NodeEvents):
+    def __init__(self) -> None:
+        super().__init__()
+        self.owners: list[UserMessage] = []
 
-    def record(self, news: NodeEvent) -> None:
-        self.news.append(news)
+    def record(self, notice: UserMessage) -> None:
+        self.owners.append(notice)
 
     def said(self) -> list[tuple[Reason, bool]]:
-        found = [(each.reason, GPU in each.note) for each in self.news]
-        self.news.clear()
+        found = [(each.reason, GPU in each.note) for each in self.sent]
+        self.sent.clear()
         return found
 
 
@@ -164,18 +165,12 @@ class Ward:
     examiner: Examiner = field(default_factory=Examiner)
     failures: dict[str, GpuShareError] = field(default_factory=dict)
     reporter: Reporter = field(default_factory=Reporter)
-    told: list[UserMessage] = field(default_factory=list)
-
-    @property
-    def tenants(self) -> Tenants:
-        quotas = Quotas(lambda: [quota(pod="tts", gpu=GPU), quota(pod="asr", gpu=OTHER_GPU)])
-        return Tenants(quotas, Messages(self.told))
 
     changed: threading.Event = field(default_factory=threading.Event)
 
     def doctor(self) -> GpuHealthMonitor:
-        watch, reporter = sampler(lambda: self.views), cast("NodeEventRecorder", self.reporter)
-        return GpuHealthMonitor(watch, self.examiner, self, reporter, self.tenants, self.changed)
+        quotas = Quotas(lambda: [quota(pod="tts", gpu=GPU), quota(pod="asr", gpu=OTHER_GPU)])
+        return GpuHealthMonitor(sampler(lambda: self.views), self.examiner, self, quotas, self.reporter, self.changed)
 
 
 def turns(doctor: GpuHealthMonitor, number: int) -> list[bool]:
@@ -191,10 +186,10 @@ def test_a_lost_gpu_is_unhealthy_at_once_and_reported_once() -> None:
     ward.views[0] = GpuSnapshot(gpu=CARDS[0])
     assert turns(doctor, WELL_AFTER) == [False] * (WELL_AFTER - 1) + [True]
     assert ward.reporter.said() == [(Reason.GPU_LOST, True), (Reason.RECOVERED, True)]
-    assert [(each.quota.pod, each.reason, each.warning) for each in ward.told] == [
+    assert [(each.quota.pod, each.reason, each.warning) for each in ward.reporter.owners] == [
         ("tts", Reason.GPU_LOST, True), ("tts", Reason.RECOVERED, False),
     ]  # fmt: skip
-    assert "the driver has lost the GPU" in ward.told[0].note
+    assert "the driver has lost the GPU" in ward.reporter.owners[0].note
 
 
 def test_a_gpu_that_answers_nonsense_is_not_unhealthy() -> None:
@@ -289,9 +284,9 @@ def test_news_reach_the_node_as_events_and_a_deaf_api_server_is_no_harm(monkeypa
 
     monkeypatch.setattr("enforcer.status.api_writer.RETRY_SECONDS", 0.0)
     writer = ApiWriter()
-    reporter = NodeEventRecorder(Events(), "gpu-7.example.org", writer)  # type: ignore[arg-type] # a stand-in
+    reporter = EventRecorder(Events(), "gpu-7.example.org", writer)  # type: ignore[arg-type] # a stand-in
     for _ in range(2):
-        reporter.record(NodeEvent(Reason.CONTENDED, "note"))
+        reporter.record_on_node(NodeEvent(Reason.CONTENDED, "note"))
     assert posted == [], "nobody waits for the API server"
     writer.run_once()
     where, event = posted[0]

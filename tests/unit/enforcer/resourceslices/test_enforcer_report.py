@@ -11,6 +11,7 @@ from enforcer.resourceslices.enforcer_report import APART, MAX_PROBLEM, MAX_PROB
 from gpushare.contract import ENFORCER
 from gpushare.errors import ClusterError
 from gpushare.version import installed
+from tests.support.clock import FakeClock
 from tests.unit.enforcer.resourceslices.test_audit_head_publisher import GPUS, SLICE, Patchable, offered
 
 WELL: Final = EnforcerState(enforcing=True, breaker=None, audit_log="", problems=())
@@ -21,7 +22,7 @@ class Node:
 
     def __init__(self, server: Any) -> None:
         self.server, self.now, self.state = server, 0.0, WELL
-        self.publisher = ReportPublisher(server, "n1", lambda: self.state, lambda: self.now)
+        self.publisher = ReportPublisher(server, "n1", lambda: self.state, FakeClock(lambda: self.now))
 
     def look(self, **changed: Any) -> dict[str, Any]:
         self.state = replace(self.state, **changed)

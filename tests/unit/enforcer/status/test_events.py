@@ -7,7 +7,7 @@ import pytest
 from enforcer.runtime.manager import Manager
 from enforcer.status import api_writer as module
 from enforcer.status.api_writer import QUEUE, ApiWriter
-from enforcer.status.events import NodeEvent, NodeEventRecorder, PodEventRecorder, event_of
+from enforcer.status.events import EventRecorder, NodeEvent, event_of
 from enforcer.status.messages import NOTE_BYTES, UserMessage
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
@@ -47,7 +47,7 @@ class Api:
 
 def deliver(api: Api, *notices: UserMessage) -> None:
     writer = ApiWriter()
-    events = PodEventRecorder(api, NODE, writer)  # type: ignore[arg-type] # a stand-in
+    events = EventRecorder(api, NODE, writer)  # type: ignore[arg-type] # a stand-in
     for each in notices:
         events.record(each)
     writer.run_once()
@@ -77,14 +77,13 @@ def test_a_bug_over_one_notice_is_not_the_end_of_telling() -> None:
 
 def test_notices_never_wait_even_if_nobody_takes_them() -> None:
     writer = ApiWriter()
-    events = PodEventRecorder(Api(), NODE, writer)  # type: ignore[arg-type] # a stand-in
+    events = EventRecorder(Api(), NODE, writer)  # type: ignore[arg-type] # a stand-in
     begun = time.monotonic()
     for _ in range(10 * QUEUE):
         events.record(notice())
     assert time.monotonic() - begun < 5
     assert len(writer._writes) == QUEUE
-    # Stand-ins take the place of the declared types.
-    NodeEventRecorder(Api(), NODE, writer).record(NodeEvent(Reason.CONTENDED, "note"))  # type: ignore[arg-type]
+    events.record_on_node(NodeEvent(Reason.CONTENDED, "note"))
     assert len(writer._writes) == QUEUE + 1, "tenants' notices leave room for others"
 
 
@@ -93,7 +92,7 @@ def test_the_thread_that_writes_is_woken_and_what_is_left_is_written_at_the_end(
     manager.add_server("last writes", None, writer.run_once)
     manager.add("api-writer", writer.run_once, wake=writer.wake)
     manager.start()
-    events = PodEventRecorder(api, NODE, writer)  # type: ignore[arg-type] # a stand-in
+    events = EventRecorder(api, NODE, writer)  # type: ignore[arg-type] # a stand-in
     events.record(notice("one"))
     assert holds_within(lambda: api.created, 20)
     manager.stop()

@@ -17,7 +17,8 @@ from gpushare.metrics_server import pages
 from gpushare.reasons import Reason
 from sidecar import metrics as of_sidecar
 from sidecar import pod_status as of_pod
-from tests.support.wiring import sampler
+from tests.support.clock import FakeClock
+from tests.support.wiring import NoReader, sampler
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.status.test_pod_status_files import seen, snapshot
 
@@ -104,15 +105,16 @@ def test_where_the_driver_reports_no_utilization_none_is_shown() -> None:
     answers: list[Utilization | NvmlError | None] = [((101, 30),), None, NvmlError("hangs"), ((101, 5),)]
     asked: list[int] = []
 
-    def read(_: str, after: int) -> Utilization | None:
-        asked.append(after)
-        answer = answers.pop(0)
-        if isinstance(answer, NvmlError):
-            raise answer
-        return answer
+    class Asked(NoReader):
+        def utilization(self, _: str, after: int) -> Utilization | None:
+            asked.append(after)
+            answer = answers.pop(0)
+            if isinstance(answer, NvmlError):
+                raise answer
+            return answer
 
-    clock = iter(range(1000, 99000, 1000))
-    monitor = UtilizationMonitor(sampler(lambda: [of(holder(101, 10))]), read, lambda: next(clock))
+    clock = iter(range(1, 99))
+    monitor = UtilizationMonitor(sampler(lambda: [of(holder(101, 10))]), Asked(), FakeClock(lambda: next(clock) / 1e6))
     found = []
     for _ in range(4):
         monitor.turn()

@@ -7,24 +7,16 @@ from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.audit.record import ChainHead
 from enforcer.detection.types import DetectorConfig, DetectorState
 from enforcer.nvml.types import GpuSample
-from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.node_status import Snapshot, status
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
+from tests.support.wiring import Messages
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, holder, quota
 from tests.unit.enforcer.test_loop import card
 
 ONE = quota(clients=2)
-
-
-class Kept:
-    def __init__(self) -> None:
-        self.notices: list[UserMessage] = []
-
-    def record(self, notice: UserMessage) -> None:
-        self.notices.append(notice)
 
 
 def snapshot(*clients: int, can_read: bool = True, **changes: Any) -> Snapshot:
@@ -62,13 +54,13 @@ def test_what_is_not_known_is_null(changes: dict[str, Any]) -> None:
 
 
 def test_a_container_is_warned_once_above_its_number_and_again_after_it_was_within() -> None:
-    sink = Kept()
-    clients = MpsClients(sink)
+    events = Messages()
+    clients = MpsClients(events)
     for look in (snapshot(1, 2), snapshot(1, 2, 3), snapshot(1, 2, 3, 4), snapshot(can_read=False), snapshot(1, 2, 3)):
         clients.observe(look)
-    assert [(each.reason, each.quota.container_id) for each in sink.notices] == [(Reason.TOO_MANY_CLIENTS, CONTAINER)]
-    assert "has 3 MPS clients" in sink.notices[0].note
-    assert "its share reserves 2" in sink.notices[0].note
+    assert [(each.reason, each.quota.container_id) for each in events.sent] == [(Reason.TOO_MANY_CLIENTS, CONTAINER)]
+    assert "has 3 MPS clients" in events.sent[0].note
+    assert "its share reserves 2" in events.sent[0].note
     clients.observe(snapshot(1))
     clients.observe(snapshot(1, 2, 3))
-    assert len(sink.notices) == 2
+    assert len(events.sent) == 2

@@ -20,13 +20,16 @@ from enforcer.quota.types import Quota
 from enforcer.runtime.problem import Problem
 from enforcer.status import pod_status as podstatus
 from enforcer.status import pod_status_files as podfiles
+from enforcer.status.events import KEPT
 from enforcer.status.messages import UserMessage
 from enforcer.status.node_status import Snapshot
-from enforcer.status.pod_status_files import KEPT, REFRESH, PodStatusWriter
+from enforcer.status.pod_status_files import REFRESH, PodStatusWriter
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from sidecar import pod_status as status
 from sidecar.main import KILLING
+from tests.support.clock import FakeClock
+from tests.support.wiring import Messages
 from tests.unit.enforcer.made import GPU, NEIGHBOUR, OTHER_GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import card, wait_for
 
@@ -56,21 +59,14 @@ def notice(number: int = 1, of: Quota | None = None) -> UserMessage:
     return UserMessage(quota=of or quota(), reason=Reason.KILLED, note=f"note {number}", action="Kill")
 
 
-class Sink:
-    def __init__(self) -> None:
-        self.notices: list[UserMessage] = []
-
-    def record(self, one: UserMessage) -> None:
-        self.notices.append(one)
-
-
 class Files:
     def __init__(self, run: Path) -> None:
-        self.run, self.now, self.sink, self.serving = run, 0.0, Sink(), True
+        self.run, self.now, self.serving = run, 0.0, True
         self.files = self.again()
 
     def again(self) -> PodStatusWriter:
-        return PodStatusWriter(self.run, self.sink, lambda _: self.serving, lambda: self.now)
+        self.events = Messages()
+        return PodStatusWriter(self.run, self.events, lambda _: self.serving, FakeClock(lambda: self.now))
 
     def prepare(self, uid: str = POD) -> Path:
         folder = self.run / "status" / uid
@@ -98,7 +94,7 @@ def _no_umask() -> Iterator[None]:
 
 def test_the_enforcer_and_the_sidecar_agree_on_names_and_shape(files: Files) -> None:
     files.prepare()
-    files.files.record(notice())
+    files.events.record(notice())
     files.files.write(snapshot(seen(holder(101, 1000), holder(201, 300, NEIGHBOUR), beside=200)))
     found = status.parse((files.run / "status" / POD / status.FILE).read_bytes())
     assert found is not None
@@ -133,7 +129,7 @@ def test_what_changes_between_looks_alike_is_reported_at_once(files: Files) -> N
     files.serving = False
     files.files.write(first)
     assert files.read()["ready"] is False
-    files.files.record(notice())
+    files.events.record(notice())
     files.files.write(first)
     assert [each["text"] for each in files.read()["messages"]] == ["Killed: note 1"]
     (files.run / "status" / POD / "status.json").unlink()
@@ -260,21 +256,21 @@ def test_a_link_in_the_place_of_the_new_file_is_not_followed(files: Files) -> No
 def test_notices_go_on_and_the_last_few_are_kept(files: Files) -> None:
     files.prepare()
     for number in range(KEPT + 5):
-        files.files.record(notice(number))
+        files.events.record(notice(number))
     files.files.write(snapshot(seen()))
     assert [message["text"] for message in files.read()["messages"]] == [
         f"Killed: note {n}" for n in range(5, KEPT + 5)
     ]
-    assert len(files.sink.notices) == KEPT + 5
+    assert len(files.events.sent) == KEPT + 5
 
 
 def test_what_an_enforcer_before_reported_stays_reported(files: Files) -> None:
     files.prepare()
-    files.files.record(notice(1))
+    files.events.record(notice(1))
     files.files.write(snapshot(seen()))
     first = files.read()["messages"]
     files.files = files.again()
-    files.files.record(notice(2))
+    files.events.record(notice(2))
     for _ in range(2):
         files.files.write(snapshot(seen()))
     assert files.read()["messages"][:1] == first
@@ -290,10 +286,10 @@ def test_a_file_of_another_shape_is_written_again(files: Files, data: bytes) -> 
 
 def test_of_a_pod_without_quotas_nothing_is_kept(files: Files) -> None:
     files.prepare()
-    files.files.record(notice(1))
+    files.events.record(notice(1))
     files.files.write(snapshot(seen()))
     files.files.write(snapshot(seen(), quotas=()))
-    assert not files.files._messages
+    assert files.events.messages(POD) == ()
     assert not files.files._written
 
 

@@ -24,9 +24,9 @@ from enforcer.quota.types import OnExceed, Quota
 from enforcer.runtime.problem import Problem
 from enforcer.status import messages
 from enforcer.status.events import event_of
-from enforcer.status.messages import UserMessage
+from enforcer.status.messages import Message, UserMessage, message
 from enforcer.status.node_status import Snapshot, status
-from enforcer.status.pod_status import Message, Seen, by_pod, message, pod_status
+from enforcer.status.pod_status import Seen, by_pod, pod_status
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from sidecar import metrics

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from enforcer.attribution.snapshot import GpuSnapshot
-from enforcer.nvml.types import GpuSample
+from enforcer.nvml.types import GpuSample, Utilization
 from enforcer.status.unattributed import GROWN_MIB, MOST, Growth, Sample, Track, sampled, shown
 from enforcer.status.unattributed_monitor import UnattributedMonitor
 from gpushare.errors import NvmlError
-from tests.support.wiring import sampler
+from tests.support.clock import FakeClock
+from tests.support.wiring import NoReader, sampler
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, holder
 from tests.unit.enforcer.test_loop import World, card, make
 
@@ -107,19 +108,20 @@ def view(used: int, *pids: int) -> GpuSnapshot:
 
 
 def test_a_kernel_of_a_process_that_is_nobodys_leaves_nobody_named() -> None:
-    views, ran, moments = [view(300, 101, 201)], list[object](), list[int]()
+    views, ran, moments = [view(300, 101, 201)], list[tuple[int, ...] | NvmlError | None](), list[int]()
 
-    def kernels(_: str, after: int) -> tuple[int, ...] | None:
-        moments.append(after)
-        now = ran.pop(0)
-        if isinstance(now, NvmlError):
-            raise now
-        return now  # type: ignore[return-value] # what is no error is the answer
+    class Asked(NoReader):
+        def utilization(self, _: str, after: int) -> Utilization | None:
+            moments.append(after)
+            now = ran.pop(0)
+            if isinstance(now, NvmlError):
+                raise now
+            return None if now is None else tuple((pid, 50) for pid in now)
 
-    clock = count(5000, 1000)
-    monitor = UnattributedMonitor(sampler(lambda: views), kernels, lambda: next(clock))
+    clock = count(5)
+    monitor = UnattributedMonitor(sampler(lambda: views), Asked(), FakeClock(lambda: next(clock) / 1e6))
 
-    def grown(*answers: object) -> Growth | None:
+    def grown(*answers: tuple[int, ...] | NvmlError | None) -> Growth | None:
         ran[:] = answers
         for _ in answers:
             views[0] = view(views[0].sample.used_mib + 100, 101, 201)  # type: ignore[union-attr] # it has one
