@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from tests.fakes.gpu.build import BUILT, FLAGS, HERE, compiler
+from tests.fakes.gpu.build import BUILT, FLAGS, HERE, LIBRARY_FLAGS, compiler
 from tests.fakes.gpu.need import need_library
 
 NAME: Final = "libnvidia-ml.so.1"
@@ -16,5 +16,7 @@ def remembering(folder: Path) -> Path:
     need_library()
     units = [*(HERE / unit for unit in BUILT[NAME]), Path(__file__).with_name("remembered.c")]
     wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
-    subprocess.run([str(compiler()), *FLAGS, *wraps, "-o", str(folder / NAME), *map(str, units)], check=True)
+    subprocess.run(
+        [str(compiler()), *FLAGS, *LIBRARY_FLAGS, *wraps, "-o", str(folder / NAME), *map(str, units)], check=True
+    )
     return folder
