@@ -77,6 +77,12 @@ def test_what_the_api_server_made_of_a_template_is_known_for_the_same(bed: Bed, 
     assert metrics(bed, "gpu_share_templates_conflicting") == [0, 0, 0]
 
 
+def conflicts(bed: Bed, template: str) -> list[int]:
+    """Lines in the replicas' logs that report a conflict about this template."""
+    logs = [bed.plane.log(each.name).read_text().splitlines() for each in bed.replicas]
+    return [sum(str(Reason.TEMPLATE_CONFLICT) in line and template in line for line in lines) for lines in logs]
+
+
 def test_a_template_of_that_name_that_says_something_else_is_reported_and_made_again_once_it_is_deleted(
     bed: Bed, namespace: str
 ) -> None:
@@ -101,9 +107,7 @@ def test_a_template_of_that_name_that_says_something_else_is_reported_and_made_a
     bed.until("another one has its name", quicker)
     bed.until("every replica says so", lambda: metrics(bed, "gpu_share_templates_conflicting") == [1, 1, 1])
     assert bed.cluster.get(f"{where}/{wanted}")["metadata"]["uid"] == uid, "it is not ours to delete"
-    for each in bed.replicas:
-        said = [line for line in bed.plane.log(each.name).read_text().splitlines() if wanted in line]
-        assert sum(str(Reason.TEMPLATE_CONFLICT) in line for line in said) == 1, said
+    bed.until("every replica logs it once", lambda: conflicts(bed, wanted) == [1, 1, 1])
 
     bed.cluster.delete(f"{where}/{wanted}")
     bed.until("the right one is there", lambda: names(bed, namespace) == {wanted})
