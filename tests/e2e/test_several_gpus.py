@@ -75,7 +75,7 @@ def test_where_gpus_are_shared_through_mps_two_for_one_container_are_refused_wit
     site.until("no replica of before refuses it", lambda: site.create(namespace, body))
     site.bed.wait_unschedulable(namespace, "wide")
     # It ends with 1 where a pod is not fine, which is what is asked about here.
-    assert "time-slices them" in site.shell(f"gpu-share explain {namespace}/wide || true")
+    assert "gpu-share.io/mode: time-slicing" in site.shell(f"gpu-share explain {namespace}/wide || true")
 
 
 def test_by_turns_one_container_has_a_share_of_each_of_two_gpus_and_is_evaluated_on_each(
