@@ -82,7 +82,7 @@ class Run:
             except RecordError:
                 continue
             # From here on the enforcer sends signals.
-            self.recorder.note_later(lambda head=head: self.heads.append(head))  # type: ignore[misc]
+            self.recorder.note_later(lambda head=head: self.heads.append(head))  # type: ignore[misc] # bound now
 
 
 def the_log_after(state: State, place: Path) -> tuple[list[bytes], int]:

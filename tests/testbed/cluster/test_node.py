@@ -82,6 +82,7 @@ def test_what_runs_is_attributed_to_its_pod_as_on_a_machine_of_its_own(node: Nod
     _running(node, "forever", "sleep 600")
     uid = _pod(node, "forever")["metadata"]["uid"]
     # Processes end while they are read, which makes cat complain.
+    # A process may end while its file is read; what there is of the others counts.
     cgroups = node.run("sh", "-c", "cat /proc/[0-9]*/cgroup 2>/dev/null || true")
     assert f":/kubepods/besteffort/pod{uid}/" in cgroups
 

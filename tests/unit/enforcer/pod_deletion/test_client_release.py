@@ -269,7 +269,7 @@ def test_one_process_that_cannot_be_held_keeps_no_other_from_its_release(capsys:
             raise OSError(errno.EINVAL, "no process has such a number")
         return Handle(pid, world)
 
-    world.open = not_the_first  # type: ignore[method-assign]
+    world.open = not_the_first  # type: ignore[method-assign] # this test's world alone opens so
     world.run(1030)
     assert [pid for _, pid in world.told] == [101]
     assert "cannot be pinned" in capsys.readouterr().out
