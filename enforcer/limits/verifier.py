@@ -13,7 +13,6 @@ from enforcer.limits.backend import Backend
 from enforcer.limits.environ_limits import EnvironLimit
 from enforcer.limits.process_environ import EnvironReader
 from enforcer.limits.verification import BAD, Evidence, Process, VerificationHistory, debounce, verify_limit
-from enforcer.mps.control_program import Deadline
 from enforcer.mps.manager import MpsManager
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
@@ -70,9 +69,7 @@ class NodeEvidence:
         for gpu, daemon in daemons.items():
             if gpu in gpus and self._modes.has_daemon(gpu):
                 with suppress(MpsError):
-                    deadline = Deadline()
-                    servers = daemon.servers(deadline)
-                    found[gpu] = {pid for server in servers for pid in daemon.clients(server, deadline)}
+                    found[gpu] = daemon.all_clients()
         return found
 
 

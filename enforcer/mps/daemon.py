@@ -199,6 +199,11 @@ class MpsDaemon:
         """Pids of a server's clients. Raises ``MpsError``."""
         return self.client.clients(server, deadline)
 
+    def all_clients(self) -> dict[int, int]:
+        """Pids of all clients, each with its server's. Raises ``MpsError``."""
+        deadline = Deadline()
+        return {pid: server for server in self.servers(deadline) for pid in self.clients(server, deadline)}
+
     def terminate(self, pid: int, deadline: Deadline | None = None, ended: Callable[[], bool] = bool) -> bool | None:
         """End a client's use of the GPU before it is signalled, so that its neighbours survive.
 

@@ -18,7 +18,6 @@ from enforcer.attribution.cgroup import Identity
 from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import PidHandle
 from enforcer.kill.pidfd_target import is_protected
-from enforcer.mps.control_program import Deadline
 from enforcer.mps.manager import MpsManager
 from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, by_deadline, release_interval
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
@@ -61,10 +60,7 @@ class DaemonClients:
     def clients(self) -> dict[int, int]:
         """Pids of all clients, each with its server's; none where no daemon was started. Raises ``MpsError``."""
         daemon = self._manager.daemons.get(self._gpu)
-        if daemon is None or not daemon.noted:
-            return {}
-        deadline = Deadline()
-        return {pid: each for each in daemon.servers(deadline) for pid in daemon.clients(each, deadline)}
+        return {} if daemon is None or not daemon.noted else daemon.all_clients()
 
     def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
         """Terminate a client; ``None``, or the answer of MPS. Raises ``MpsError``.
