@@ -50,8 +50,7 @@ def moment(stamp: str) -> float:
 
 def releases(site: Site) -> dict[str, list[Object]]:
     """What the enforcer's log says of clients of pods being deleted, by the pod's UID."""
-    log = site.shell(f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-enforcer -c enforcer --tail -1")
-    rows = [json.loads(line) for line in log.splitlines() if '"MPS client of a deleted pod released"' in line]
+    rows = [json.loads(line) for line in site.enforcer_log() if '"MPS client of a deleted pod released"' in line]
     return {uid: [row for row in rows if row["pod_uid"] == uid] for uid in {row["pod_uid"] for row in rows}}
 
 
@@ -71,11 +70,8 @@ def check_released(site: Site, last: Last, uids: Mapping[str, str]) -> None:
 
 def trouble(site: Site) -> str:
     """What the enforcer and the MPS pod said that is not routine."""
-    commands = [
-        f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-{part} --all-containers --tail -1"
-        for part in ("enforcer", "mps")
-    ]
-    lines = [line for each in commands for line in site.shell(each).splitlines()]
+    mps = site.shell(f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-mps --all-containers --tail -1", check=False)
+    lines = [*site.enforcer_log(), *mps.splitlines()]
     return "\n".join(line for line in lines if '"info"' not in line or "Mps" in line)
 
 

@@ -216,6 +216,11 @@ class Site:
         name = self.enforcer()["metadata"]["name"]
         return self.shell(f"kubectl -n {SYSTEM} exec {name} -c enforcer -- {command}", seconds=60)
 
+    def enforcer_log(self) -> list[str]:
+        """All lines of the enforcer's log; pods of a node that is gone keep theirs out of reach."""
+        name = self.enforcer()["metadata"]["name"]
+        return self.shell(f"kubectl -n {SYSTEM} logs {name} -c enforcer", seconds=60).splitlines()
+
     def status(self) -> Object:
         """What the enforcer says of its node, from its state folder."""
         return dict(json.loads((self.on_node(STATE) / "status.json").read_text()))

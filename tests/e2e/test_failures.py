@@ -80,7 +80,7 @@ def test_a_container_that_found_the_card_full_is_notified_how_much_others_hold_a
     shown = note + site.logs(namespace, name) + explained(site, namespace, name)
     assert "hoarder" not in shown
     assert f"{namespace}/hoarder/main: {HOARD} MiB" in on_the_node(site, namespace, name)
-    log = site.shell(f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-enforcer -c enforcer --tail -1")
+    log = "\n".join(site.enforcer_log())
     assert any("GpuFull" in line and "hoarder" in line for line in log.splitlines())
     assert not {"GpuFull", "QuotaReached"} & site.events(namespace, "filler").keys()
     for each in ("victim", "hoarder", "filler"):
