@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--mps-shared-memory", action="store_true", help="mount the /dev/shm of `gpu-share mps` into MPS clients")
     add(
         "--limit-verification-seconds", type=float, metavar="S",
-        help="seconds between two verifications of all limits (%(default)s)",
+        help="seconds from one verification of all containers' limits to the next (%(default)s)",
     )  # fmt: skip
     add(
         "--limit-backend", type=RequestedBackend, choices=list(RequestedBackend),

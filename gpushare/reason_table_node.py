@@ -292,8 +292,9 @@ _KILLS: Final = (
         reason=Reason.BREAKER_OPEN, places=(Place.POD_EVENT, Place.METRIC, Place.LOG),
         meaning="The circuit breaker is open: too many containers of the node are over quota at once, possibly "
         "because of an error of the enforcer. The enforcer kills nothing until the breaker is closed.",
-        action="An operator finds the cause and closes the breaker: gpu-share breaker --node NODE --reset. The breaker "
-        "closes by itself if the cause ends.",
+        action="Find out why the containers are over quota. The breaker closes by itself when fewer than half of the "
+        "containers have been over quota for a minute. An operator closes it at once: "
+        "gpu-share breaker --node NODE --reset.",
     ),
     ReasonRow(
         reason=Reason.KILL_RATE_LIMITED, places=(Place.POD_EVENT,),

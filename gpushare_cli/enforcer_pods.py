@@ -107,8 +107,8 @@ def run(api: KubeClient, enforcer: EnforcerPod, words: Sequence[str]) -> Answer:
         for piece in api.run(enforcer.pod, enforcer.namespace, CONTAINER, command, silence=SILENCE):
             found += piece
             if len(found) > MAX_ANSWER or time.monotonic() > ends:
-                error = ClusterError(f"the answer did not finish within {len(found)} bytes and {SECONDS:.0f} s")
-                return Answer(b"", error)
+                limits = f"at most {MAX_ANSWER} bytes, {SECONDS:.0f} s"
+                return Answer(b"", ClusterError(f"reading the answer was stopped after {len(found)} bytes ({limits})"))
     except ClusterError as error:
         return Answer(bytes(found), error)
     return Answer(bytes(found))

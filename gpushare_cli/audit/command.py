@@ -368,8 +368,8 @@ def _doubts(finding: VerifyFinding) -> Iterator[str]:
 
 
 def _unheld(doubts: Sequence[str]) -> str:
-    named = f"{some(doubts, DOUBTS)} name records that this log does not contain"
-    return f"{named}; every user who may create Events can forge them, so they do not count as anchors"
+    named = f"{some(doubts, DOUBTS)} refer to records that are not in this log"
+    return f"{named}; that proves nothing: every user who may create Events can write such Events"
 
 
 def _anchors(args: argparse.Namespace) -> int:

@@ -82,8 +82,8 @@ def _ending(pieces: Iterator[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         size, waited = size + len(piece), waited + time.monotonic() - asked
         if size > MOST or waited > LONGEST:
-            found = f"reading did not finish within {size} bytes and {waited:.0f} s"
-            raise ClusterError(f"{found}; if the log is this long, copy it from the node and read the copy with --log")
+            found = f"reading was stopped after {size} bytes and {waited:.0f} s (at most {MOST} bytes, {LONGEST:.0f} s)"
+            raise ClusterError(f"{found}; if the log is longer, copy it from the node and read the copy with --log")
         yield piece
         asked = time.monotonic()
 

@@ -7,7 +7,7 @@ import pytest
 from gpushare import contract
 from tests.e2e import pods
 from tests.e2e.pods import Object
-from tests.e2e.site import NAME, STATE, SYSTEM, Site, restarts
+from tests.e2e.site import STATE, Site, restarts
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 HOARD, SMALL = 15100, 600

@@ -199,7 +199,7 @@ def test_one_transaction_runs_at_a_time(binary: Path, make: Make) -> None:
 
 
 def test_a_path_too_long_for_sockets_is_refused_before_anything_starts(root: Path, real: Path) -> None:
-    with pytest.raises(ConfigError, match="write a shorter --run"):
+    with pytest.raises(ConfigError, match="set --run to an absolute path so short"):
         MpsDaemon("GPU-x", root / ("x" * 90), real, limit_mib=1)
 
 
