@@ -32,7 +32,7 @@ test: $(STAMP) ## Unit, golden, property and node-level tests
 safety: $(STAMP) ## Every safety test in full, in two parallel runs, figures into docs/design/safety.md (about an hour; ARGS="-k reuse" runs a part)
 	@$(RUN)/python -m tests.safety $(ARGS)
 
-scale: $(STAMP) ## Placement at scale on a real control plane (ARGS="main", "chaos", "churn" or "crash"; docs/design/scale.md; up to half an hour each)
+scale: $(STAMP) ## Placement at scale on a real control plane (ARGS="main", "raised", "chaos", "churn" or "crash"; docs/design/scale.md; up to half an hour each)
 	@$(RUN)/python -m tests.testbed.cluster build --control-plane-only
 	@$(RUN)/python -m tests.load.scale $(ARGS)
 

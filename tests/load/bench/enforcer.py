@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -43,11 +43,13 @@ from tests.load.bench.usage import children, cpu_seconds
 from tests.safety.__main__ import write
 from tests.support.wiring import loop_parts
 
-CONTAINERS: Final = 16
 EACH: Final = 4
+"""Clients of one container."""
 PROCESSES: Final = 500
 HELD_MIB: Final = 200
 POLL: Final = 0.5
+MOST_GPUS: Final = 8
+"""``remembered.c`` remembers no more."""
 MEMORY: Final = "/dev/shm"
 """As /run is: files of pods are no files of a disk."""
 WINDOWS: Final = 6
@@ -133,15 +135,16 @@ def cost(pids: list[int], seconds: float) -> list[Cost]:
 
 
 @contextmanager
-def crowd(stack: ExitStack, node: Node) -> Iterator[list[Quota]]:
-    """Five hundred processes, 64 of them in sixteen containers with GPU memory."""
-    others = [subprocess.Popen(["sleep", "86400"]) for _ in range(PROCESSES - CONTAINERS * EACH)]
+def crowd(stack: ExitStack, node: Node, clients: int) -> Iterator[list[Quota]]:
+    """Five hundred processes, so many of them for each GPU in containers of four with GPU memory."""
+    gpus = [each.uuid for each in node.sim.machine.gpus]
+    others = [subprocess.Popen(["sleep", "86400"]) for _ in range(PROCESSES - len(gpus) * clients)]
     quotas = []
-    for _ in range(CONTAINERS):
+    for gpu in gpus * (clients // EACH):
         container = node.container()
         for _ in range(EACH):
-            node.sim.register(container.spawn("sleep", "86400").pid, node.gpu, HELD_MIB, "mps")
-        quotas.append(container.quota(node.gpu, HELD_MIB * EACH))
+            node.sim.register(container.spawn("sleep", "86400").pid, gpu, HELD_MIB, "mps")
+        quotas.append(container.quota(gpu, HELD_MIB * EACH))
     try:
         yield quotas
     finally:
@@ -213,9 +216,9 @@ def row(name: str, costs: list[Cost], of: Callable[[Cost], float], form: str) ->
     return COLUMNS.format(name, *(form.format(value) for value in (enforcer, child, enforcer + child)))
 
 
-def table(idle: list[Cost], busy: list[Cost]) -> None:
+def table(idle: list[Cost], busy: list[Cost], what: str) -> None:
     print(COLUMNS.format("", "ENFORCER", "NVML", "TOGETHER"))
-    for name, costs in (("no GPU process", idle), ("64 of 500", busy)):
+    for name, costs in (("no GPU process", idle), (what, busy)):
         print(row(f"{name}: CPU", costs, lambda each: 100 * each.core, "{:.2f} %"))
         print(row(f"{name}: middle window", costs, lambda each: 100 * each.middle, "{:.2f} %"))
         print(row(f"{name}: RSS", costs, lambda each: each.rss, "{:.1f} MiB"))
@@ -224,7 +227,7 @@ def table(idle: list[Cost], busy: list[Cost]) -> None:
         print(f"{name}: together, what they share counted once: {costs[0].both:.1f} MiB")
 
 
-def figures(idle: list[Cost], busy: list[Cost], turns: Turns) -> list[tuple[str, str]]:
+def figures(idle: list[Cost], busy: list[Cost], turns: Turns, what: str) -> list[tuple[str, str]]:
     """What docs/design/safety.md says: what was measured, and what was found."""
     core, none = (sum(each.core for each in costs) for costs in (busy, idle))
     middle = sum(each.middle for each in busy)
@@ -233,7 +236,7 @@ def figures(idle: list[Cost], busy: list[Cost], turns: Turns) -> list[tuple[str,
     both = f"{megabytes(busy[0].both)}, what they share counted once; of no file {megabytes(own)}"
     return [
         (
-            "64 GPU processes of 500, a sample every 0.5 s: CPU",
+            f"{what}, a sample every 0.5 s: CPU",
             f"{100 * core:.2f} % of a core, {100 * middle:.2f} % in the middle window; {core / none:.1f} times idle",
         ),
         ("... memory, both processes", f"{both}; PSS here {megabytes(pss)}; RSS {megabytes(rss)}"),
@@ -251,28 +254,44 @@ def as_in_the_image(folder: Path) -> None:
     subprocess.run([sys.executable, "-P", "-c", "import enforcer.main, enforcer.nvml.worker"], check=True)
 
 
-def measured(folder: Path, stack: ExitStack, seconds: float, polls: int) -> list[tuple[str, str]]:
+def many(node: Node, gpus: int) -> None:
+    """Give the simulated machine so many GPUs like its one."""
+    (gpu,) = node.sim.machine.gpus
+    copies = (
+        replace(gpu, uuid=f"{gpu.uuid[:-2]}{minor:02x}", minor=minor, pci=f"00000000:{minor + 1:02x}:00.0")
+        for minor in range(gpus)
+    )
+    node.sim.become(replace(node.sim.machine, gpus=tuple(copies)))
+
+
+def measured(
+    folder: Path, stack: ExitStack, seconds: float, polls: int, gpus: int, clients: int
+) -> list[tuple[str, str]]:
     node, run = Node(folder, stack), Path(stack.enter_context(tempfile.TemporaryDirectory(dir=MEMORY)))
     stack.callback(node.end)
+    many(node, gpus)
     node.library = remembering(folder)
     os.environ.update(node.sim.environment(node.library))
     as_in_the_image(folder)
     idle = running(node, run, seconds)
-    with crowd(stack, node) as quotas:
+    what = f"{gpus * clients} GPU processes of {PROCESSES}" + (f" on {gpus} GPUs" if gpus > 1 else "")
+    with crowd(stack, node, clients) as quotas:
         for quota in quotas:
             (run / "status" / quota.pod_uid).mkdir(parents=True)
         node.allow(*quotas)
         busy = running(node, run, seconds)
-        table(idle, busy)
+        table(idle, busy, what)
         own = folder / "own"
         own.mkdir(mode=0o700)
-        return figures(idle, busy, decisions(own, run, quotas, polls))
+        return figures(idle, busy, decisions(own, run, quotas, polls), what)
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("python -m tests.load.bench.enforcer", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each measurement (default 60)")
     parser.add_argument("--polls", type=int, default=500, help="turns of the loop that are timed (default 500)")
+    parser.add_argument("--gpus", type=int, choices=range(1, MOST_GPUS + 1), default=1, help="GPUs (1)")
+    parser.add_argument("--clients", type=int, choices=range(EACH, 65, EACH), default=64, help="of each GPU (64)")
     parser.add_argument("--write", action="store_true", help="put the figures into docs/design/safety.md")
     options = parser.parse_args(argv)
     load, python = os.getloadavg()[0], platform.python_version()
@@ -280,7 +299,7 @@ def main(argv: list[str]) -> int:
     print(f"{machine}; a look every {POLL} s")
     configure_logging("error")
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        found = measured(Path(place), stack, options.seconds, options.polls)
+        found = measured(Path(place), stack, options.seconds, options.polls, options.gpus, options.clients)
     for what, figure in found:
         print(f"{what}: {figure}")
     if options.write:

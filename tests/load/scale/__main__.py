@@ -1,4 +1,4 @@
-"""``python -m tests.load.scale main|chaos|churn|crash``: placement at scale on a real control plane of this machine.
+"""``python -m tests.load.scale main|raised|chaos|churn|crash``: placement at scale on a real control plane of this machine.
 
 Needs what ``make integration`` needs. ``--write`` puts the figures into docs/design/scale.md. Exit code 0 when each
 figure is as wanted, 1 when one is not, 2 wrong use.
@@ -46,6 +46,12 @@ def main_job(asked: argparse.Namespace) -> list[Figure]:
         with fleet(bed, "narrow", few, placing.MACHINE):
             over = placing.overfill(bed, asked.seed, asked.pods, "narrow", few * placing.PER_NODE)
     return [*placing.figures("default", usual), *placing.figures(f"{RAISED}/s", raised), *placing.overfilled(over)]
+
+
+def raised_job(asked: argparse.Namespace) -> list[Figure]:
+    """The part of ``main`` at the raised client rate: pairs and plain pods."""
+    with installed(RAISED) as bed:
+        return placing.figures(f"{RAISED}/s", _pairs(bed, asked, f"{RAISED}/s"))
 
 
 def _pairs(bed: Bed, asked: argparse.Namespace, rate: str) -> placing.AtRate:
@@ -108,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
     parser.add_argument("--pods", type=int, default=1000, help="pods of each arm (1000)")
     parser.add_argument("--nodes", type=int, default=100, help="nodes of four GPUs (100)")
-    parser.add_argument("--pairs", type=int, default=5, help="main: pairs, each of a seed of its own (5)")
+    parser.add_argument("--pairs", type=int, default=5, help="main, raised: pairs, each of a seed of its own (5)")
     parser.add_argument("--seconds", type=float, default=300, help="chaos, churn: how long it lasts (300)")
     parser.add_argument("--rate", type=float, default=10, help="churn: pods a second (10)")
     parser.add_argument("--warm", type=float, default=120, help="churn: seconds before those that count (120)")
@@ -120,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
 
 RUNS: Final[dict[str, Callable[[argparse.Namespace], list[Figure]]]] = {
     "main": main_job,
+    "raised": raised_job,
     "chaos": chaos_job,
     "churn": churn_job,
     "crash": crash_job,
