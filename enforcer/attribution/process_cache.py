@@ -16,8 +16,8 @@ from enforcer.attribution.cgroup import Identity
 from enforcer.runtime.clock import CLOCK, Clock
 
 PAGE: Final = 4096
-MOST: Final = 256
-"""Processes in the cache: those on a node's GPUs are far fewer, and a tenant's any number."""
+MOST: Final = 512
+"""Processes in the cache: MPS serves 60 clients of a GPU, so those of eight fit. A tenant can have any number."""
 SHARE: Final = 8
 """... and no more than this part of the files that we may have open: there are two for each."""
 LINGER: Final = 30.0

@@ -73,7 +73,7 @@ def pod(arm: Arm, name: str, size: Size, of: str) -> Object:
 
 def namespaces(bed: Bed, arm: Arm, count: int, sizes: Iterable[Size]) -> list[str]:
     """Fresh namespaces, with the templates that claims by hand take."""
-    made = [bed.namespace("scale", opted_in=arm is Arm.SHARES) for _ in range(count)]
+    made = [bed.namespace("scale", opted_in=arm is not Arm.PLAIN) for _ in range(count)]
     if arm is Arm.CLAIMS:
         pairs = itertools.product(made, sorted(set(sizes)))
         with ThreadPoolExecutor(WRITERS) as pool:
