@@ -184,9 +184,11 @@ def endings(folder: Path) -> dict[str, str]:
         record = _json(line)
         if record.get("kind") == Kind.OUTCOME and record.get("result") == Reason.KILLED:
             pids = ", ".join(
-                f"pid {_number(one, 'pid')} by {_text(one, 'steps')}" for one in objects(record, "targets")
+                f"process {_number(one, 'pid')} ended by {_text(one, 'steps').replace(',', ', then ')}"
+                for one in objects(record, "targets")
             )
-            found[_text(record, "containerId")] = f"{_text(record, 'time')}: {pids} (record {_number(record, 'seq')})"
+            where = f"record {_number(record, 'seq')} of the audit log"
+            found[_text(record, "containerId")] = f"{pids} at {_text(record, 'time')}; {where}"
     return found
 
 

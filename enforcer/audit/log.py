@@ -339,7 +339,9 @@ class AuditLog:
 
 def _check_empty(file: int, name: str) -> None:
     if os.fstat(file).st_size:
-        raise RecordError(f"segment {name} already exists and is not empty; move the file away")
+        raise RecordError(
+            f"the audit log's next file, {name}, already exists and is not empty; move it to another directory"
+        )
 
 
 def _write_whole(file: int, data: bytes) -> None:

@@ -152,5 +152,7 @@ class ClaimStore:
 def _read(file: Path) -> PreparedClaim:
     claim = decode(files.read_regular_file(file, MAX_BYTES))
     if claim.uid != file.stem:
-        raise ConfigError(f"the file holds another claim: {claim.uid}", Reason.CHECKPOINT_UNREADABLE)
+        raise ConfigError(
+            f"the file is named after another ResourceClaim than it contains: {claim.uid}", Reason.CHECKPOINT_UNREADABLE
+        )
     return claim

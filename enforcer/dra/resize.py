@@ -187,14 +187,10 @@ def _check_variables(after: PreparedClaim, pod: Object, limit: ContainerLimit) -
     try:
         check_variables([use for use, _ in pairs], [each for _, each in pairs])
     except PrepareError as error:
-        others = [
-            each.container
-            for each in after.limits
-            if each.request == limit.request and each.container != limit.container
-        ]
-        message = f"container {limit.container} shares request {limit.request} with {', '.join(others)}, so all get the"
-        hint = "one of them cannot get another quota; delete the pod and write the new amount in its annotations"
-        raise ResizeRefused(f"{message} same variables: {hint}", Reason.CLAIM_MISMATCH) from error
+        users = ", ".join(each.container for each in after.limits if each.request == limit.request)
+        message = f"containers {users} use the same request ({limit.request}) of the ResourceClaim, so all get the same"
+        hint = "the quota of one alone cannot change; change the annotations in the manifest and create the pod again"
+        raise ResizeRefused(f"{message} MPS memory limit; {hint}", Reason.CLAIM_MISMATCH) from error
 
 
 def _beyond(claim: PreparedClaim, pod: Object, limit: ContainerLimit, mib: int) -> str:
@@ -213,13 +209,13 @@ def _beyond(claim: PreparedClaim, pod: Object, limit: ContainerLimit, mib: int) 
 def _note(container: str, before: int, after: int, effect: str, *, mps: bool) -> str:
     if after == before:
         return f"container {container} keeps its quota of {format_mib(after)}"
-    text = f"the quota of container {container} is now {format_mib(after)}, not {format_mib(before)}"
+    text = f"the quota of container {container} is now {format_mib(after)} (before: {format_mib(before)})"
     if effect == AT_ONCE:
         return text
     if not mps:
         return f"{text}; the memory limit of the GPU itself does not change"
     lasting = f"{text}; running processes keep their MPS limit until the container restarts"
-    return f"{lasting}, and the enforcer kills it above its quota" if after < before else lasting
+    return f"{lasting}; above {format_mib(after)} the container is over quota" if after < before else lasting
 
 
 def _with(claim: PreparedClaim, answer: ResizeResult) -> PreparedClaim:

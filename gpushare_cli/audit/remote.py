@@ -82,8 +82,9 @@ def _ending(pieces: Iterator[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         size, waited = size + len(piece), waited + time.monotonic() - asked
         if size > MOST or waited > LONGEST:
-            found = f"reading was stopped after {size} bytes and {waited:.0f} s (at most {MOST} bytes, {LONGEST:.0f} s)"
-            raise ClusterError(f"{found}; if the log is longer, copy it from the node and read the copy with --log")
+            limit = f"{MOST // 2**30} GiB" if size > MOST else f"{LONGEST:.0f} s"
+            found = f"reading through the API server stopped at the limit of {limit} for a node"
+            raise ClusterError(f"{found}; copy the log from the node and read the copy with --log")
         yield piece
         asked = time.monotonic()
 

@@ -77,7 +77,13 @@ class Tried:
         default, most = self.policy.default_memory_mib, self.policy.max_memory_mib
         parts = [f"default {format_mib(default)}" if default else f"no default: name {contract.MEMORY}"]
         parts += [f"at most {format_mib(most)}" if most else "no maximum"]
-        return ", ".join([*parts, f"on exceed: {self.annotations.get(contract.ON_EXCEED, defaults.ON_EXCEED)}"])
+        return ", ".join(
+            [
+                f"GPU memory: {parts[0]}",
+                *parts[1:],
+                f"on exceed: {self.annotations.get(contract.ON_EXCEED, defaults.ON_EXCEED)}",
+            ]
+        )
 
 
 def trial(api: KubeClient, named: str | None) -> CheckResult:
@@ -158,7 +164,8 @@ def _tried(api: KubeClient, where: Tried, found: Installation) -> CheckResult:
         made = api.create(path(CORE_V1, "pods", namespace=where.namespace), pod, dryRun="All")
         flaws = list(flaws_of(made, where.policy, exact=where.known and found.comparable))
         took = f"{(time.monotonic() - begun) * 1000:.0f} ms"
-        detail = "; ".join(filter(None, (f"rewritten in namespace {where.namespace} (dry run, {took})", where.terms())))
+        added = f"the webhook added a share to a test pod in namespace {where.namespace} (dry run, {took})"
+        detail = "; ".join(filter(None, (added, where.terms())))
     except GpuShareError as error:
         return _refused(error, where.namespace, found)
     if flaws:

@@ -302,10 +302,9 @@ def _add_claim(spec: Object, claim: ClaimPlan, plan: ShareRequest, *, rewritten:
     elif rewritten and len(standing) == 1 and is_our_claim(standing[0]) and not standing[0].get("resourceClaimName"):
         spec["resourceClaims"] = [{**each, **wanted} if each is standing[0] else each for each in entries]
     elif standing != [wanted] if plan.complete else not all(map(is_our_claim, standing)):
-        named = quoted(str(standing[0].get("resourceClaimTemplateName")))
-        message = (
-            f"{contract.CLAIM!r} names the template {named}, but the annotations need another one; remove the entry"
-        )
+        named = standing[0].get("resourceClaimTemplateName")
+        written = f"the template {quoted(str(named))}" if named else "a ResourceClaim"
+        message = f"{contract.CLAIM!r} names {written}, but the annotations need another template; remove the entry"
         yield Problem(f"spec.resourceClaims[{contract.CLAIM}]", message)
 
 

@@ -57,7 +57,7 @@ def test_a_healthy_release_is_green(release: Release) -> None:
         "enforcer reports",
         "GPUs published",
     }, "nodes of other tests have hand-written slices"
-    assert f"rewritten in namespace {release.namespace}" in found["sharing pod"][1]
+    assert f"test pod in namespace {release.namespace}" in found["sharing pod"][1]
     assert found["enforcers"][1] == "on 2 labelled nodes"
 
 

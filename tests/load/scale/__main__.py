@@ -1,4 +1,4 @@
-"""``python -m tests.load.scale main|raised|chaos|churn|crash``: placement at scale on a real control plane of this machine.
+"""``python -m tests.load.scale main|raised|chaos|churn|crash``: placement at scale on a control plane of this machine.
 
 Needs what ``make integration`` needs. ``--write`` puts the figures into docs/design/scale.md. Exit code 0 when each
 figure is as wanted, 1 when one is not, 2 wrong use.

@@ -259,7 +259,7 @@ def test_a_container_that_was_ended_is_shown_as_killed_while_it_holds_nothing(
     assert main(["top", "--state", str(tmp_path)]) == 0
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[4:]] == ["killed", "ok"]
     assert main(["explain", "big", "--state", str(tmp_path)]) == 1
-    assert "pid 7 by SIGTERM (record 1)" in capsys.readouterr().out
+    assert "process 7 ended by SIGTERM at " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "0.09", "nan", "inf", "1e9", "", "fast"])

@@ -163,7 +163,7 @@ def test_a_file_that_stands_where_the_next_segment_belongs_is_named(folder: Path
     with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         (folder / segment_name(2)).write_bytes(b"precious\n")
         before = open_below(folder)
-        text = f"^segment {segment_name(2)} already exists and is not empty; move the file away$"
+        text = f"^the audit log's next file, {segment_name(2)}, already exists and is not empty; move it "
         with pytest.raises(RecordError, match=text):
             log.append(Kind.WARNED, {})
         assert open_below(folder) <= before, "it is let go of"

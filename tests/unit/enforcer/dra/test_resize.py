@@ -126,7 +126,7 @@ def test_containers_of_one_request_cannot_be_distinguished() -> None:
     found, user = made({contract.MEMORY: "4Gi", contract.MEMORY_OF + "warm": "4Gi"}, inits=(container("warm"),))
     error = refused(found, user, "model", 2048)
     assert error.reason is Reason.CLAIM_MISMATCH
-    assert "container model shares request model with warm" in error.message
+    assert "containers warm, model use the same request (model)" in error.message
 
 
 def test_an_init_container_runs_before_the_others_and_takes_nothing_from_them() -> None:
@@ -172,7 +172,7 @@ def test_it_says_when_the_limit_itself_changes(before: int, after: int, at_once:
     assert answer.effect == effect
     assert ("until the container restarts" in answer.note) is (effect == AT_START and mps)
     assert ("the memory limit of the GPU itself does not change" in answer.note) is (effect == AT_START and not mps)
-    assert answer.note.startswith(f"the quota of container model is now {after}Gi, not {before}Gi")
+    assert answer.note.startswith(f"the quota of container model is now {after}Gi (before: {before}Gi)")
 
 
 def test_lowering_below_what_is_held_wants_force() -> None:

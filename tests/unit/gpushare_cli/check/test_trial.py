@@ -169,7 +169,7 @@ def test_the_first_namespace_is_tried_with_what_its_policy_allows() -> None:
     server = Server(namespaces=[namespace("b"), namespace("a", max_memory="700Mi")])
     level, detail = asked(server)
     assert (level, server.tried) == ("ok", [("a", "700Mi")])
-    assert detail.startswith("rewritten in namespace a (dry run, ")
+    assert detail.startswith("the webhook added a share to a test pod in namespace a (dry run, ")
     assert detail.endswith("no default: name gpu-share.io/memory, at most 700Mi, on exceed: kill")
 
 
