@@ -111,6 +111,32 @@ class ControlPlane:
             return cls(root=root, url=state["url"], processes=processes, network=Network.load(root))
         return None
 
+    @classmethod
+    def resume(cls, root: Path) -> Self:
+        """Start the servers of the control plane kept in ``root`` again, on the addresses they had.
+
+        Raises:
+            BedError: nothing is kept there, or a server did not become ready.
+        """
+        plane = cls.load(root)
+        if plane is None:
+            raise BedError(f"{root} holds no control plane")
+        commands = {each.name: each for each in plane.processes}
+        plane.processes = []
+        try:
+            for names in (SERVERS[:2], SERVERS[2:]):
+                plane.again(commands[name] for name in names)
+        except BaseException:
+            plane._end()
+            raise
+        return plane
+
+    def pause(self) -> None:
+        """End the servers. The folder keeps their data and command lines for :meth:`resume`."""
+        ended = [process for name in reversed(SERVERS) for process in self.drop(name)]
+        self.processes += ended
+        self._save()
+
     def stop(self) -> None:
         """End every process and remove the folder."""
         self._end()

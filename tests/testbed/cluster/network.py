@@ -50,11 +50,15 @@ class Network:
                 raise BedError(f"all {BLOCKS} address blocks of {FRONT}.0.0/16 are in use: end another cluster first")
             network = free[0]
             (root / STATE).write_text(json.dumps({"block": network.block}))
-            run("ip", "link", "add", network.bridge, "type", "bridge")
-            run("ip", "link", "set", network.bridge, "alias", network._mark)
-            run("ip", "address", "add", f"{network.address}/24", "dev", network.bridge)
-            run("ip", "link", "set", network.bridge, "up")
+            network.make()
         return network
+
+    def make(self) -> None:
+        """Make the bridge of this very block. Raises BedError where it is there already."""
+        run("ip", "link", "add", self.bridge, "type", "bridge")
+        run("ip", "link", "set", self.bridge, "alias", self._mark)
+        run("ip", "address", "add", f"{self.address}/24", "dev", self.bridge)
+        run("ip", "link", "set", self.bridge, "up")
 
     @classmethod
     def load(cls, root: Path) -> Self | None:
@@ -89,7 +93,7 @@ class Network:
     def attach(self, number: int, pid: int) -> None:
         """Join the network namespace of ``pid`` as node ``number``: its interface is ``eth0``."""
         self.detach(number)
-        here = self._interface(number)
+        here = self.interface(number)
         run("ip", "link", "add", here, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
         run("ip", "link", "set", here, "master", self.bridge, "up")
         inside = ("nsenter", f"--net=/proc/{pid}/ns/net")
@@ -105,7 +109,7 @@ class Network:
     def tap(self, number: int) -> str:
         """Make the interface that is ``eth0`` of a virtual machine with node ``number``; returns its name."""
         self.detach(number)
-        here = self._interface(number)
+        here = self.interface(number)
         run("ip", "tuntap", "add", "dev", here, "mode", "tap")
         run("ip", "link", "set", here, "master", self.bridge, "up")
         run("ip", "route", "replace", self.pod_cidr(number), "via", self.node_address(number), "dev", self.bridge)
@@ -114,9 +118,10 @@ class Network:
     def detach(self, number: int) -> None:
         """Remove the node's pair of interfaces; its namespace would take it along, but only some time later."""
         with suppress(BedError):
-            run("ip", "link", "delete", self._interface(number))
+            run("ip", "link", "delete", self.interface(number))
 
-    def _interface(self, number: int) -> str:
+    def interface(self, number: int) -> str:
+        """Name of this machine's end of the link to node ``number``."""
         return f"{self.bridge}n{number}"
 
     def remove(self) -> None:

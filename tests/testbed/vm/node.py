@@ -6,10 +6,11 @@ sshfs. In addition its power can be cut, and it can reboot.
 
 import base64
 import os
+import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,22 +59,11 @@ class VmNode:
             BedError: a right or a program is missing, or it did not become Ready.
         """
         require_programs()
-        network = plane.network
-        assert network is not None, "ControlPlane.start(..., nodes=True)"
-        home = plane.root.absolute() / "nodes" / name
-        home.mkdir(parents=True)
-        machine = Machine(
-            home=home,
-            name=name,
-            tap=network.tap(number),
-            address=f"{network.node_address(number)}/{PREFIX}",
-            gateway=network.address,
-            mac=f"52:54:00:00:{network.block:02x}:{number:02x}",
-        )
-        node = cls(plane=plane, name=name, number=number, machine=machine)
+        node = cls.at(plane, name, number)
+        node.machine.home.mkdir(parents=True)
         try:
-            disk.overlay(machine.root_disk)
-            disk.state(machine.state_disk, file_system)
+            disk.overlay(node.machine.root_disk)
+            disk.state(node.machine.state_disk, file_system)
             node.power_on()
             node._configure()
             node.wait_ready()
@@ -82,6 +72,21 @@ class VmNode:
             raise
         return node
 
+    @classmethod
+    def at(cls, plane: ControlPlane, name: str, number: int = 1) -> Self:
+        """A node that is off: nothing is made of it yet."""
+        network = plane.network
+        assert network is not None, "ControlPlane.start(..., nodes=True)"
+        machine = Machine(
+            home=plane.root.absolute() / "nodes" / name,
+            name=name,
+            tap=network.interface(number),
+            address=f"{network.node_address(number)}/{PREFIX}",
+            gateway=network.address,
+            mac=f"52:54:00:00:{network.block:02x}:{number:02x}",
+        )
+        return cls(plane=plane, name=name, number=number, machine=machine)
+
     @property
     def address(self) -> str:
         """Its address, which pods and this machine reach."""
@@ -89,17 +94,23 @@ class VmNode:
 
     # Its power
 
-    def power_on(self, *, state_drive: str = "", options: Sequence[str] = ()) -> None:
-        """Switch it on and wait until it can be logged in to; units that are enabled start by themselves."""
+    def power_on(
+        self, *, state_drive: str = "", options: Sequence[str] = (), started: Callable[[Self], None] = lambda _: None
+    ) -> None:
+        """Switch it on and wait until it can be logged in to; units that are enabled start by themselves.
+
+        ``started`` is called once QEMU runs.
+        """
         if not (Path("/sys/class/net") / self.machine.tap).exists():
             assert self.plane.network is not None
             self.plane.network.tap(self.number)
         self.plane.add(self._qemu, self.machine.command(state_drive=state_drive, options=options))
+        started(self)
         self.wait_boot()
 
     def cut(self) -> None:
         """Take its power: what it has not flushed to its disks is lost."""
-        self._forget_connections()
+        self.forget_connections()
         for process in self._processes():
             kill(process)
         self.plane.drop(self._qemu)
@@ -126,7 +137,7 @@ class VmNode:
         return self.run("cat", "/proc/sys/kernel/random/boot_id").strip()
 
     def _wait_other_boot(self, before: str) -> None:
-        self._forget_connections()
+        self.forget_connections()
         self._wait("it has rebooted", lambda: self._answers() and self.boot_id() != before, BOOT_SECONDS * 2)
         self._mount()
 
@@ -151,8 +162,8 @@ class VmNode:
     # What is done on it
 
     def host(self, where: str) -> Path:
-        """Where a path of the node is on this machine."""
-        return self._files / where.lstrip("/")
+        """Where a path of the node is on this machine. ``/var/run`` is a link there, which here would lead elsewhere."""
+        return self._files / re.sub("^/var/run/", "/run/", where).lstrip("/")
 
     def command(self, *command: str) -> list[str]:
         """Command line that runs ``command`` on the node as root."""
@@ -250,8 +261,8 @@ class VmNode:
         except subprocess.TimeoutExpired:
             return False
 
-    def _forget_connections(self) -> None:
-        """Let go of the old ssh connection and of its files."""
+    def forget_connections(self) -> None:
+        """Let go of the ssh connection and of its files, which end with the machine."""
         unmount(self._files)
         self.plane.drop(self._sshfs, patience=0)
         subprocess.run(self._ssh("-Oexit")[:-1], capture_output=True, check=False)
