@@ -25,6 +25,8 @@ STOP_SECONDS: Final = 90.0
 STOPPED: Final = 130
 SPARING: Final = {"GOGC": "400", "GOMEMLIMIT": "1200MiB"}
 """Kubernetes and its runtime collect garbage more rarely: memory for processor time, which is what workers lack."""
+APART: Final = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+"""A network of its own for a session: virtual nodes go on at the addresses that their snapshot has."""
 COMMAND: Final = (
     sys.executable, "-m", "pytest", "-v", "-r", "aP", "--durations=30", "-p", "no:cacheprovider",
     "-p", clock.__name__,
@@ -135,9 +137,8 @@ class Running:
         env[vm.VARIABLE] = "vm" if session.virtual else ""
         with self.log(session.name).open("wb") as log, self._lock:
             # A session of its own: Ctrl-C reaches us alone, and we tell it once.
-            process = subprocess.Popen(
-                [*self.command, *session.files], stdout=log, stderr=log, env=env, start_new_session=True
-            )
+            command = [*(APART if session.virtual else ()), *self.command, *session.files]
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
             self._now[session.name] = process
             if self._stopping.is_set():
                 process.send_signal(signal.SIGINT)

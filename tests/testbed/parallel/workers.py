@@ -5,7 +5,7 @@ version of Kubernetes: one control plane that they share, and those that files s
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -58,6 +58,10 @@ SECONDS: Final = {
     "tests/e2e/test_upgrade_and_uninstall.py": 370,
 }
 """Measured with ``python -m tests.testbed.parallel``, which prints what each file took."""
+VM_SECONDS: Final = {}
+"""The same on a virtual node: ``make e2e ARGS=vm``."""
+VM_NODES: Final = 2
+"""As many as there are processors: each virtual node keeps one busy."""
 APART: Final = (
     "tests/integration/controlplane/test_chart.py",
     "tests/integration/controlplane/test_check.py",
@@ -112,10 +116,15 @@ def marked(root: Path) -> dict[str, bool]:
 
 def on_nodes(files: Iterable[str], nodes: int) -> list[Worker]:
     """Deal files over so many nodes, the longest first, each to the one that is done first; no worker is empty."""
-    hands: list[list[str]] = [[] for _ in range(nodes)]
+    hands = _dealt(files, nodes, seconds)
+    return [_worker(f"node-{number}", sorted(hand, key=_turn)) for number, hand in enumerate(hands, 1)]
+
+
+def _dealt(files: Iterable[str], count: int, seconds: Callable[[str], int]) -> list[list[str]]:
+    hands: list[list[str]] = [[] for _ in range(count)]
     for file in sorted(files, key=lambda each: (-seconds(each), each)):
         min(hands, key=lambda hand: sum(map(seconds, hand))).append(file)
-    return [_worker(f"node-{number}", sorted(hand, key=_turn)) for number, hand in enumerate(hands, 1) if hand]
+    return [hand for hand in hands if hand]
 
 
 def on_planes(files: Sequence[str], versions: Sequence[str], *, full: bool) -> list[Worker]:
@@ -144,9 +153,13 @@ def for_vm(asked: Sequence[str]) -> bool:
 
 
 def on_vm(files: Iterable[str]) -> list[Worker]:
-    """One worker with a virtual node: the files that need one, and those of ``ON_VM``."""
+    """Deal the files that need a virtual node, and those of ``ON_VM``, over two workers with one each."""
     mine = [file for file in files if file.startswith(VM_FOLDER) or file in ON_VM]
-    return [(Session(name=VM, files=tuple(sorted(mine, key=_turn)), virtual=True),)] if mine else []
+    hands = _dealt(mine, VM_NODES, vm_seconds)
+    return [
+        (Session(name=f"{VM}-{number}", files=tuple(sorted(hand, key=_turn)), virtual=True),)
+        for number, hand in enumerate(hands, 1)
+    ]
 
 
 def _worker(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Worker:
@@ -161,6 +174,11 @@ def _turn(file: str) -> tuple[int, str]:
 def work(worker: Worker) -> int:
     """Seconds of a worker, as far as they are known."""
     return sum(seconds(file) for session in worker for file in session.files)
+
+
+def vm_seconds(file: str) -> int:
+    """What a file takes on a virtual node, as far as that is known."""
+    return VM_SECONDS.get(file, UNKNOWN)
 
 
 def seconds(file: str) -> int:

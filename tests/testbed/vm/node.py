@@ -162,7 +162,7 @@ class VmNode:
     # What is done on it
 
     def host(self, where: str) -> Path:
-        """Where a path of the node is on this machine. ``/var/run`` is a link there, which here would lead elsewhere."""
+        """Where a path of the node is on this machine. ``/var/run`` is a link, which would lead elsewhere here."""
         return self._files / re.sub("^/var/run/", "/run/", where).lstrip("/")
 
     def command(self, *command: str) -> list[str]:

@@ -104,12 +104,13 @@ def test_no_worker_is_empty_and_no_two_sessions_share_a_log() -> None:
     assert [each.files for each in sessions(workers.on_planes(["a.py"], [NEWEST], full=True))] == [("a.py",)]
 
 
-def test_a_virtual_node_has_one_worker_with_its_own_files_and_those_chosen_for_it() -> None:
-    (worker,) = workers.on_vm(ON_NODES)
+def test_virtual_nodes_have_two_workers_with_their_own_files_and_those_chosen_for_them() -> None:
+    dealt = workers.on_vm(ON_NODES)
     own = {file for file in ON_NODES if file.startswith(workers.VM_FOLDER)}
     assert own
-    assert {*worker[0].files} == own | {*workers.ON_VM}
-    assert worker[0].virtual
+    files = [file for session in sessions(dealt) for file in session.files]
+    assert sorted(files) == sorted(own | {*workers.ON_VM})
+    assert [session.virtual for session in sessions(dealt)] == [True, True]
     assert not any(session.virtual for session in sessions(workers.on_nodes(ON_NODES, 3)))
     assert workers.on_vm([]) == []
 
