@@ -6,6 +6,7 @@ import pytest
 
 from gpushare import contract
 from tests.e2e import pods
+from tests.e2e.pods import Object
 from tests.e2e.site import KUBELET, Site, restarts
 from tests.testbed.vm.node import VmNode
 
@@ -21,12 +22,14 @@ def namespace(site: Site, vm: VmNode) -> Iterator[str]:
     site.drop(name)
 
 
-def cgroup_of(vm: VmNode, uid: str) -> list[str]:
-    """Control groups of a pod's containers, below the mount of cgroup v2."""
-    found = vm.run(
-        "sh", "-c", f"find /sys/fs/cgroup/kubepods.slice -type d -path '*{uid.replace('-', '_')}*' -name 'cri-*'"
-    )
-    return found.split()
+def cgroups_of(vm: VmNode, pod: Object) -> list[str]:
+    """Control groups of a pod's containers, below the mount of cgroup v2; its sandbox has no profile."""
+    status = pod["status"]
+    every = [*status["initContainerStatuses"], *status["containerStatuses"]]
+    names = [f"cri-containerd-{each['containerID'].rpartition('/')[2]}.scope" for each in every]
+    uid = pod["metadata"]["uid"].replace("-", "_")
+    found = vm.run("find", "/sys/fs/cgroup/kubepods.slice", "-type", "d", "-path", f"*{uid}*").split()
+    return [each for each in found if each.rpartition("/")[2] in names]
 
 
 def profiles(vm: VmNode, group: str) -> set[str]:
@@ -48,9 +51,8 @@ def test_a_tenant_under_apparmor_in_a_systemd_slice_is_killed_and_its_neighbour_
 ) -> None:
     modest = site.run(namespace, pods.pod("modest", "hold", "1Gi"))
     site.run(namespace, pods.pod("greedy", *GREEDY))
-    groups = cgroup_of(vm, modest["metadata"]["uid"])
-    assert groups, "the kubelet made kubepods.slice/…/cri-containerd-<id>.scope"
-    assert all(group.endswith(".scope") for group in groups)
+    groups = cgroups_of(vm, modest)
+    assert len(groups) == 2, "the kubelet made kubepods.slice/…/cri-containerd-<id>.scope for each container"
     for group in groups:
         site.until(f"all of {group} is confined", lambda group=group: profiles(vm, group) == {PROFILE})  # type: ignore[misc] # bound now
     site.until("greedy is killed", lambda: restarts(site.bed.pod(namespace, "greedy")).get(pods.MAIN, 0) > 0, 90)
