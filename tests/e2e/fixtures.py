@@ -83,9 +83,10 @@ def install(site: Site) -> None:
 def resumed(root: Path) -> ControlPlane:
     """The kept control plane with its virtual node and the product on it, made first where it is not there yet."""
     saved = prepared.folder()
-    with lock("vm-ready"):
+    with lock(prepared.NAME):
         if not saved.is_dir():
             make(saved)
+            prepared.forget_old()
     plane, _ = snapshot.resume(saved, root, NODE)
     return plane
 
