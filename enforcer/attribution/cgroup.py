@@ -30,7 +30,6 @@ _UP: Final = r"(?:/\.\.)+"
 # One step up from a container is still its own pod: there nothing of the kubelet's is called like another pod.
 _OUT: Final = r"(?:/\.\.){2,}"
 
-_FRONT: Final = Pattern(r"(?:/\.\.)*/", MAX_TEXT)
 _FORMS: Final = tuple(
     Pattern(rf"(?s){form}", MAX_TEXT)
     for form in (
@@ -137,6 +136,6 @@ def _match(path: str) -> Match[str] | None:
 
 
 def _container_part(path: str, match: Match[str]) -> str:
-    end = path.find("/", match.end("id"))
-    front = _FRONT.match(path)
-    return path[front.end() if front else 0 : end if end >= 0 else None]
+    end = match.end("id")
+    whole = path[:end] + path[end:].partition("/")[0]
+    return whole.replace("/..", "")[1:]  # no form has dots behind its front

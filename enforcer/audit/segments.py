@@ -52,9 +52,8 @@ def lines_of(path: Path, again: Callable[[], bool] = lambda: False) -> Iterator[
     Raises:
         OSError: it cannot be read, or is not a regular file, which might have no end.
     """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(file, "rb") as lines:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
+    with open(path, "rb", opener=_at_once) as lines:
+        if not stat.S_ISREG(os.fstat(lines.fileno()).st_mode):
             raise OSError(errno.EINVAL, "the segment is not a regular file", str(path))
         while line := lines.readline(MAX_BYTES + 1):
             at = lines.tell() - len(line)
@@ -63,6 +62,11 @@ def lines_of(path: Path, again: Callable[[], bool] = lambda: False) -> Iterator[
                 lines.seek(at)
                 line = lines.readline(MAX_BYTES + 1)
             yield from [line] if line else []
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open what may be no plain file, without waiting for anybody at its other end."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class LogFolder:

@@ -52,7 +52,7 @@ class LogVerifier:
     def _verify(self) -> None:
         head = self._log.head
         files = segments(self._folder)
-        first = first_of(files[0].name) if files else 1
+        first = first_of(files[0].name) if files else None
         if head == GENESIS and files:
             return  # its writer could not read it yet
         count = head.seq - (first or 1) + 1  # a later record may be half written

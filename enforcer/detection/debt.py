@@ -90,8 +90,9 @@ def resume(debt: Debt, quota: Quota, now: float, terms: Terms) -> Debt:
     """Take in one sample within the quota."""
     if debt.paused:
         debt = replace(debt, at=now, paused=False)
-    warned = debt.warned and left(debt, now) >= terms.credit_of(quota) / 4
-    return debt if warned == debt.warned else replace(debt, warned=warned)
+    if debt.warned and left(debt, now) < terms.credit_of(quota) / 4:
+        debt = replace(debt, warned=False)
+    return debt
 
 
 def settled(debts: Mapping[DebtKey, Debt], quota: Quota, now: float) -> dict[DebtKey, Debt]:

@@ -92,8 +92,7 @@ def _chosen(
     """Return the kills of those that are due, except of pods that a kill is under way for, and what they change."""
     if state.open or state.cases is not cases:  # or has just closed by itself: all begin a new grace period
         return state, _suspended(due, cases) if state.open else []
-    state, kills = _kills([e for e in due if e.quota.pod_uid not in pods], cases, state, now, rules)
-    return replace(state, cases=cases), kills
+    return _kills([e for e in due if e.quota.pod_uid not in pods], cases, state, now, rules)
 
 
 def record_kill_result(
@@ -133,7 +132,7 @@ def recent_kills(
 
 def namespaces_exceeding(state: DetectorState) -> frozenset[str]:
     """Name the namespaces of which so many pods were killed lately that new ones have no grace period."""
-    return fresh.exceeding((*state.kills, *state.ended)) if state.kills or state.ended else frozenset()
+    return fresh.exceeding((*state.kills, *state.ended))
 
 
 def has_no_grace(state: DetectorState, quota: Quota, now: float) -> bool:

@@ -114,7 +114,7 @@ def watched(opening: Opening, present: Present, now: float) -> Opening | None:
         return None
     remain = {pod for _, (pod, _) in opening.by} & {pod for _, (pod, _) in present.known}
     if remain and 2 * len(present.over) >= len(present.there):
-        return opening if opening.calm is None else replace(opening, calm=None)
+        return replace(opening, calm=None)
     calm = now if opening.calm is None else opening.calm
     return None if now - calm >= CALM else replace(opening, calm=calm)
 

@@ -111,6 +111,15 @@ def test_what_might_have_no_end_is_not_read(tmp_path: Path, make: object) -> Non
     assert raised.value.filename == str(tmp_path / "log")
 
 
+def test_a_directory_in_the_place_of_a_segment_is_named_and_not_kept_open(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    descriptors = open_below(tmp_path)
+    with pytest.raises(IsADirectoryError) as raised:
+        next(lines_of(tmp_path / "log"))
+    assert raised.value.filename == str(tmp_path / "log")
+    assert open_below(tmp_path) == descriptors
+
+
 def test_it_is_made_for_us_alone_with_the_folders_above_it_and_may_be_opened_again(tmp_path: Path) -> None:
     folder = LogFolder(tmp_path / "a" / "b" / "audit")
     folder.open()

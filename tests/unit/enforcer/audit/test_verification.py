@@ -7,8 +7,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
-from enforcer.audit.log import AuditLog, segments
+from enforcer.audit import verification
+from enforcer.audit.log import AuditLog, segment_name, segments
 from enforcer.audit.record import ChainHead, Kind
+from enforcer.audit.retention import Retention
 from enforcer.audit.verification import LogVerifier
 from enforcer.status.metrics import VerificationCollector
 from tests.support.clock import FakeClock
@@ -73,6 +75,7 @@ def test_a_log_that_cannot_be_read_stays_unverified(tmp_path: Path) -> None:
     with capture_logs() as logs:
         found = verified(tmp_path, ChainHead(3, "sha256:x"))
     assert (found.finished, found.problem, len(logs)) == (None, None, 1)
+    assert str(tmp_path / "audit") in logs[0]["error"]
     assert page(found) == ["gpu_share_audit_verification_timestamp_seconds 0.0"]
 
 
@@ -85,3 +88,61 @@ def test_an_empty_log_is_intact(tmp_path: Path) -> None:
     empty = AuditLog(tmp_path / "audit", reserve_bytes=0)
     empty.open()
     assert verified(tmp_path, empty.head).problem is None
+
+
+def test_a_segment_that_cannot_be_read_is_logged_at_once(written: AuditLog, tmp_path: Path) -> None:
+    first = segments(tmp_path / "audit")[0]
+    first.unlink()
+    first.mkdir()
+    with capture_logs() as logs:
+        found = verified(tmp_path, written.head)
+    assert (found.finished, found.problem, len(logs)) == (None, None, 1)
+    assert str(first) in logs[0]["error"]
+
+
+@pytest.mark.parametrize(("missed", "warnings"), [(1, 0), (2, 0), (3, 1)])
+def test_a_log_whose_segments_are_removed_meanwhile_is_read_three_times(
+    written: AuditLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missed: int, warnings: int
+) -> None:
+    reads: list[Path] = []
+
+    def found_in(folder: Path) -> list[Path]:
+        reads.append(folder)
+        if len(reads) <= missed:
+            raise FileNotFoundError(2, "No such file or directory", str(folder))
+        return segments(folder)
+
+    monkeypatch.setattr(verification, "segments", found_in)
+    with capture_logs() as logs:
+        found = verified(tmp_path, written.head)
+    assert (found.finished, len(logs)) == (None if warnings else 1700.0, warnings)
+
+
+def test_of_a_log_without_its_first_segments_no_more_is_verified_than_up_to_its_head(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    with AuditLog(folder, segment_bytes=10, reserve_bytes=0, retention=Retention(segments=2)) as log:
+        for _ in range(6):
+            log.append(Kind.WARNED, {})
+    assert segments(folder)[0].name > segment_name(2)
+    with segments(folder)[-1].open("ab") as file:
+        file.write(b'{"half of a rec')
+    assert (verified(tmp_path, log.head).finished, verified(tmp_path, log.head).problem) == (1700.0, None)
+
+
+def test_a_log_that_begins_after_its_head_is_broken_whatever_is_in_it(tmp_path: Path) -> None:
+    file = tmp_path / "audit" / segment_name(5)
+    file.parent.mkdir()
+    file.write_bytes(b'{"half of a rec')
+    assert "the log ends at record 0, but the anchor is record 2" in str(
+        verified(tmp_path, ChainHead(2, "sha256:x")).problem
+    )
+
+
+def test_a_segment_that_somebody_renamed_is_verified_whole(tmp_path: Path) -> None:
+    with AuditLog(tmp_path / "audit", reserve_bytes=0) as log:
+        log.append(Kind.WARNED, {})
+        log.append(Kind.WARNED, {})
+    (only,) = segments(tmp_path / "audit")
+    only.rename(only.with_name("kills-1.jsonl"))
+    found = verified(tmp_path, log.head)
+    assert (found.finished, found.problem) == (1700.0, None)

@@ -17,6 +17,7 @@ from enforcer.detection.detector import (
     record_kill_result,
 )
 from enforcer.detection.kill_history import ContainerKey, RecentKill
+from enforcer.detection.storm import Opening
 from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, Key, KillDecision, Phase, ViolationState
 from enforcer.quota.types import OnExceed, Quota
@@ -176,8 +177,8 @@ def test_who_was_acted_upon_is_remembered_for_a_minute_after_its_cool_down(until
 @pytest.mark.parametrize(("at", "kept"), [(400.0, False), (400.25, True)])
 def test_kills_are_remembered_as_long_as_they_count_towards_a_storm(at: float, *, kept: bool) -> None:
     kill = RecentKill(at, "asr", ("z", "model"))
-    state, _ = _look(DetectorState(kills=(kill,)), 1000.0)
-    assert state.kills == ((kill,) if kept else ())
+    state, _ = _look(DetectorState(kills=(kill,), ended=(kill,)), 1000.0)
+    assert (state.kills, state.ended) == (((kill,), (kill,)) if kept else ((), ()))
 
 
 def test_of_those_the_last_minutes_count_towards_the_most_a_node_makes() -> None:
@@ -210,6 +211,8 @@ def test_closing_the_breaker_forgets_all_but_what_is_kept_and_who_is_acted_upon(
     state = DetectorState(
         cases={KEY: _due(postponed=True, acting=True), OTHER_KEY: _due(acted=True, blind=True)},
         kills=(RecentKill(9.0, "asr", PLACE),), cooling={PLACE: 20.0}, open=True,
+        ended=(RecentKill(9.0, "asr", PLACE),), debts={(PLACE, GPU): Debt(seconds=9.0)}, trips={("asr", PLACE): 9.0},
+        opening=Opening(by=frozenset(), pods=frozenset()),
     )  # fmt: skip
     assert close_breaker(state) == DetectorState(
         cases={KEY: ViolationState(used_mib=5000, acting=True), OTHER_KEY: ViolationState(used_mib=5000)},

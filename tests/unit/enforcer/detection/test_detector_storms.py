@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from enforcer.detection.detector import container_key
-from enforcer.detection.kill_history import RecentKill
-from enforcer.detection.types import Decision, DetectorState
+from enforcer.detection.kill_history import RecentKill, tenant_of
+from enforcer.detection.storm import Opening
+from enforcer.detection.types import Decision, DetectorState, ViolationState
 from tests.unit.enforcer.detection.test_detector_exactly import (
     KEY,
+    OTHER_KEY,
     OVER,
     PLACE,
     _cases,
@@ -18,7 +20,7 @@ from tests.unit.enforcer.detection.test_detector_exactly import (
     _look,
     _usages,
 )
-from tests.unit.enforcer.made import quota
+from tests.unit.enforcer.made import neighbour, quota
 
 
 @pytest.mark.parametrize(("greedy", "modest", "storm"), [(4, 3, True), (4, 4, False), (3, 2, False)])
@@ -113,3 +115,29 @@ def test_without_anybody_to_kill_there_is_no_storm() -> None:
     kills = tuple(RecentKill(30.0 + n, "asr", container_key(both[n % 2])) for n in range(9))
     state, decisions = _decided(DetectorState(kills=kills), both, [])
     assert (state.open, decisions) == (False, [])
+
+
+@pytest.mark.parametrize(("now", "opens"), [(3699.5, False), (3700.0, True)])
+def test_the_same_containers_do_not_open_it_again_within_the_hour(now: float, *, opens: bool) -> None:
+    wanted = _crowd(4)
+    first, _ = _decided(DetectorState(cases=_cases(wanted)), wanted, wanted)
+    assert (first.open, first.trips) == (True, {tenant_of(each): 100.0 for each in wanted})
+    closed = DetectorState(cases=_cases(wanted, last=now - 0.5), trips=first.trips)
+    again, decisions = _decided(closed, wanted, wanted, now)
+    assert (again.open, "Kill" in decisions) == (opens, not opens)
+
+
+def test_when_it_closes_by_itself_all_begin_a_new_grace_period_and_nobody_is_suspended() -> None:
+    due, came = quota(), neighbour(namespace="tts")
+    opening = Opening(by=frozenset({tenant_of(due)}), pods=frozenset({due.pod_uid}))
+    known = DetectorState(cases={KEY: _due()}, open=True, opening=opening, trips={tenant_of(due): 90.0})
+    state, decisions = _look(known, 100.0, due, came, over=_usages(OVER))
+    assert (state.open, state.opening, state.trips, decisions) == (False, None, known.trips, [])
+    assert state.cases == {KEY: ViolationState(used_mib=5000), OTHER_KEY: ViolationState()}
+
+
+def test_who_opened_it_is_forgotten_where_an_operator_closed_it_while_the_enforcer_was_down() -> None:
+    """Else that would close it by itself where an operator opens it later."""
+    opening = Opening(by=frozenset({tenant_of(quota())}), pods=frozenset())
+    state, _ = _look(DetectorState(opening=opening), 100.0, quota(), over={})
+    assert state.opening is None

@@ -1,6 +1,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from enforcer.detection.detector import has_no_grace, namespaces_exceeding
 from enforcer.detection.forecast import describe
 from enforcer.detection.fresh import exceeding, is_fresh, known_since, within_since
@@ -8,7 +10,7 @@ from enforcer.detection.kill_history import RecentKill
 from enforcer.detection.types import DetectorConfig, DetectorState
 from enforcer.quota.types import OnExceed
 from tests.unit.enforcer.detection.test_detector import Bench
-from tests.unit.enforcer.made import holder, quota
+from tests.unit.enforcer.made import GPU, OTHER_GPU, holder, quota
 
 PLACE = ("new", "model")
 THREE = tuple(RecentKill(990.0, "asr", (pod, "model")) for pod in "xyz")
@@ -101,3 +103,19 @@ def test_while_the_gpu_cannot_be_read_a_container_does_not_become_settled() -> N
         node.blind()
     assert node.state.within is not None
     assert node.state.within[PLACE] == node.now
+
+
+@pytest.mark.parametrize(("after", "ended"), [(59.5, 1), (60.0, 0)])
+def test_one_that_is_no_longer_fresh_when_it_ends_does_not_count(after: float, ended: int) -> None:
+    node = bench(())
+    for _ in range(3):
+        node.see(OVER)
+    node.see(after=after)
+    assert len(node.state.ended) == ended
+
+
+def test_who_is_over_quota_on_one_gpu_is_not_within_it_whatever_it_holds_of_another() -> None:
+    node = Bench(NEW, replace(NEW, gpu=OTHER_GPU))
+    node.state = DetectorState(within={PLACE: 990.0})
+    node._take({GPU: {"e" * 64: (OVER,)}, OTHER_GPU: {}}, 0.5)
+    assert node.state.within == {PLACE: node.now}

@@ -33,7 +33,7 @@ def test_what_matters_is_kept_and_what_does_not_is_not() -> None:
         kills=(*KILLS, replace(KILLS[0], free=True)), cooling={("uid", "model"): 20.0},
         debts={
             (("uid", "model"), GPU): Debt(seconds=4.5, at=9.0, samples=7, rate=0.5, paused=True, killed=8.0),
-            (("uid", "other"), GPU): Debt(seconds=0.5, at=7.0, samples=1),
+            (("uid", "other"), GPU): Debt(seconds=0.5, at=7.0, samples=1, warned=True),
         },
         opening=Opening(by=frozenset({KILLS[0].tenant}), pods=frozenset({"uid", "z"}), calm=9.5),
         trips={KILLS[0].tenant: 3.0}, ended=KILLS[1:], within={("uid", "model"): 4.0},
@@ -41,7 +41,8 @@ def test_what_matters_is_kept_and_what_does_not_is_not() -> None:
     )  # fmt: skip
     found = restarted(state, 10.0)
     assert found == replace(state, cases={(CONTAINER, GPU): kept})
-    assert restarted(replace(state, opening=None), 10.0).opening is None
+    for opening in (None, Opening(by=frozenset(), pods=frozenset())):
+        assert restarted(replace(state, opening=opening), 10.0).opening == opening
 
 
 def test_a_debt_from_the_future_is_of_now() -> None:
@@ -136,6 +137,13 @@ def test_a_file_that_is_not_ours_is_not_believed(change: tuple[bytes, bytes]) ->
     data = encode(DetectorState(cases={(CONTAINER, GPU): ViolationState(samples=1, over_for=2.0, last=9.0)}), BOOT)
     assert change[0] in data
     assert decode(data.replace(*change), BOOT, 10.0) is None
+
+
+@pytest.mark.parametrize("pods", [b"[7]", b'"uid"', b'{"uid": 7}'], ids=str)
+def test_pods_that_are_no_list_of_texts_are_not_believed(pods: bytes) -> None:
+    data = encode(DetectorState(opening=Opening(by=frozenset(), pods=frozenset({"uid"}))), BOOT)
+    assert b'["uid"]' in data
+    assert decode(data.replace(b'["uid"]', pods), BOOT, 10.0) is None
 
 
 @given(st.binary(max_size=300))

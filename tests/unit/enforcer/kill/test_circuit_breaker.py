@@ -131,7 +131,7 @@ def test_the_file_says_since_when_and_whose_kills_opened_it(tmp_path: Path, monk
     assert (opened_at(tmp_path), opened_for(tmp_path)) == ("2026-01-02T03:04:05Z", "")
 
 
-@pytest.mark.parametrize(("namespaces", "named"), [(2, "n0, n1"), (5, "n0, n1, n2, ...")])
+@pytest.mark.parametrize(("namespaces", "named"), [(2, "n0, n1"), (3, "n0, n1, n2"), (5, "n0, n1, n2, ...")])
 def test_the_file_says_which_containers_opened_it(namespaces: int, named: str, tmp_path: Path) -> None:
     by = frozenset((f"n{number % namespaces}", (f"uid-{number}", "model")) for number in range(7))
     make(tmp_path).persist(replace(STORM, opening=Opening(by=by, pods=frozenset())))
