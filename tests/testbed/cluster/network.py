@@ -129,15 +129,21 @@ class Network:
 
         After a reboot the block may have become another cluster's: the bridge's alias tells.
         """
-        with suppress(OSError):
-            if Path(f"/sys/class/net/{self.bridge}/ifalias").read_text().strip() == self._mark:
-                run("ip", "link", "delete", self.bridge)
-                for each in Path("/sys/class/net").glob(f"{self.bridge}n*"):
-                    self.detach(int(each.name.rpartition("n")[2]))
+        there = links()
+        if there.get(self.bridge) == self._mark:
+            run("ip", "link", "delete", self.bridge)
+            for name in there:
+                if name.startswith(f"{self.bridge}n"):
+                    self.detach(int(name.rpartition("n")[2]))
 
     @property
     def _mark(self) -> str:
         return str(self.root)[-200:]
+
+
+def links() -> dict[str, str]:
+    """Interfaces of this network namespace, with their aliases. ``/sys`` may show those of another one."""
+    return {each["ifname"]: each.get("ifalias", "") for each in json.loads(run("ip", "-json", "link", "show"))}
 
 
 def run(*command: str) -> str:

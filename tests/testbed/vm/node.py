@@ -25,7 +25,7 @@ from tests.testbed.cluster import packages, pki
 from tests.testbed.cluster.binaries import Group, find_all
 from tests.testbed.cluster.controlplane import ControlPlane
 from tests.testbed.cluster.errors import BedError
-from tests.testbed.cluster.network import run
+from tests.testbed.cluster.network import links, run
 from tests.testbed.cluster.processes import Process, alive, kill
 from tests.testbed.vm import disk, rootfs, settings
 from tests.testbed.vm.machine import Machine
@@ -101,7 +101,7 @@ class VmNode:
 
         ``started`` is called once QEMU runs.
         """
-        if not (Path("/sys/class/net") / self.machine.tap).exists():
+        if self.machine.tap not in links():
             assert self.plane.network is not None
             self.plane.network.tap(self.number)
         self.plane.add(self._qemu, self.machine.command(state_drive=state_drive, options=options))
