@@ -218,7 +218,7 @@ TABLE: Final = (
     Annotation(
         key=contract.DEBT_REFILL, on=Object.NAMESPACE, type=_DEBT, read_by=_SHARE,
         default=f"{defaults.ENFORCER['debt_refill']:g}s (chart: enforcer.debt.refillSeconds)",
-        meaning="time within the quota that restores the whole credit",
+        meaning="time that a container must stay within its quota to regain all of debt-credit",
     ),
     Annotation(
         key=contract.OWN_CLAIMS, on=Object.NAMESPACE, type=_ANY, read_by=_MAXIMUM,

@@ -161,7 +161,8 @@ TABLE: Final = (
     Framework(
         name="vLLM",
         default="Asks for 92 % of the total memory (older releases 90 %) and refuses to start if less is free.",
-        advice="Pass the fraction. In a small share also `--enforce-eager`: older releases do not count CUDA graphs.",
+        advice="Pass the fraction. In a small share also pass `--enforce-eager`: older releases do not count CUDA "
+        "graphs in the fraction.",
         line=f'--gpu-memory-utilization="${contract.MEMORY_FRACTION}"',
         rules=(Rule(when="with the fraction", size=_vllm),),
         source="`request_memory` in vllm/v1/worker/utils.py; `gpu_memory_utilization` in vllm/config/cache.py",

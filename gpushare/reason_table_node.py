@@ -292,8 +292,8 @@ _KILLS: Final = (
         reason=Reason.BREAKER_OPEN, places=(Place.POD_EVENT, Place.METRIC, Place.LOG),
         meaning="The circuit breaker is open: too many containers of the node are over quota at once, possibly "
         "because of an error of the enforcer. The enforcer kills nothing until the breaker is closed.",
-        action="Find out why the containers are over quota. The breaker closes by itself when fewer than half of the "
-        "containers have been over quota for a minute. An operator closes it at once: "
+        action="Find out why the containers are over quota. The breaker closes by itself after a minute in which "
+        "fewer than half of the containers were over quota. An operator closes it at once: "
         "gpu-share breaker --node NODE --reset.",
     ),
     ReasonRow(

@@ -7,6 +7,7 @@ available, never guessed; texts are made harmless for a terminal.
 import errno
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -184,12 +185,16 @@ def endings(folder: Path) -> dict[str, str]:
         record = _json(line)
         if record.get("kind") == Kind.OUTCOME and record.get("result") == Reason.KILLED:
             pids = ", ".join(
-                f"process {_number(one, 'pid')} ended by {_text(one, 'steps').replace(',', ', then ')}"
-                for one in objects(record, "targets")
+                f"process {_number(one, 'pid')} ({_steps(_text(one, 'steps'))})" for one in objects(record, "targets")
             )
             where = f"record {_number(record, 'seq')} of the audit log"
-            found[_text(record, "containerId")] = f"{pids} at {_text(record, 'time')}; {where}"
+            found[_text(record, "containerId")] = f"at {_text(record, 'time')}: {pids}; {where}"
     return found
+
+
+def _steps(recorded: str) -> str:
+    """Describe how a process was ended; one that ended with another has the step ``with <pid>``."""
+    return ", then ".join(re.sub(r"^with ([0-9]+)$", r"ended with process \1", each) for each in recorded.split(","))
 
 
 def _end_of(file: Path, most: int) -> bytes:

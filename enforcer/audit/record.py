@@ -96,14 +96,13 @@ def append_hash(previous: ChainHead, kind: Kind, time: str, fields: Mapping[str,
         record = {"seq": seq, "time": time, "kind": str(kind), **short, "prev": previous.hash}
         if _deeper(record, DEEPEST):
             raise RecordError(
-                f"the fields of the {kind} record have more than {DEEPEST} levels of lists and objects; record fewer "
-                "levels"
+                f"the fields of the {kind} record have more than {DEEPEST} levels of lists and objects: report this bug"
             )
         digest = digest_of(record)
         line = _dump({**record, HASH: digest}) + b"\n"
         if len(line) <= MAX_BYTES:
             return line, ChainHead(seq, digest)
-    raise RecordError(f"the {kind} record has too many fields for {MAX_BYTES} bytes; record fewer fields")
+    raise RecordError(f"the {kind} record is larger than {MAX_BYTES} bytes, the maximum of a record: report this bug")
 
 
 def read(line: bytes) -> dict[str, Any]:

@@ -153,6 +153,7 @@ def _read(file: Path) -> PreparedClaim:
     claim = decode(files.read_regular_file(file, MAX_BYTES))
     if claim.uid != file.stem:
         raise ConfigError(
-            f"the file is named after another ResourceClaim than it contains: {claim.uid}", Reason.CHECKPOINT_UNREADABLE
+            f"the file contains ResourceClaim {claim.uid} instead of the one whose UID is its name",
+            Reason.CHECKPOINT_UNREADABLE,
         )
     return claim

@@ -189,7 +189,7 @@ def _check_variables(after: PreparedClaim, pod: Object, limit: ContainerLimit) -
     except PrepareError as error:
         users = ", ".join(each.container for each in after.limits if each.request == limit.request)
         message = f"containers {users} use the same request ({limit.request}) of the ResourceClaim, so all get the same"
-        hint = "the quota of one alone cannot change; change the annotations in the manifest and create the pod again"
+        hint = "the quota of one alone cannot change; change the manifest and create the pod again"
         raise ResizeRefused(f"{message} MPS memory limit; {hint}", Reason.CLAIM_MISMATCH) from error
 
 

@@ -78,7 +78,8 @@ class HealthCheck:
         self._initializing = {server: self._initializing.get(server, now) for server in coming}
         late = [server for server, since in self._initializing.items() if now - since > INITIALIZING_SECONDS]
         if late:
-            raise MpsError(f"the MPS server of {self._gpu} (pid {late[0]}) does not finish its start", Reason.MPS_FAULT)
+            longer = f"has been starting for more than {INITIALIZING_SECONDS:.0f} s and accepts no clients"
+            raise MpsError(f"the MPS server of {self._gpu} (pid {late[0]}) {longer}", Reason.MPS_FAULT)
 
     def _clear(self, found: Mapping[int, ServerStatus | None], deadline: Deadline) -> None:
         """Let go of the clients of servers that were in FAULT at the last look already."""

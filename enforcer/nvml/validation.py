@@ -82,7 +82,7 @@ def check(sample: GpuSample, memory_mib: int | None = None) -> None:
     for process in sample.processes:
         if not (0 < process.pid <= MOST_PID and 0 <= process.used_mib <= sample.total_mib):
             raise _nonsense(
-                f"process {process.pid} with {process.used_mib} MiB of the {sample.total_mib} MiB of {sample.uuid}"
+                f"process {process.pid} with {process.used_mib} MiB on {sample.uuid}, which has {sample.total_mib} MiB"
             )
     used = sum(process.used_mib for process in sample.processes)
     if not 0 <= sample.used_mib <= sample.total_mib or used > sample.used_mib + SLACK_MIB:
@@ -123,4 +123,4 @@ def merge_process_lists(uuid: str, lists: Iterable[Iterable[tuple[int, int | Non
 
 
 def _nonsense(cause: str) -> NvmlError:
-    return NvmlError(f"NVML reports {cause}", Reason.IMPLAUSIBLE_SAMPLE)
+    return NvmlError(f"NVML reports impossible values: {cause}", Reason.IMPLAUSIBLE_SAMPLE)

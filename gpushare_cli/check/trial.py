@@ -75,13 +75,13 @@ class Tried:
         if not self.known:
             return ""
         default, most = self.policy.default_memory_mib, self.policy.max_memory_mib
-        parts = [f"default {format_mib(default)}" if default else f"no default: name {contract.MEMORY}"]
+        parts = [f"default {format_mib(default)}" if default else f"no default (each pod must set {contract.MEMORY})"]
         parts += [f"at most {format_mib(most)}" if most else "no maximum"]
         return ", ".join(
             [
                 f"GPU memory: {parts[0]}",
                 *parts[1:],
-                f"on exceed: {self.annotations.get(contract.ON_EXCEED, defaults.ON_EXCEED)}",
+                f"over quota: {self.annotations.get(contract.ON_EXCEED, defaults.ON_EXCEED)}",
             ]
         )
 

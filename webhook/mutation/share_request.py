@@ -120,14 +120,14 @@ def _doubts(pod: PodView, choice: main_container.Choice, *, shares: bool) -> Ite
         yield f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; gpu-share uses {name:.30}"
     if choice.others and shares:
         another = choice.others[0] if len(choice.others[0]) <= SHOWN_WHOLE else "<container>"
-        yield f"the share goes to {name:.{SHOWN_WHOLE}}; {_naming(pod.annotations, another)}"
+        yield f"{name:.{SHOWN_WHOLE}} has the share; to change it, {_naming(pod.annotations, another)}"
 
 
 def _naming(annotations: Mapping[str, Any], another: str) -> str:
     """Say which single annotation gives all that stands pod-wide to another container."""
     if main_container.amounts(annotations) > 1:
-        return f"{contract.DEFAULT_CONTAINER}: {another} names another"
-    return f"write {main_container.key_for(annotations, another)} instead to name another"
+        return f"set {contract.DEFAULT_CONTAINER}: {another}"
+    return f"write {main_container.key_for(annotations, another)} instead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

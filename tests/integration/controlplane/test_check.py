@@ -270,7 +270,7 @@ def test_a_tenant_finds_which_shares_can_be_had(release: Release) -> None:
     code, found = check(kubeconfig, "-n", namespace)
     level, detail = found["sharing pod"]
     assert (code, level) == (0, "ok"), found
-    assert detail.endswith("default 2Gi, at most 20Gi, on exceed: warn")
+    assert detail.endswith("default 2Gi, at most 20Gi, over quota: warn")
     assert found.keys() == {"Kubernetes", "sharing pod", "not asked"}
     code, found = check(kubeconfig, "-n", bed.namespace("others", opted_in=False))
     assert (code, found["sharing pod"][0]) == (1, "wrong")

@@ -96,18 +96,18 @@ def test_whoever_follows_the_warning_gives_the_share_to_the_other_container_at_o
     first = mutate_pod(
         {"metadata": {"annotations": pod_wide}, "spec": spec}, policy=NamespacePolicy(), settings=Settings()
     )
-    (warning,) = [each for each in first.warnings if each.startswith("the share goes to aaa")]
+    (warning,) = [each for each in first.warnings if each.startswith("aaa") and " has the share; " in each]
     assert not warning.endswith("...")
-    advice = warning.partition("; ")[2].replace("<container>", name)
-    if advice.startswith(DEFAULT_CONTAINER):
-        followed = {**pod_wide, DEFAULT_CONTAINER: advice.split()[1]}
+    verb, key, *rest = warning.replace("<container>", name).partition("; to change it, ")[2].split()
+    if verb == "set":
+        followed = {**pod_wide, key.removesuffix(":"): rest[0]}
     else:
         (_, amount), *others = pod_wide.items()
-        followed = {advice.split()[1]: amount, **dict(others)}
+        followed = {key: amount, **dict(others)}
     pod = {"metadata": {"annotations": followed}, "spec": spec}
     second = mutate_pod(pod, policy=NamespacePolicy(), settings=Settings())
     assert [uses_our_claim(each) for each in second.pod["spec"]["containers"]] == [False, True]
-    assert not [each for each in second.warnings if each.startswith("the share goes to")]
+    assert not [each for each in second.warnings if " has the share; " in each]
 
 
 def test_annotations_that_name_a_container_leave_no_doubt() -> None:

@@ -254,12 +254,12 @@ def test_a_container_that_was_ended_is_shown_as_killed_while_it_holds_nothing(
     (tmp_path / NAME).write_text(json.dumps(status(ended, restarted)))
     with closing(AuditLog(tmp_path / FOLDER)) as log:
         log.open()
-        targets = [{"pid": 7, "steps": "SIGTERM"}]
+        targets = [{"pid": 7, "steps": "SIGTERM,with 3"}]
         log.append(Kind.OUTCOME, {"containerId": "c1", "result": "Killed", "targets": targets})
     assert main(["top", "--state", str(tmp_path)]) == 0
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[4:]] == ["killed", "ok"]
     assert main(["explain", "big", "--state", str(tmp_path)]) == 1
-    assert "process 7 ended by SIGTERM at " in capsys.readouterr().out
+    assert ": process 7 (SIGTERM, then ended with process 3); record 1 of the audit log" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "0.09", "nan", "inf", "1e9", "", "fast"])

@@ -137,7 +137,7 @@ def test_a_server_may_take_its_time_to_come_up_but_not_for_ever(world: World, mo
     now += health_check.INITIALIZING_SECONDS
     world.look()
     now += 1
-    assert "does not finish its start" in world.faulty().message
+    assert "has been starting for more than 60 s" in world.faulty().message
     world.client.states[SERVER] = ServerStatus.ACTIVE
     world.look()
     world.client.states[SERVER] = ServerStatus.INITIALIZING

@@ -170,7 +170,7 @@ def test_the_first_namespace_is_tried_with_what_its_policy_allows() -> None:
     level, detail = asked(server)
     assert (level, server.tried) == ("ok", [("a", "700Mi")])
     assert detail.startswith("the webhook added a share to a test pod in namespace a (dry run, ")
-    assert detail.endswith("no default: name gpu-share.io/memory, at most 700Mi, on exceed: kill")
+    assert detail.endswith("no default (each pod must set gpu-share.io/memory), at most 700Mi, over quota: kill")
 
 
 def test_another_namespace_is_tried_where_one_refuses_and_all_have_to_refuse() -> None:
