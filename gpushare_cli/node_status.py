@@ -7,7 +7,6 @@ available, never guessed; texts are made harmless for a terminal.
 import errno
 import json
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +32,8 @@ STALE_SECONDS: Final = 10.0
 """More has no status: that of a full node is less than one."""
 LAST_BYTES: Final = 1024 * 1024
 """So much of the audit log is looked at: the last several hundred records."""
+WITH: Final = "with "
+"""Begins the step of a process that ended with another one, whose pid follows."""
 _SHOWN: Final[Mapping[str, str]] = {
     Phase.NOT_STARTED: "starting",
     Phase.OVER: "over",
@@ -194,7 +195,11 @@ def endings(folder: Path) -> dict[str, str]:
 
 def _steps(recorded: str) -> str:
     """Describe how a process was ended; one that ended with another has the step ``with <pid>``."""
-    return ", then ".join(re.sub(r"^with ([0-9]+)$", r"ended with process \1", each) for each in recorded.split(","))
+    steps = (
+        f"ended with process {each.removeprefix(WITH)}" if each.startswith(WITH) else each
+        for each in recorded.split(",")
+    )
+    return ", then ".join(steps)
 
 
 def _end_of(file: Path, most: int) -> bytes:
