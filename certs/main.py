@@ -63,7 +63,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     options = _parser().parse_args(argv)
     if bool(options.dir) == bool(options.secret):
-        raise ConfigError("write either --dir DIR or --secret NAMESPACE/NAME, not both")
+        raise ConfigError("write one of --dir DIR and --secret NAMESPACE/NAME")
     if options.secret:
         kube_store.secret_name(options.secret)
     if not MIN_LEAF_DAYS <= options.leaf_days <= rotation_plan.MAX_LEAF_DAYS:

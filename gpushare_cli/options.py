@@ -1,15 +1,17 @@
 """Options and arguments that several verbs have."""
 
 import argparse
+import math
 from pathlib import Path
 from typing import Final
 
 from gpushare import defaults
 from gpushare.errors import ConfigError, QuantityError
 from gpushare.patterns import Pattern
-from gpushare.quantity import parse_duration
+from gpushare.quantity import parse_duration, quoted
 
 STATE_DIRECTORY: Final = Path(defaults.STATE_DIRECTORY)
+LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
 
 _NAMESPACE: Final = Pattern(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", 63)
 
@@ -31,6 +33,19 @@ def duration(text: str) -> float:
         return parse_duration(text)
     except QuantityError as error:
         raise argparse.ArgumentTypeError(error.message) from None
+
+
+def seconds(text: str, least: float = LEAST_SECONDS) -> float:
+    """Read a number of seconds of this command. Raises ``argparse.ArgumentTypeError``."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not least <= found <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} is not a number of seconds from {least:g} to {MOST_SECONDS:.0f}; write for example 1"
+        )
+    return found
 
 
 def add_state(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from gpushare.resize_annotation import ResizeRequest, format_request
 from gpushare_cli.api_errors import HIDDEN
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.explain.pod import claims_of, pod_of
-from gpushare_cli.options import add_cluster, namespace_name, pod_name
+from gpushare_cli.options import add_cluster, namespace_name, pod_name, seconds
 from gpushare_cli.prepared import prepared_of
 
 LOOK_SECONDS: Final = 0.3
@@ -90,7 +90,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=seconds,
         default=30.0,
         metavar="S",
         help="time to wait for the enforcer's answer (default: %(default)s)",

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,6 +22,7 @@ from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 from gpushare_cli.exit_codes import FINE, NOT_FINE
+from gpushare_cli.options import seconds
 from gpushare_cli.terminal import some
 
 LOOK_SECONDS: Final = 2.0
@@ -94,7 +96,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=partial(seconds, least=0.0),
         default=defaults.UNINSTALL_SECONDS,
         metavar="S",
         help="longest wait (default: %(default)s)",

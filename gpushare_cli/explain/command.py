@@ -73,7 +73,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Explain. Returns 1 when a pod would be refused, is hindered, was ended, is over its quota, or nobody knows."""
     if bool(args.pod) == bool(args.filename):
-        raise ConfigError("name a pod or a workload, or a manifest with -f FILE")
+        raise ConfigError("name a pod or a workload, or a manifest with -f FILE; one of the two")
     if args.output == "json" and (args.filename or args.state):
         raise ConfigError("-o json is for pods and workloads of the cluster; leave out -f and --state")
     if args.filename:

@@ -140,7 +140,23 @@ def known_values(documents: Sequence[Document], args: argparse.Namespace) -> lis
 
 
 def _around(args: argparse.Namespace) -> list[Any]:
-    return _values([document for file in args.namespaces for document in split(files.source(file))])
+    """Return the objects of the files of Namespaces. Raises ``ConfigError``."""
+    return [value for file in args.namespaces for value in _namespaces_of(file)]
+
+
+def _namespaces_of(file: str) -> list[Any]:
+    values = [value for value in _values(split(files.source(file))) if value is not None]
+    if not values or not all(map(_holds_namespaces, values)):
+        raise ConfigError(f"--namespaces {file:.200} must contain Namespaces with names and nothing else")
+    return values
+
+
+def _holds_namespaces(value: Any) -> bool:
+    """Whether a document is a Namespace with a name, or a list of such."""
+    found = list(objects(value, NAMESPACE))
+    items = value.get("items") if isinstance(value, dict) else None
+    number = len(items) if isinstance(items, list) else 1
+    return len(found) == number and all(isinstance(mapping(each, "metadata").get("name"), str) for each in found)
 
 
 def admit_for(values: Sequence[Any], args: argparse.Namespace) -> Admit:

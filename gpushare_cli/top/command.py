@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -11,17 +10,15 @@ from typing import Any, Final
 
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient, namespace_of
-from gpushare.quantity import quoted
 from gpushare_cli import node_status
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.options import add_cluster, add_enforcers, add_state, namespace_name
+from gpushare_cli.options import add_cluster, add_enforcers, add_state, namespace_name, seconds
 from gpushare_cli.terminal import Terminal
 from gpushare_cli.top import all_nodes, namespace, node
 from gpushare_cli.top.screen import other_screen, show
 from gpushare_cli.top.view import View, columns
 
-INTERVAL: Final = (0.1, 3600.0)
 """Least and most seconds between two outputs: the enforcer writes no more often than that."""
 SORT: Final = columns((node.GPUS, node.CONTAINERS, all_nodes.GPUS, all_nodes.CONTAINERS, namespace.CONTAINERS))
 
@@ -49,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help=what)
     parser.add_argument("-w", "--watch", action="store_true", help="repeat until interrupted")
     what = "seconds between samples of --watch, at least 0.1 (default 1)"
-    parser.add_argument("--interval", type=_interval, default=1.0, metavar="SECONDS", help=what)
+    parser.add_argument("--interval", type=seconds, default=1.0, metavar="SECONDS", help=what)
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
 
@@ -102,16 +99,3 @@ def _next(look: Callable[[], View], before: View) -> View:
 
 def _lines(view: View, terminal: Terminal, args: argparse.Namespace) -> list[str]:
     return view.lines(terminal, args.sort.upper())
-
-
-def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not INTERVAL[0] <= seconds <= INTERVAL[1]:
-        message = (
-            f"{quoted(text)} is not a number of seconds from {INTERVAL[0]} to {INTERVAL[1]:.0f}; write for example 1"
-        )
-        raise argparse.ArgumentTypeError(message)
-    return seconds

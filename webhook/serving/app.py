@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 from flask import Flask, Response, request
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.http import HTTP_STATUS_CODES
 
 from gpushare.errors import GpuShareError, PolicyDenied, RequestError
@@ -55,7 +55,7 @@ def create_app(respond: Respond, metrics: Metrics) -> Flask:
     def plain_first(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
         named = (environ.get(each) for each in ("REQUEST_METHOD", "PATH_INFO", "CONTENT_TYPE", "HTTP_CONTENT_ENCODING"))
         if tuple(named) != PLAIN:
-            return flask(environ, start)
+            return flask(environ | {"HTTP_HOST": "webhook"}, start)  # no route depends on it; werkzeug refuses odd ones
         answer = _measured(respond, metrics, lambda: _body(environ))
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
         start(f"{answer.status} {HTTP_STATUS_CODES[answer.status].upper()}", headers)
@@ -70,7 +70,10 @@ def create_app(respond: Respond, metrics: Metrics) -> Flask:
     @app.errorhandler(HTTPException)
     def refuse(error: HTTPException) -> Response:
         code, message = error.code or NO_ANSWER, f"{error.name}: POST /mutate only"
-        return _response(review.errored(code, Reason.BAD_REQUEST, message))
+        response = _response(review.errored(code, Reason.BAD_REQUEST, message))
+        if isinstance(error, MethodNotAllowed):
+            response.allow.update(error.valid_methods or ())
+        return response
 
     return app
 

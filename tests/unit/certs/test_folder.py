@@ -101,8 +101,8 @@ def test_many_runners_at_once_end_with_one_pair(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "either --dir DIR or --secret"),
-        (["--dir", "a", "--secret", "a/b"], "either --dir DIR or --secret"),
+        ([], "one of --dir DIR and --secret"),
+        (["--dir", "a", "--secret", "a/b"], "one of --dir DIR and --secret"),
         (["--dir", "a"], "--dns and --ip are empty"),
         (["--dir", "a", "--dns", "*"], "'*' is not a DNS name"),
         (["--dir", "a", "--dns", "a,b c"], "'b c' is not a DNS name"),

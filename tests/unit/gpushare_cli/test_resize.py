@@ -213,6 +213,15 @@ def test_an_enforcer_that_does_not_answer_is_waited_for_no_longer_than_told(
     cluster: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster(Answering(load("running"), enforcer=False))
-    code, text = said(capsys, POD, "main", "3Gi", "--timeout", "0.05")
+    code, text = said(capsys, POD, "main", "3Gi", "--timeout", "0.1")
     assert code == 1
-    assert "the enforcer of node explained has not answered within 0.05 s; the resize request stays on the pod" in text
+    assert "the enforcer of node explained has not answered within 0.1 s; the resize request stays on the pod" in text
+
+
+@pytest.mark.parametrize(
+    ("verb", "seconds"), [("resize", "0"), ("resize", "nan"), ("uninstall", "inf"), ("uninstall", "-1")]
+)
+def test_a_timeout_that_never_comes_is_refused(verb: str, seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [POD, "--memory", "3Gi"] if verb == "resize" else []
+    assert main([verb, *options, f"--timeout={seconds}"]) == 2
+    assert "is not a number of seconds from" in capsys.readouterr().err

@@ -149,6 +149,17 @@ def test_an_empty_name_of_a_file_is_shown(inject: Run, options: tuple[str, ...])
     assert err == "gpu-share: '' is not a file name; write one, or - for standard input\n"
 
 
+@pytest.mark.parametrize(
+    "content", ["", "- 5\n", "kind: Namespaces\n", "apiVersion: v1\nkind: Namespace\n", "# none\n"]
+)
+def test_a_file_of_namespaces_without_namespaces_is_refused(inject: Run, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "ns.yaml"
+    file.write_text(content)
+    code, out, err = inject(text(wrapped("Pod", pod())), "--namespaces", str(file))
+    assert (code, out) == (2, "")
+    assert err == f"gpu-share: --namespaces {file} must contain Namespaces with names and nothing else\n"
+
+
 def privileged(asked: dict[str, Any]) -> dict[str, Any]:
     asked["spec"]["hostPID"] = True
     asked["spec"]["containers"][0]["securityContext"] = {"privileged": True}

@@ -20,7 +20,7 @@ from webhook.handler import AdmissionHandler
 from webhook.metrics import Metrics
 from webhook.mutation.settings import Settings
 from webhook.serving import review
-from webhook.serving.app import create_app
+from webhook.serving.app import JSON, create_app
 from webhook.serving.http_request import MAX_BODY
 from webhook.serving.review import Answer, Review
 
@@ -139,6 +139,18 @@ def test_flask_answers_as_the_way_around_it(body: bytes, respond: Respond) -> No
         flask.headers.to_wsgi_list(),
         flask.data,
     )
+
+
+@pytest.mark.parametrize("host", [".", "a..b", "a" * 64, "webhook:443", "[::1]", ""])
+def test_both_ways_answer_whatever_host_is_named(host: str) -> None:
+    body = reviews.encoded(reviews.pod())
+    answers = [post(allow, body, {"Host": host, "Content-Type": kind}) for kind in (JSON, f"{JSON}; charset=utf-8")]
+    assert [each.status_code for each in answers] == [200, 200]
+    assert answers[0].data == answers[1].data
+
+
+def test_a_refused_method_names_those_that_are_allowed() -> None:
+    assert {*client(allow).get("/mutate").allow} == {"POST", "OPTIONS"}
 
 
 def test_plain_reviews_go_around_flask(monkeypatch: pytest.MonkeyPatch) -> None:
