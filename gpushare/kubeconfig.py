@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, Self
 
 import yaml
@@ -43,8 +44,7 @@ class Kubeconfig:
             config.load_kube_config(config_file=file, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
         except _UNUSABLE as error:
             where = f" in {file}" if file else ""
-            why = " ".join(str(error).split()).rstrip(".")
-            raise ClusterError(f"no usable kubeconfig{where}: {why}; give --kubeconfig") from error
+            raise ClusterError(f"no usable kubeconfig{where}: {_why(error, file)}; give --kubeconfig") from error
         return cls(configuration)
 
     def authorization(self) -> dict[str, str]:
@@ -130,3 +130,12 @@ def _unwilling(error: Exception) -> str:
     with suppress(ValueError, KeyError, TypeError):
         return str(json.loads(getattr(error, "resp_body", None) or b"")["message"])[:MESSAGE_LIMIT]
     return f"the API server does not answer: {error}"[:MESSAGE_LIMIT]
+
+
+def _why(error: Exception, file: str | None) -> str:
+    """Describe what is wrong; the client's own texts of two kinds describe its code."""
+    if file and not Path(file).exists():
+        return "the file does not exist"
+    if isinstance(error, AttributeError | TypeError):
+        return "its content is not a kubeconfig"
+    return " ".join(str(error).split()).rstrip(".")
