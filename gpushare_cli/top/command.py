@@ -19,7 +19,6 @@ from gpushare_cli.top import all_nodes, namespace, node
 from gpushare_cli.top.screen import other_screen, show
 from gpushare_cli.top.view import View, columns
 
-"""Least and most seconds between two outputs: the enforcer writes no more often than that."""
 SORT: Final = columns((node.GPUS, node.CONTAINERS, all_nodes.GPUS, all_nodes.CONTAINERS, namespace.CONTAINERS))
 
 
