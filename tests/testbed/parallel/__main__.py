@@ -15,15 +15,19 @@ import argparse
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from tests.support.extent import full
 from tests.testbed.cluster import images, versions
 from tests.testbed.cluster.controlplane import sweep
+from tests.testbed.cluster.errors import BedError
 from tests.testbed.parallel import workers
 from tests.testbed.parallel.rounds import run
 from tests.testbed.parallel.running import Running
+from tests.testbed.vm import disk
+from tests.testbed.vm.node import require_programs
 
 ROOT: Final = Path(__file__).parents[3]
 FOLDER: Final = ROOT / ".build" / "sessions"
@@ -50,6 +54,7 @@ def main(argv: Sequence[str]) -> int:
     for target in () if asked.planes else images.targets():
         images.image(target)
     if virtual:
+        fetch_vm()
         dealt = workers.on_vm(chosen)
     elif asked.planes:
         dealt = workers.on_planes(chosen, asked.planes, full=full() or bool(asked.files))
@@ -62,6 +67,13 @@ def main(argv: Sequence[str]) -> int:
         return run(running, second_round=True)
     finally:
         clean()
+
+
+def fetch_vm() -> None:
+    """Make the parts of a virtual node: its session reaches no package registry, and reports what it lacks."""
+    with suppress(BedError):
+        require_programs()
+        disk.base()
 
 
 def _unfit(file: str, marked: Mapping[str, bool]) -> str:
