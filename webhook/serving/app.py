@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 from flask import Flask, Response, request
-from werkzeug.exceptions import HTTPException, MethodNotAllowed
+from werkzeug.exceptions import HTTPException
 from werkzeug.http import HTTP_STATUS_CODES
 
 from gpushare.errors import GpuShareError, PolicyDenied, RequestError
@@ -70,10 +70,9 @@ def create_app(respond: Respond, metrics: Metrics) -> Flask:
     @app.errorhandler(HTTPException)
     def refuse(error: HTTPException) -> Response:
         code, message = error.code or NO_ANSWER, f"{error.name}: POST /mutate only"
-        response = _response(review.errored(code, Reason.BAD_REQUEST, message))
-        if isinstance(error, MethodNotAllowed):
-            response.allow.update(error.valid_methods or ())
-        return response
+        return _response(
+            review.errored(code, Reason.BAD_REQUEST, message), ", ".join(getattr(error, "valid_methods", ()))
+        )
 
     return app
 
@@ -130,5 +129,5 @@ def _body(environ: "WSGIEnvironment") -> bytes:
     return body
 
 
-def _response(answer: Answer) -> Response:
-    return Response(answer.body, answer.status, content_type=answer.content_type)
+def _response(answer: Answer, allow: str = "") -> Response:
+    return Response(answer.body, answer.status, {"Allow": allow} if allow else None, content_type=answer.content_type)
