@@ -69,10 +69,8 @@ def create_app(respond: Respond, metrics: Metrics) -> Flask:
 
     @app.errorhandler(HTTPException)
     def refuse(error: HTTPException) -> Response:
-        code, message = error.code or NO_ANSWER, f"{error.name}: POST /mutate only"
-        return _response(
-            review.errored(code, Reason.BAD_REQUEST, message), ", ".join(getattr(error, "valid_methods", ()))
-        )
+        answer = review.errored(error.code or NO_ANSWER, Reason.BAD_REQUEST, f"{error.name}: POST /mutate only")
+        return _response(answer, getattr(error, "valid_methods", ()))
 
     return app
 
@@ -129,5 +127,5 @@ def _body(environ: "WSGIEnvironment") -> bytes:
     return body
 
 
-def _response(answer: Answer, allow: str = "") -> Response:
-    return Response(answer.body, answer.status, {"Allow": allow} if allow else None, content_type=answer.content_type)
+def _response(answer: Answer, methods: Iterable[str] = ()) -> Response:
+    return Response(answer.body, answer.status, [("Allow", each) for each in methods], content_type=answer.content_type)
