@@ -190,7 +190,7 @@ def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise TypeError("the private key is not an elliptic-curve key")
     if _key_pem(key) != pem:
-        raise ValueError("the private key is not in the PEM form that gpu-share writes")
+        raise ValueError("the private key is not unencrypted PKCS#8 PEM as gpu-share writes it")
     return key
 
 

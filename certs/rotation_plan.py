@@ -156,7 +156,8 @@ def needs_leaf(state: State, now: datetime, wanted: DesiredCertificates) -> DueC
         return DueCheck(due=True, reason=f"the serving certificate {problem}")
     if current is not None and now < leaf.ends == current.ends:
         return DueCheck(
-            due=False, reason="the serving certificate expires with its CA; a new certificate would expire no later"
+            due=False,
+            reason="the serving certificate ends with its CA; a new one from this CA would end at the same time",
         )
     return _leaf_in_time(leaf, now)
 

@@ -115,7 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--no-mps", action="store_true", help="run no MPS daemons; use time-slicing, whatever --mode and the label say")
     add(
-        "--no-dra", action="store_true", help="prepare no claims for the kubelet; read quotas from the allocated claims"
+        "--no-dra",
+        action="store_true",
+        help="run no DRA driver: prepare no claims; read quotas from the allocated ResourceClaims in the API server",
     )
     add("--kubelet-root", type=Path, help="the kubelet's directory (%(default)s)")
     add("--cdi-root", type=Path, help="directory for CDI specs (%(default)s)")
@@ -138,7 +140,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-publish", action="store_true", help="publish no ResourceSlices")
     add("--drop-capabilities", action="store_true", help="drop capabilities that the enforcer no longer needs")
     add("--tenant-host-network", action="store_true", help="prepare claims of pods that use hostNetwork")
-    add("--allow-any-pid-namespace", action="store_true", help="for tests: take NVML's pids as pids of this namespace")
+    add(
+        "--allow-any-pid-namespace",
+        action="store_true",
+        help="for tests: take the pids of NVML as pids of the enforcer's own pid namespace",
+    )
     _add_kill_rules(parser)
     _add_offers(parser)
     _add_outlets(parser)
@@ -149,15 +155,23 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_kill_rules(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--max-kills-per-minute", type=int, metavar="N", help="most kills in one namespace per minute (%(default)s)")
     add(
-        "--debt-credit", type=float, metavar="S", help="seconds of earlier violations without consequence (%(default)s)"
+        "--max-kills-per-minute",
+        type=int,
+        metavar="N",
+        help="maximum number of kills per minute in one namespace (%(default)s)",
+    )
+    add(
+        "--debt-credit",
+        type=float,
+        metavar="S",
+        help="seconds of violations in total (debt) before the enforcer kills without a grace period (%(default)s)",
     )
     add(
         "--debt-refill",
         type=float,
         metavar="S",
-        help="seconds within quota until the whole credit is available again (%(default)s)",
+        help="seconds within quota until the whole --debt-credit is available again (%(default)s)",
     )
     add("--termination-timeout", type=float, metavar="S", help="seconds from SIGTERM to SIGKILL (%(default)s)")
 

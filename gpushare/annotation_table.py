@@ -186,12 +186,14 @@ TABLE: Final = (
     ),
     Annotation(
         key=contract.MAX_MEMORY, on=Object.NAMESPACE, type=_MEMORY, read_by=_MAXIMUM,
-        meaning=f"maximum of each container; a ResourceQuota on {contract.DEVICE_CLASS}.deviceclass.resource.k8s.io/"
+        meaning="maximum GPU memory of each container; a ResourceQuota on "
+        f"{contract.DEVICE_CLASS}.deviceclass.resource.k8s.io/"
         "devices limits the number of containers",
     ),
     Annotation(
         key=contract.MAX_COMPUTE, on=Object.NAMESPACE, type=_PERCENT, read_by=_MAXIMUM,
-        meaning="maximum of each container; also the limit of a container without requested or default compute",
+        meaning="maximum compute of each container; also the limit of a container without requested or "
+        "default compute",
     ),
     Annotation(
         key=contract.ON_EXCEED, on=Object.NAMESPACE, read_by=_SHARE, default=defaults.ON_EXCEED,
@@ -213,17 +215,19 @@ TABLE: Final = (
     Annotation(
         key=contract.DEBT_CREDIT, on=Object.NAMESPACE, type=_DEBT, read_by=_SHARE,
         default=f"{defaults.ENFORCER['debt_credit']:g}s (chart: enforcer.debt.creditSeconds)",
-        meaning="seconds of debt (violations add up) before the enforcer kills without a grace period",
+        meaning="debt, in seconds, above which the enforcer kills without a grace period; time above the "
+        "kill threshold adds debt",
     ),
     Annotation(
         key=contract.DEBT_REFILL, on=Object.NAMESPACE, type=_DEBT, read_by=_SHARE,
         default=f"{defaults.ENFORCER['debt_refill']:g}s (chart: enforcer.debt.refillSeconds)",
-        meaning="time that a container must stay within its quota to regain all of debt-credit",
+        meaning="time within the quota after which a container's debt has gone from debt-credit to zero",
     ),
     Annotation(
         key=contract.OWN_CLAIMS, on=Object.NAMESPACE, type=_ANY, read_by=_MAXIMUM,
-        meaning="claims written by hand and extended resources may exceed the maximums, and get a whole GPU if they "
-        "name no amount",
+        meaning="claims written by hand and extended resources may exceed max-memory and max-compute, and "
+        "get a whole GPU if "
+        "they request no amount of memory",
     ),
     Annotation(
         key=contract.HOST_PATHS, on=Object.NAMESPACE, type=_PATHS, read_by=_SHARE,
@@ -267,7 +271,7 @@ TABLE: Final = (
     ),
     Annotation(
         key=contract.TENANT_RESIZE, on=Object.POLICY, type=_TRUE, read_by=(Reader.COMMAND_LINE,),
-        meaning="set by the chart from tenantResize: whether the shipped policy lets tenants resize",
+        meaning="set by the chart from tenantResize: the chart's policy lets tenants resize their pods' quotas",
     ),
 )  # fmt: skip
 

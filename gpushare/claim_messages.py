@@ -26,7 +26,9 @@ def claim_in_use_message(claim: str, first: str, who: str, *, gone: bool) -> str
             "prepares the claim for the new pod"
         )
     return (
-        f"ResourceClaim {claim} is in use by pod {first}, and only that pod may use its GPU memory: {who}, also "
-        f"after {first} has ended; delete this pod and create it again with a ResourceClaim of its own or a "
+        f"pod {first} uses ResourceClaim {claim}, and no other pod may use GPU memory of this claim, "
+        "even after "
+        f"{first} has ended: {who}; delete this pod and create it again with a ResourceClaim of its "
+        "own or a "
         "resourceClaimTemplateName"
     )

@@ -161,8 +161,11 @@ TABLE: Final = (
     Framework(
         name="vLLM",
         default="Asks for 92 % of the total memory (older releases 90 %) and refuses to start if less is free.",
-        advice="Pass the fraction. In a small share also pass `--enforce-eager`: older releases do not count CUDA "
-        "graphs in the fraction.",
+        advice=(
+            "Pass the fraction of the total memory. In a small share also pass `--enforce-eager`: older "
+            "releases do not count CUDA "
+            "graphs in the fraction."
+        ),
         line=f'--gpu-memory-utilization="${contract.MEMORY_FRACTION}"',
         rules=(Rule(when="with the fraction", size=_vllm),),
         source="`request_memory` in vllm/v1/worker/utils.py; `gpu_memory_utilization` in vllm/config/cache.py",
@@ -182,14 +185,17 @@ TABLE: Final = (
     Framework(
         name="PyTorch",
         default="Allocates as needed. When CUDA returns out of memory, it frees its cache and tries again.",
-        advice="Nothing under `mps-v2` or `driver-cgroup`. Under `watch-only`: the fraction, or `frameworks: torch`.",
+        advice=(
+            "No setting is needed under `mps-v2` or `driver-cgroup`. Under `watch-only`, pass the "
+            "fraction, or annotate the namespace with `frameworks: torch`."
+        ),
         line=f'set_per_process_memory_fraction(float(os.environ["{contract.MEMORY_FRACTION}"]))',
         rules=(
             Rule(when="by default", size=_as_needed, capped=False),
             Rule(when="with the fraction", size=_fraction),
         ),
         settings=(TORCH_FRACTION,),
-        backends="the variable is set under `watch-only` only",
+        backends="gpu-share sets `PYTORCH_CUDA_ALLOC_CONF` under `watch-only` only",
         source="docs.pytorch.org torch.cuda.set_per_process_memory_fraction; pytorch PR 161035",
         evidence=Evidence.DOCUMENTED,
         example="pytorch.yaml",
@@ -197,7 +203,10 @@ TABLE: Final = (
     Framework(
         name="JAX",
         default="Allocates 75 % of the total memory at its start.",
-        advice="Nothing: JAX allocates as needed. `frameworks: jax` also limits it. Do not set both fractions.",
+        advice=(
+            "No setting is needed: gpu-share turns preallocation off. `frameworks: jax` also sets a "
+            "limit. Set only one of JAX's two fraction variables."
+        ),
         line="jax.jit(step)",
         rules=(
             Rule(when="with `XLA_PYTHON_CLIENT_PREALLOCATE=false`", size=_jax_growth, capped=False),
@@ -211,7 +220,10 @@ TABLE: Final = (
     Framework(
         name="TensorFlow",
         default="Allocates nearly all free memory at its start.",
-        advice="Nothing: it allocates as needed. `LogicalDeviceConfiguration` can cap it at the usable memory.",
+        advice=(
+            "No setting is needed: gpu-share sets `TF_FORCE_GPU_ALLOW_GROWTH`. "
+            "`LogicalDeviceConfiguration` can cap it at the usable memory."
+        ),
         line=f'LogicalDeviceConfiguration(memory_limit=int(os.environ["{contract.USABLE_MIB}"]))',
         rules=(
             Rule(when="with `TF_FORCE_GPU_ALLOW_GROWTH=true`", size=_tensorflow_growth, capped=False),
@@ -224,7 +236,10 @@ TABLE: Final = (
     ),
     Framework(
         name="Triton Inference Server",
-        default="Allocates 64 MiB on each visible GPU. Each backend sizes itself. Python backends are processes.",
+        default=(
+            "Allocates 64 MiB on each visible GPU. Each backend allocates its own memory. Each Python "
+            "backend is a process of its own."
+        ),
         advice="Configure each backend. TensorFlow's `gpu-memory-fraction` is a fraction of the total memory.",
         line=f'--backend-config=tensorflow,gpu-memory-fraction="${contract.MEMORY_FRACTION}"',
         rules=(
@@ -248,7 +263,10 @@ TABLE: Final = (
     Framework(
         name="llama.cpp",
         default="Fits weights and cache to the free memory less 1 GiB.",
-        advice="Under `watch-only`: `--fit-target` with the unusable memory. Unset `GGML_CUDA_ENABLE_UNIFIED_MEMORY`.",
+        advice=(
+            "Under `watch-only`, set `--fit-target` to the MiB that the share cannot use. Unset "
+            "`GGML_CUDA_ENABLE_UNIFIED_MEMORY`."
+        ),
         line="--fit on",
         rules=(Rule(when="with `--fit on`", size=_llama),),
         backends="under `watch-only` llama.cpp sees the free memory of the whole GPU",
@@ -259,10 +277,13 @@ TABLE: Final = (
     Framework(
         name="Ollama",
         default="Places as many layers as fit into the free memory that it finds; the rest runs on the CPU.",
-        advice="Set the overhead to the memory that the share cannot use. Load one model at a time.",
+        advice="Set `OLLAMA_GPU_OVERHEAD` to the bytes that the share cannot use. Load one model at a time.",
         line=f"OLLAMA_GPU_OVERHEAD={_RESERVE}",
         rules=(Rule(when="with `OLLAMA_GPU_OVERHEAD`", size=_ollama),),
-        backends="under `watch-only` Ollama sees the whole GPU; the overhead is then its total less the usable memory",
+        backends=(
+            "under `watch-only` Ollama sees the whole GPU; `OLLAMA_GPU_OVERHEAD` is then the GPU's total "
+            "memory less the usable memory"
+        ),
         source="ollama envconfig/config.go; ollama issue 5754",
         evidence=Evidence.BELIEVED,
         example="ollama.yaml",
@@ -274,7 +295,7 @@ TABLE: Final = (
         line="python -m cudf.pandas",
         rules=(Rule(when="with `CUDF_PANDAS_RMM_MODE`", size=_cudf, capped=False),),
         settings=(CUDF_MODE,),
-        backends="`cuda` in `watch-only`, else `async`",
+        backends="`CUDF_PANDAS_RMM_MODE` is `cuda` under `watch-only`, else `async`",
         source="cudf/pandas/__init__.py; docs.rapids.ai cudf.pandas, how it works",
         evidence=Evidence.DOCUMENTED,
         example="rapids.yaml",

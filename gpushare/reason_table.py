@@ -101,8 +101,9 @@ _ADMISSION: Final = (
     ),
     ReasonRow(
         reason=Reason.RESERVED_NAME, places=_ADMISSION_LOG,
-        meaning="The pod uses a name that is reserved for gpu-share (a container, a volume, a claim or a variable), or "
-        "another webhook changed the sidecar in a way that is not allowed.",
+        meaning="The pod uses a name that is reserved for gpu-share (a container, a volume, a claim or a "
+        "variable), or "
+        "another webhook changed gpu-share's sidecar container in a way that is not allowed.",
         action="Rename or remove the object that the message names. If another webhook changed the sidecar, exclude "
         f"the container {contract.SIDECAR} from that webhook.",
     ),
@@ -174,7 +175,8 @@ _TEMPLATES: Final = (
 _CERTIFICATES: Final = (
     ReasonRow(
         reason=Reason.CERTIFICATE_RENEWED, places=_LOG,
-        meaning="Rotation issued a new serving certificate, or the webhook loaded one.",
+        meaning="The certificate rotation (Deployment gpu-share-certs) issued a new serving certificate, or "
+        "the webhook loaded one.",
     ),
     ReasonRow(
         reason=Reason.CERTIFICATE_REJECTED, places=_LOG,
@@ -190,7 +192,8 @@ _CERTIFICATES: Final = (
     ),
     ReasonRow(
         reason=Reason.BUNDLE_PUBLISHED, places=_LOG,
-        meaning="Rotation wrote the CA bundle to the webhook configuration or beside the serving certificate.",
+        meaning="Rotation wrote the CA bundle to the webhook configuration, or as ca.crt to the Secret or "
+        "folder of the serving certificate.",
     ),
     ReasonRow(
         reason=Reason.AUTHORITY_ADDED, places=_LOG,

@@ -119,13 +119,15 @@ _MPS: Final = (
     ),
     ReasonRow(
         reason=Reason.MPS_STARTED, places=_LOG,
-        meaning="An MPS daemon started and serves its GPU. At level warning, the log line names the setting that is "
-        "not as it should be.",
+        meaning="An MPS daemon started and serves its GPU. At level warning, the log line names the setting "
+        "that could "
+        "not be applied.",
     ),
     ReasonRow(
         reason=Reason.MPS_STOPPED, places=(Place.POD_EVENT, Place.LOG),
-        meaning="The enforcer stopped an MPS daemon. As an Event: the node's MPS pod was replaced, and programs "
-        "that started before cannot reach MPS.",
+        meaning="The enforcer stopped an MPS daemon. As an Event: the node's MPS pod was replaced, and "
+        "programs that "
+        "started before the replacement cannot connect to the new MPS daemon.",
         action="Restart the container that the Event names.",
     ),
     ReasonRow(
@@ -154,13 +156,16 @@ _MPS: Final = (
     ),
     ReasonRow(
         reason=Reason.MPS_LOG, places=_LOG,
-        meaning="The enforcer copied a line of the MPS daemon's or server's log, or cannot read that log.",
+        meaning="The enforcer copied a line of the MPS daemon's or server's log to its own log, or cannot "
+        "read the MPS log.",
         action="Only warnings matter. NVIDIA's MPS documentation explains the lines.",
     ),
     ReasonRow(
         reason=Reason.MPS_CONTROL_BLOCKED, places=(Place.NODE_EVENT, Place.AUDIT, Place.METRIC, Place.LOG),
-        meaning="The MPS daemon did not answer in time because a silent connection holds its control socket. The "
-        "enforcer closes such connections. In an audit record: the enforcer could not send terminate_client to MPS.",
+        meaning="The MPS daemon did not answer in time because an idle connection blocks its control socket. "
+        "The "
+        "enforcer closes such connections. In an audit record: the enforcer could not send "
+        "terminate_client to MPS.",
         action="The log line names the pid that holds the connection, and its pod if it has one. If it repeats, "
         "delete that pod.",
     ),
@@ -249,8 +254,9 @@ _QUOTAS: Final = (
     ),
     ReasonRow(
         reason=Reason.GPU_FULL, places=_FAILED,
-        meaning="The container failed while its GPU was full although it was within its quota: very likely a GPU "
-        "out-of-memory error caused by other memory on the GPU.",
+        meaning="The container failed while its GPU was full although it was within its quota: very likely a "
+        "GPU "
+        "out-of-memory error, because other processes used the rest of the GPU memory.",
         action="Restart the container. An operator runs gpu-share top to see the other users of the GPU.",
     ),
 )  # fmt: skip
@@ -268,8 +274,9 @@ _KILLS: Final = (
     ),
     ReasonRow(
         reason=Reason.IDENTITY_CHANGED, places=_KILL,
-        meaning="At the recheck, the processes were no longer over quota: the pid belongs to another process, or "
-        "the process uses no GPU memory any more. The enforcer sent no signal.",
+        meaning="Before the signal, the enforcer checked the process again: its pid belongs to another "
+        "process, or it uses no GPU "
+        "memory any more. The enforcer sent no signal.",
     ),
     ReasonRow(
         reason=Reason.ALREADY_EXITED, places=_KILL,
@@ -325,7 +332,8 @@ _ENFORCER: Final = (
         reason=Reason.AUDIT_RECORD_LOST, places=(Place.NODE_EVENT, Place.METRIC, Place.LOG),
         meaning="The ResourceSlice holds the hash of a record that the node's audit log does not have: the log was "
         "truncated, replaced or started again.",
-        action="Find out who changed the log. The message has the command that anchors the log again.",
+        action="Find out who changed the log. The message has the command that replaces the anchor (the "
+        "hash) by a new one.",
     ),
     ReasonRow(
         reason=Reason.AUDIT_BROKEN, places=(Place.METRIC, Place.LOG),
@@ -335,8 +343,9 @@ _ENFORCER: Final = (
     ),
     ReasonRow(
         reason=Reason.RECOVERED, places=(Place.NODE_EVENT, Place.AUDIT, Place.METRIC, Place.LOG),
-        meaning="An earlier problem of a GPU, MPS, the disk or the circuit breaker has ended. In the audit log: the "
-        "enforcer repaired a torn last line after a crash.",
+        meaning="An earlier problem of a GPU, MPS, the disk or the circuit breaker has ended. In the audit "
+        "log: the "
+        "enforcer cut off an incomplete last line, left by a crash or a full disk.",
     ),
     ReasonRow(
         reason=Reason.INTERRUPTED, places=(Place.AUDIT, Place.LOG),

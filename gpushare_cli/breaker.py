@@ -27,7 +27,7 @@ CLOSED: Final = "closed"
 OPEN: Final = "open"
 UNKNOWN: Final = "unknown"
 NO_REPORT: Final = "its enforcer reports nothing"
-BY_HAND: Final = "an operator created its file"
+BY_HAND: Final = "an operator opened it (file breaker-open.json)"
 """A file that the enforcer wrote says since when it is there."""
 RESET: Final = ("breaker", "--reset")
 MAX_ANSWER: Final = 300
@@ -59,13 +59,20 @@ def add_parser(subparsers: Any) -> None:
     whose = parser.add_mutually_exclusive_group()
     what = f"show the breaker of this node; DIR is the enforcer's state directory ({STATE_DIRECTORY})"
     whose.add_argument("--state", type=Path, metavar="DIR", help=what)
-    whose.add_argument("--node", metavar="NODE", help="show the breaker of this node of the cluster")
-    what = "close the breaker; each container then gets a full grace period. In a cluster: needs --node and pods/exec"
+    whose.add_argument("--node", metavar="NODE", help="show the breaker of node NODE, through the API server")
+    what = (
+        "close the breaker; each container then gets a full grace period. Through the API server: "
+        "needs --node and the permission create on pods/exec"
+    )
     parser.add_argument("--reset", action="store_true", help=what)
     add_enforcers(parser, "; with --node and --reset")
     add_cluster(parser)
     parser.add_argument(
-        "-o", "--output", choices=("table", "json"), default="table", help="json: for nodes of the cluster only"
+        "-o",
+        "--output",
+        choices=("table", "json"),
+        default="table",
+        help="json: only through the API server, not with --state",
     )
 
 
@@ -83,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _on_node(folder: Path, args: argparse.Namespace) -> int:
     if args.output == "json":
-        raise ConfigError("-o json is for nodes of the cluster; leave out --state")
+        raise ConfigError(
+            "-o json reads breakers through the API server and --state reads a directory; give only one of the two"
+        )
     if not _has_state(folder):
         raise ConfigError(f"{folder} is not a state directory; run this on a node with the enforcer, or give --state")
     return _reset(folder) if args.reset else _show(folder)
@@ -105,8 +114,9 @@ def _show(folder: Path) -> int:
         print("the breaker is closed")
         return FINE
     print(
-        f"the breaker is open{since and f' since {printable(since)}'}: no container of this node is killed"
-        " until you run gpu-share breaker --reset"
+        f"the breaker is open{since and f' since {printable(since)}'}: the enforcer kills no "
+        "container of this node;"
+        " to close the breaker at once, run gpu-share breaker --reset"
     )
     return NOT_FINE
 
@@ -115,7 +125,9 @@ def _in_cluster(args: argparse.Namespace) -> int:
     try:
         api = KubeClient.connect(args.kubeconfig, args.context)
     except ClusterError as error:
-        raise ClusterError(f"{error.message}, or on a GPU node --state DIR to ask its enforcer") from None
+        raise ClusterError(
+            f"{error.message}; on a GPU node, give --state DIR instead to read the breaker of that node"
+        ) from None
     if args.reset:
         return _reset_remote(api, args)
     found = [each for each in breakers(api) if args.node in {None, each.node}]

@@ -107,8 +107,14 @@ def run(api: KubeClient, enforcer: EnforcerPod, words: Sequence[str]) -> Answer:
         for piece in api.run(enforcer.pod, enforcer.namespace, CONTAINER, command, silence=SILENCE):
             found += piece
             if len(found) > MAX_ANSWER or time.monotonic() > ends:
-                limits = f"at most {MAX_ANSWER} bytes, {SECONDS:.0f} s"
-                return Answer(b"", ClusterError(f"reading the answer was stopped after {len(found)} bytes ({limits})"))
+                limits = f"limits: {MAX_ANSWER} bytes, {SECONDS:.0f} s"
+                return Answer(
+                    b"",
+                    ClusterError(
+                        f"gpu-share stopped reading the enforcer's answer after {len(found)} bytes ({limits}); read "
+                        "the log of its pod"
+                    ),
+                )
     except ClusterError as error:
         return Answer(bytes(found), error)
     return Answer(bytes(found))

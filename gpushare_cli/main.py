@@ -33,11 +33,13 @@ VERBS: Final = {
     "explain": "explain what gpu-share did or would do with a pod, and why",
     "resize": "change the GPU memory quota of a running container, up to the memory that its pod reserved",
     "audit": "show the audit log and verify its hash chain",
-    "breaker": "show the circuit breakers of all nodes, and close the one of a node",
+    "breaker": "show the circuit breakers of all nodes, or close that of one node",
     "bundle": "write one archive for support, without Secrets and environment values",
     "annotations": "print every annotation and label: its values, its default, and the components that read it",
     "reasons": "print the meaning and the remedy of each Reason in refusals, Events, records and logs",
-    "uninstall": "wait for the last share, and remove the objects and files of gpu-share (run by the chart's hooks)",
+    "uninstall": (
+        "wait until the last share ends, then remove the objects and files of gpu-share (run by the chart's hooks)"
+    ),
     "completion": "print a completion script for bash, zsh or fish",
     "version": "print the version",
 }

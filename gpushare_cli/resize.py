@@ -93,7 +93,7 @@ def add_parser(subparsers: Any) -> None:
         type=seconds,
         default=30.0,
         metavar="S",
-        help="time to wait for the enforcer's answer (default: %(default)s)",
+        help="seconds to wait for the enforcer's answer (default: %(default)s)",
     )
     add_cluster(parser)
 

@@ -80,7 +80,9 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "uninstall",
-        help="wait for the last share, and remove the objects and files of gpu-share (run by the chart's hooks)",
+        help=(
+            "wait until the last share ends, then remove the objects and files of gpu-share (run by the chart's hooks)"
+        ),
         description="The chart's hooks run this command before and after helm uninstall removes the release.",
     )
     parser.add_argument(
@@ -101,7 +103,12 @@ def add_parser(subparsers: Any) -> None:
         metavar="S",
         help="longest wait (default: %(default)s)",
     )
-    parser.add_argument("--release", default="", metavar="NAME/REVISION", help="before: name of the Helm release")
+    parser.add_argument(
+        "--release",
+        default="",
+        metavar="NAME/REVISION",
+        help="before: Helm release and revision, to print the rollback command",
+    )
     parser.add_argument(
         "--ignore-claims", action="store_true", help="continue although claims of gpu-share device classes exist"
     )
@@ -115,7 +122,7 @@ def add_parser(subparsers: Any) -> None:
             type=Path,
             default=Path(default),
             metavar="DIR",
-            help="node: the folder of the enforcer's flag of the same name",
+            help="node: the same folder as in the enforcer's flag of this name",
         )
     parser.add_argument(
         "--remove-state", action="store_true", help="node: also remove the audit log and the checkpoint"

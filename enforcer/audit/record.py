@@ -230,7 +230,7 @@ class _Reader:
         """The line where the anchor ought to stand, and why it does not."""
         if anchor.seq > self.head.seq:
             return self.records + 1, truncated(self.head, anchor)
-        pruned = f"the enforcer pruned record {anchor.seq} of the anchor, with all records up to {self.base.seq}"
+        pruned = f"the enforcer pruned the anchor's record, {anchor.seq}, with all records up to {self.base.seq}"
         return 1, f"{pruned}; compare with a later anchor"
 
     def _begin(self, base: ChainHead) -> None:

@@ -36,7 +36,8 @@ def repair_torn_tail(folder: LogFolder, name: str, unwanted: int | None = None) 
         last, rest = _tail(file, size, unwanted)
         if len(rest) > MAX_BYTES:
             raise RecordError(
-                f"segment {name} ends in {len(rest)} bytes without a newline, too many for a torn record; {_WAY_OUT}"
+                f"segment {name} ends in {len(rest)} bytes without a newline, more than one incomplete record "
+                f"can have; {_WAY_OUT}"
             )
         head = head_of(_trusted(name, last)) if last else None
         if rest:

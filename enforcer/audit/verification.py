@@ -57,7 +57,11 @@ class LogVerifier:
             return  # its writer could not read it yet
         count = head.seq - (first or 1) + 1  # a later record may be half written
         result = verify(islice(chain.from_iterable(map(lines_of, files)), max(0, count)), anchor=head)
-        self.problem = None if result.ok else f"the audit log is broken at line {result.line}: {result.problem}"
+        self.problem = (
+            None
+            if result.ok
+            else f"the audit log is broken at line {result.line} (counted over all segments): {result.problem}"
+        )
         self.finished = self._clock.wall()
         if self.problem is not None:
             log.error("audit log broken", reason=str(Reason.AUDIT_BROKEN), error=self.problem)

@@ -67,7 +67,7 @@ class AuditWriter:
         if begun is not None and time.monotonic() - begun > self._wait:
             return (
                 f"the audit log's disk has not answered for {self._wait:g} s; the enforcer kills no container "
-                "until then"
+                "until the disk answers"
             )
         return self._lost() or self._log.problem
 

@@ -44,13 +44,17 @@ def _debt(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig)
         )
     if seconds < credit / 2:
         return ""
-    return f"; earlier violations used up {seconds:.1f}s of its credit of {credit:.1f}s"
+    return f"; earlier violations used up {seconds:.1f}s of its debt credit of {credit:.1f}s"
 
 
 def _over(where: Phase, case: ViolationState, rules: DetectorConfig) -> str:
     if where is Phase.OVER:
-        return f"is over its quota: {case.samples} of {rules.samples} consecutive samples before the enforcer acts"
-    acted = "; the enforcer acted on it recently" if where is Phase.COOLING_DOWN else ""
+        return f"is over its quota: {case.samples} of the {rules.samples} consecutive samples that make a violation"
+    acted = (
+        "; the enforcer tried to kill the container recently and waits before the next kill"
+        if where is Phase.COOLING_DOWN
+        else ""
+    )
     return f"has been over its quota for {case.over_for:.1f}s{acted}"
 
 
@@ -82,7 +86,8 @@ def _end(state: DetectorState, quota: Quota, case: ViolationState, now: float, r
     left = seconds_until_kill(state, quota, now, rules)
     if left is None and state.opening is not None:
         return (
-            "; the circuit breaker of this node is open, so the enforcer kills nothing; it closes with its cause, or "
+            "; the circuit breaker of this node is open, so the enforcer kills nothing; the breaker "
+            "closes when its cause ends, or "
             "run "
             f"`{RESET}`"
         )
@@ -90,6 +95,6 @@ def _end(state: DetectorState, quota: Quota, case: ViolationState, now: float, r
         return f"; the circuit breaker of this node is open, so the enforcer kills nothing; to close it, run `{RESET}`"
     if 0 < left == _room_in(state, quota, now, rules):
         kills = len(recent_kills(state, now, rules, quota.namespace))
-        made = f"it made {kills} kills in namespace {quota.namespace} in the last {rules.window:.0f}s"
+        made = f"the enforcer made {kills} kills in namespace {quota.namespace} in the last {rules.window:.0f}s"
         return f"; the enforcer kills it in {left:.1f}s at the earliest: {made}"
     return f"; the enforcer kills it in {left:.1f}s unless it frees {case.used_mib - quota.ceiling_mib} MiB"

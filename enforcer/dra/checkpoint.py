@@ -153,7 +153,7 @@ def _read(file: Path) -> PreparedClaim:
     claim = decode(files.read_regular_file(file, MAX_BYTES))
     if claim.uid != file.stem:
         raise ConfigError(
-            f"the file contains ResourceClaim {claim.uid} instead of the one whose UID is its name",
+            (f"the file contains ResourceClaim {claim.uid}, but its file name is another UID; move the file away"),
             Reason.CHECKPOINT_UNREADABLE,
         )
     return claim

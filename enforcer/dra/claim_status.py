@@ -129,7 +129,7 @@ def _answers(claim: PreparedClaim, granted: AllocatedDevice) -> Object:
 
 def _sentence(claim: PreparedClaim, granted: AllocatedDevice) -> str:
     if granted.gpu is None:
-        return "this device gives the pod its status directory, no GPU"
+        return "this device is not a GPU: it mounts the status directory into the pod"
     limits = [each for each in claim.limits if each.request == granted.request]
     names = ", ".join(each.container for each in limits)
     users = f"for container {names}" if names else "and no container uses it"

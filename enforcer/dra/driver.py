@@ -280,7 +280,8 @@ class Driver:
         claim = self._parts.cluster.get(where, timeout=READ_SECONDS)
         if claim["metadata"]["uid"] != ref.uid:
             raise PrepareError(
-                f"claim {ref.name} with UID {ref.uid} is gone; a new claim has the name", Reason.CLAIM_UNKNOWN
+                f"claim {ref.name} with UID {ref.uid} was deleted; another claim now has the same name",
+                Reason.CLAIM_UNKNOWN,
             )
         return claim
 

@@ -13,8 +13,9 @@ from enforcer.status.messages import UserMessage
 from gpushare.reasons import Reason
 
 NOTE: Final = (
-    "the MPS pod of this node was replaced, and the /dev/shm of its clients with it: if container {container} started "
-    "before, its programs cannot reach MPS; restart the container"
+    "the MPS pod of this node and its shared memory (/dev/shm) were replaced: if container "
+    "{container} started "
+    "before that, its programs cannot reach MPS; restart the container"
 )
 KEPT_AT: Final = ".shm-device"
 MOST_BYTES: Final = 32

@@ -215,7 +215,7 @@ def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
     limits = tuple(_limit(row) for row in content["limits"])
     shared = {each.request for each in granted if each.gpu is not None}
     if any(limit.request not in shared for limit in limits):
-        raise ValueError("a limit names a request without a GPU")
+        raise ValueError("the file has a limit for a request to which it assigns no GPU")
     return PreparedClaim(
         uid=_field(content, "uid", partial(_named, form=_UID)),
         namespace=_field(content, "namespace", _text),
@@ -323,7 +323,7 @@ def _text(value: Any) -> str:
 
 def _named(value: Any, form: Pattern[str]) -> str:
     if not form.fullmatch(_text(value)):
-        raise ValueError(f"{value!r:.80} is not a name")
+        raise ValueError(f"{value!r:.80} is not {'a UID' if form is _UID else 'the name of a request'}")
     return str(value)
 
 

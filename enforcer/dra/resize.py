@@ -169,14 +169,20 @@ def _check_usage(container: str, before: int, request: ResizeRequest, now: Curre
     if request.force or request.memory_mib >= before:
         return
     if now.used_mib is None:
-        message = f"the enforcer cannot read the GPU memory of container {container} now; try again, or ask with force"
+        message = (
+            f"the enforcer cannot read the GPU memory of container {container} now; try again, or use "
+            "gpu-share resize --force"
+        )
         raise ResizeRefused(message, Reason.NVML_UNAVAILABLE)
     if now.used_mib > request.memory_mib:
         message = (
-            f"container {container} holds {now.used_mib} MiB now: a quota of {format_mib(request.memory_mib)} "
-            "would kill it"
+            f"container {container} holds {now.used_mib} MiB now: with a quota of "
+            f"{format_mib(request.memory_mib)} "
+            "the enforcer would kill the container"
         )
-        raise ResizeRefused(f"{message}; free memory in the container first, or ask with force", Reason.OVER_QUOTA)
+        raise ResizeRefused(
+            f"{message}; free memory in the container first, or use gpu-share resize --force", Reason.OVER_QUOTA
+        )
 
 
 def _check_variables(after: PreparedClaim, pod: Object, limit: ContainerLimit) -> None:
@@ -213,7 +219,7 @@ def _note(container: str, before: int, after: int, effect: str, *, mps: bool) ->
     if effect == AT_ONCE:
         return text
     if not mps:
-        return f"{text}; the memory limit of the GPU itself does not change"
+        return f"{text}; the memory of the MIG instance does not change"
     lasting = f"{text}; running processes keep their MPS limit until the container restarts"
     return f"{lasting}; above {format_mib(after)} the container is over quota" if after < before else lasting
 

@@ -79,7 +79,12 @@ class ResizeController:
             claim = self._driver.update(uid, change)
         except PrepareError as error:
             self._unwritten[uid] = container, asked
-            log.warning("quota not changed; tried again", reason=str(error.reason), claim_uid=uid, error=error.message)
+            log.warning(
+                "the enforcer cannot change the quota yet; it retries",
+                reason=str(error.reason),
+                claim_uid=uid,
+                error=error.message,
+            )
             return
         self._unwritten.pop(uid, None)
         if claim is not None:

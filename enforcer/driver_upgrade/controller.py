@@ -25,7 +25,7 @@ from gpushare.reasons import Reason
 EVERY: Final = 5.0
 """Seconds between turns; in service a turn reads the Node object from the API server's cache, and no more."""
 NOTES: Final = {
-    Phase.IN_SERVICE: "the driver upgrade has ended: the GPUs are offered again",
+    Phase.IN_SERVICE: "the driver upgrade has ended: the enforcer publishes the GPUs again",
     Phase.CORDONED: "a driver upgrade begins: the GPUs get no new shares",
     Phase.DRAINING: "a driver upgrade needs the GPUs: pods that share them are evicted, then NVML and MPS are closed",
 }

@@ -87,7 +87,9 @@ class CircuitBreaker:
             self._path.unlink(missing_ok=True)
         except OSError as error:  # while it stands nobody is killed; the next iteration tries again
             log.critical(
-                "file of the circuit breaker not removed", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error)
+                "the enforcer cannot remove the file of the circuit breaker, so it kills nothing; it retries",
+                reason=str(Reason.AUDIT_UNWRITABLE),
+                error=str(error),
             )
             return
         self._written = self._closing = self.is_open = False
@@ -129,7 +131,7 @@ def _reason(state: DetectorState) -> str:
         return ""
     namespaces = sorted({namespace for namespace, _ in state.opening.by})
     named = ", ".join(namespaces[:NAMED]) + (", ..." if len(namespaces) > NAMED else "")
-    return f"containers to be killed: {len(state.opening.by)}, of namespaces {named}"
+    return f"{len(state.opening.by)} containers were due to be killed, of namespaces {named}"
 
 
 def _opened(state: DetectorState) -> DetectorState:

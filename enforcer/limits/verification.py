@@ -23,7 +23,9 @@ from gpushare.reasons import Reason
 BAD: Final = frozenset({Reason.NOT_APPLIED, Reason.LIMIT_ESCAPED})
 NAMED: Final = 5
 """So many processes are spelled out in a sentence."""
-NO_LIMIT: Final = "neither MPS nor the driver limits the container; over its quota, the enforcer acts"
+NO_LIMIT: Final = (
+    "neither MPS nor the driver limits the container; if it exceeds its quota, the enforcer kills it or warns"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,10 @@ def _against(processes: Sequence[Process], evidence: Evidence) -> Iterator[tuple
 def _escapes(process: Process, evidence: Evidence) -> Iterator[str]:
     environ = process.environ
     if environ is not None and environ.unseen is not None:
-        yield f"process {process.pid} has a limit for a GPU that it does not see, so MPS ignores all its limits"
+        yield (
+            f"the MPS limit in the environment of process {process.pid} names a GPU that the process does "
+            "not see, so MPS ignores all its limits"
+        )
     beyond = max(evidence.quota_mib, evidence.reserved_mib)
     if _binds(evidence) and environ is not None and environ.limit_mib is not None and environ.limit_mib > beyond:
         yield f"process {process.pid} started with a limit of {environ.limit_mib} MiB, not {evidence.quota_mib} MiB"

@@ -97,7 +97,11 @@ class ControlProgram:
         observer, begun = self._watched.new_probe(), time.monotonic()
         if moot():
             raise MpsError(
-                f"the enforcer did not send {line.strip()!r}: its target had already exited", Reason.ALREADY_EXITED
+                (
+                    f"the enforcer did not send {line.strip()!r} to MPS: the MPS client of the command had "
+                    "already exited"
+                ),
+                Reason.ALREADY_EXITED,
             )
         program = subprocess.Popen(  # noqa: S603 - our own program
             [self._binary], env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -131,7 +135,10 @@ def _never() -> bool:
 
 def _check(moot: Callable[[], bool]) -> None:
     if moot():
-        raise MpsError("the enforcer cancelled a command to MPS: its target had already exited", Reason.ALREADY_EXITED)
+        raise MpsError(
+            "the enforcer cancelled a command to MPS: the MPS client of the command had already exited",
+            Reason.ALREADY_EXITED,
+        )
 
 
 def _observe(observer: StallProbe, moot: Callable[[], bool], ours: int) -> None:

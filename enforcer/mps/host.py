@@ -153,7 +153,7 @@ def _share_memory(options: argparse.Namespace) -> None:
         _withdraw_memory(options)
     elif not mount_shared_memory(shared_memory_of(options.run), options.shared_memory):
         log.warning(
-            "shared memory of MPS has no size limit: this process may not mount a tmpfs",
+            "shared memory of MPS has no size limit: gpu-share mps may not mount a tmpfs (CAP_SYS_ADMIN)",
             reason=str(Reason.MPS_STARTED), folder=str(shared_memory_of(options.run)),
         )  # fmt: skip
 

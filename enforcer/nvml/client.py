@@ -201,7 +201,7 @@ class NvmlClient(GpuReader):
                     self._patience = self._waits.patience
                     return wire.decode_value(what, found)
             except ValueError as error:
-                raise WorkerExited(f"nonsense: {error}") from error
+                raise WorkerExited(f"invalid answer: {error}") from error
         self._overdue = _Overdue(self._number, what, due, due + self._patience)
         raise self._hung()
 
@@ -266,9 +266,9 @@ class NvmlClient(GpuReader):
         kept = self._kept
         self._crashes.append(time.monotonic())
         self._drop()
-        how = cause or (kept.exit_reason if kept is not None and kept.exited else "no word")
-        log.warning("NVML worker process exited", reason=str(Reason.NVML_CRASHED), question=what, how=how)
-        return NvmlError(f"the NVML worker process exited during {what} ({how})", Reason.NVML_CRASHED)
+        how = cause or (kept.exit_reason if kept is not None and kept.exited else "no cause known")
+        log.warning("NVML worker process failed", reason=str(Reason.NVML_CRASHED), question=what, how=how)
+        return NvmlError(f"the NVML worker process failed during {what} ({how})", Reason.NVML_CRASHED)
 
     def _hung(self) -> NvmlError:
         what = self._overdue.what if self._overdue is not None else "anything"

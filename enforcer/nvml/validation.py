@@ -62,7 +62,7 @@ def classify_error(number: int, cause: str) -> NvmlError:
     reason, hint = ERRORS.get(number, (Reason.NVML_UNAVAILABLE, _LOADED))
     if reason is Reason.GPU_LOST:
         return NvmlError(f"the driver has lost the GPU: {cause}; {hint}", reason)
-    return NvmlError(f"NVML does not answer: {cause}; {hint}", reason)
+    return NvmlError(f"NVML returned an error: {cause}; {hint}", reason)
 
 
 def check(sample: GpuSample, memory_mib: int | None = None) -> None:

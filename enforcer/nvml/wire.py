@@ -38,7 +38,7 @@ def request_id(line: bytes) -> tuple[int, Mapping[str, Any]]:
     """Read an answer's number, and the rest for ``value``. Raises ``ValueError``: these are no words of ours."""
     found = json.loads(line)
     if not isinstance(found, dict) or not isinstance(found.get("n"), int):
-        raise ValueError(f"the NVML worker sent no answer but {line[:60]!r}")  # noqa: TRY004 - the line is wrong, not the type of an argument
+        raise ValueError(f"the NVML worker sent {line[:60]!r} instead of an answer")  # noqa: TRY004 - the line is wrong, not the type of an argument
     return found["n"], found
 
 

@@ -78,7 +78,7 @@ class WorkerProcess:
     def _append(self, more: bytes) -> None:
         self._received += more
         if len(self._received) > MAX_ANSWER_BYTES:
-            raise WorkerExited(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+            raise WorkerExited(f"its answer has more than {MAX_ANSWER_BYTES} bytes")
 
     @property
     def exit_reason(self) -> str:

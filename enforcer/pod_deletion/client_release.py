@@ -238,7 +238,8 @@ class ClientReleaser:
         self._tools.metrics.released.labels(str(reason)).inc()
         tell = log.info if failure is None else log.warning
         tell(
-            "MPS client of a deleted pod released", reason=str(reason), gpu=self._gpu, pid=client.identity.pid,
+            "terminate_client sent for an MPS client of a deleted pod",
+            reason=str(reason), gpu=self._gpu, pid=client.identity.pid,
             pod_uid=client.identity.owner.pod_uid if client.identity.owner else None, alive=alive, failure=failure,
         )  # fmt: skip
 
@@ -255,7 +256,8 @@ class ClientReleaser:
     def _complain(self, error: MpsError) -> None:
         if not self._silent:
             log.warning(
-                "MPS clients of deleted pods not released; retrying", reason=str(error.reason), gpu=self._gpu,
+                "the enforcer cannot terminate the MPS clients of deleted pods; it retries",
+                reason=str(error.reason), gpu=self._gpu,
                 error=error.message,
             )  # fmt: skip
         self._silent = True

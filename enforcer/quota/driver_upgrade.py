@@ -93,7 +93,10 @@ class DriverUpgrade:
         """Return why the node's GPUs get no new shares; ``None`` if they may."""
         if self.phase is Phase.IN_SERVICE:
             return None
-        return f"{Reason.DRIVER_UPGRADE}: the GPU Operator upgrades the node's driver; no new shares until it has ended"
+        return (
+            f"{Reason.DRIVER_UPGRADE}: the GPU Operator upgrades the node's driver; the GPU gets no new "
+            "shares until the upgrade ends"
+        )
 
     def check(self, *, prepared: bool) -> None:
         """Refuse a claim that may not be prepared now.

@@ -93,7 +93,14 @@ class ReportPublisher:
     def stale(self) -> str | None:
         """Return why the annotation may be out of date; ``None`` where it is not. The process is not ready then."""
         age = self._clock.monotonic() - self._current
-        return f"report not published for {age:.0f} s: {self._failure or 'its thread waits'}" if age > STALE else None
+        return (
+            (
+                f"the enforcer has not published its report (ResourceSlice annotation) for {age:.0f} s: "
+                f"{self._failure or 'the report thread hangs'}"
+            )
+            if age > STALE
+            else None
+        )
 
     def _bring(self, state: EnforcerState) -> None:
         selector = f"spec.driver={DRIVER},spec.nodeName={self._node}"

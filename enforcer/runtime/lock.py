@@ -46,7 +46,11 @@ class StateLock:
             same = False
         except OSError:  # a disk that fails takes no lock away, and no records either
             return None
-        return None if same else f"another process removed or replaced {self._path}: a second enforcer may run"
+        return (
+            None
+            if same
+            else (f"another process removed or replaced {self._path}, so a second enforcer can start on this node")
+        )
 
     def stop_when_lost(self, stopped: threading.Event) -> None:
         """Have the enforcer stop where the lock was taken away, to be started again and wait for it."""

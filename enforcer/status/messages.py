@@ -73,7 +73,7 @@ def recovered(decision: KillDecision, _: Repetition = FIRST) -> UserMessage:
 
 def rate_limited(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
     """The container is not killed yet: this node made too many kills."""
-    cause = "this node made too many kills in the namespace in the last minute"
+    cause = "the enforcer reached its kill rate limit for the namespace"
     note = f"{_again(decision, repetition)}; not killed yet: {cause}"
     return UserMessage(quota=decision.quota, reason=Reason.KILL_RATE_LIMITED, note=note, action="Wait")
 
@@ -101,7 +101,7 @@ def killed(decision: KillDecision, result: Reason, outcomes: Sequence[ProcessOut
 
 def audit_unavailable(decision: KillDecision) -> UserMessage:
     """The container is not killed: INTENT cannot be written. The cause concerns the node, and goes to operators."""
-    note = f"{_holds(decision.quota, decision.used_mib)}; not killed: this node cannot write the kill to its audit log"
+    note = f"{_holds(decision.quota, decision.used_mib)}; not killed: the enforcer cannot write its audit log"
     return UserMessage(quota=decision.quota, reason=Reason.AUDIT_UNWRITABLE, note=note, action="Wait")
 
 
@@ -115,7 +115,7 @@ RESULTS: Final = {
     Reason.KILLED: "the container is within its kill threshold (quota plus tolerance) again, or gone",
     Reason.ALREADY_EXITED: "the processes had already exited",
     Reason.UNKILLABLE: "some processes survive SIGKILL: they hang in the kernel",
-    Reason.TERMINATE_FAILED: "the MPS server did not terminate one client; the enforcer spared it",
+    Reason.TERMINATE_FAILED: "the MPS server did not terminate one client, so the enforcer did not kill that client",
     Reason.IDENTITY_CHANGED: "the pids now belong to other processes than at the kill decision",
     Reason.NVML_UNAVAILABLE: "the enforcer could no longer read the GPU",
     Reason.NOT_ENFORCING: "a changed policy, a changed quota or the open circuit breaker cancelled the kill",

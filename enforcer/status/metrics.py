@@ -126,7 +126,9 @@ class VerificationCollector(Collector):
         finished = self._verifier.finished
         help_ = "When the enforcer last verified its audit log (Unix time); 0 before the first time."
         yield _plain("audit_verification_timestamp_seconds", help_, finished or 0)
-        intact = GaugeMetricFamily("gpu_share_audit_intact", "1 if the last verification found no problem, else 0.")
+        intact = GaugeMetricFamily(
+            "gpu_share_audit_intact", "1 if the last verification of the audit log found no problem, else 0."
+        )
         if finished is not None:
             intact.add_metric([], self._verifier.problem is None)
         yield intact
@@ -141,7 +143,11 @@ _OF_CONTAINERS: Final[Sequence[tuple[str, str, str, float]]] = (
         "container_utilization_ratio", "Fraction of the time in which a container runs kernels, 0 to 1.",
         "utilizationPercent", 0.01,
     ),
-    ("container_debt_seconds", "Debt: seconds of earlier violations that still count.", "debt", 1),
+    (
+        "container_debt_seconds",
+        "Debt: seconds above the kill threshold that still count; above the debt-credit, a kill has no grace period.",
+        "debt", 1,
+    ),
     ("container_mps_clients", "MPS clients of a container.", "mpsClients", 1),
     ("container_mps_clients_allowed", "MPS clients that the share of a container reserves.", "mpsClientsAllowed", 1),
 )  # fmt: skip
@@ -171,7 +177,10 @@ def _of_gpu(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
 
 
 def _growth(gpus: Any) -> GaugeMetricFamily:
-    help_ = "Growth of unattributed GPU memory; labels name a container if it alone ran kernels meanwhile. A hint only."
+    help_ = (
+        "Bytes by which unattributed GPU memory grew. Labels name a container only if no other ran "
+        "kernels then: a hint."
+    )
     family = GaugeMetricFamily("gpu_share_gpu_memory_unattributed_growth_bytes", help_, labels=_OF_CONTAINER)
     for gpu in gpus:
         if (found := gpu.get("unattributedGrowth")) is not None:
@@ -197,7 +206,7 @@ def _info(gpus: Any, node: str) -> GaugeMetricFamily:
 
 
 def _unavailable(gpus: Any) -> GaugeMetricFamily:
-    help_ = "Seconds for which NVML has not read the GPU; the label has the Reason."
+    help_ = "Seconds for which the enforcer could not read the GPU through NVML; the label reason has the cause."
     family = GaugeMetricFamily("gpu_share_gpu_nvml_unavailable_seconds", help_, labels=["gpu", "reason"])
     for gpu in gpus:
         if gpu["blindFor"] is not None:

@@ -114,7 +114,8 @@ def shown(growth: Growth, names: Mapping[str, str]) -> dict[str, Any]:
 def _sentence(growth: Growth, ran: Sequence[str] | None, only: str | None) -> str:
     grown = format_mib(growth.mib - growth.from_mib)
     what = (
-        f"{format_mib(growth.mib)} are in use by no visible process, {grown} more than {growth.samples} samples before"
+        f"{format_mib(growth.mib)} of the GPU memory in use belongs to no process that NVML lists, {grown} "
+        f"more than {growth.samples} samples ago"
     )
     who = "the enforcer does not know which containers ran kernels meanwhile"
     if ran is not None:

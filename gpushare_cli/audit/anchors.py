@@ -61,12 +61,13 @@ def _kept(name: str) -> list[Anchor]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         what = (
-            f"neither an anchor nor a readable file ({why}): write SEQ:HASH, the name of a file with anchors, or "
-            "cluster"
+            f"neither an anchor nor a readable file ({why}); write SEQ:HASH, the name of a file with "
+            "anchors, or the "
+            "word cluster"
         )
         raise ConfigError(f"--anchor {name[:100]!r} is {what}") from None
     if len(lines) > MAX_BYTES:
-        advice = "split it into one file for each cluster"
+        advice = "split it, for example by cluster, and give --anchor once for each file"
         raise ConfigError(f"--anchor {name[:100]!r} has more than {MAX_BYTES} bytes; {advice}")
     return list(_of_lines(name, lines.decode("utf-8-sig", "replace")))
 

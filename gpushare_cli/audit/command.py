@@ -298,7 +298,10 @@ def _verify(args: argparse.Namespace) -> int:
     codes = [_say(finding, asked=True) for _, finding in read.found]
     silent = {each.node for each in known if not each.hint} - {"", *(source.node for source, _ in read.found)}
     for node in sorted(silent):
-        warn(f"node {printable(node)}: the cluster has anchors of this node's log, but the log could not be read")
+        warn(
+            f"node {printable(node)}: the cluster has anchors of this node's log, but the log could not "
+            "be read; start the enforcer there, or verify a copy with --log"
+        )
     return max([*codes, _code(read, []), NOT_FINE if silent else FINE])
 
 
@@ -328,7 +331,11 @@ def _say(finding: VerifyFinding, *, asked: bool) -> int:
     whose = f"{printable(finding.source.node)}: " if asked and finding.source.node else ""
     if finding.problem is not None:
         terminal.say(f"{whose}{terminal.paint('broken', Colour.RED)}: {finding.problem}")
-        where = "before the broken record" if result.problem is not None else "without a comparison with anchors"
+        where = (
+            "before the broken record"
+            if result.problem is not None
+            else "by the hash chain alone; the problem above is in the anchors or file names"
+        )
         terminal.say(f"{counted(result.records, 'record', _HOLD)} {where}")
         return NOT_FINE
     segments = counted(len(finding.source.parts), "segment")
@@ -369,7 +376,7 @@ def _doubts(finding: VerifyFinding) -> Iterator[str]:
 
 def _unheld(doubts: Sequence[str]) -> str:
     named = f"{some(doubts, DOUBTS)} refer to records that are not in this log"
-    return f"{named}; that proves nothing: every user who may create Events can write such Events"
+    return f"{named}; this does not prove that the log was changed: every user who may create Events can forge them"
 
 
 def _anchors(args: argparse.Namespace) -> int:

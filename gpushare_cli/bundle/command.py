@@ -29,13 +29,17 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "bundle",
         help="write one archive for support, without Secrets and environment values",
-        description="Write a tar.gz with versions, the result of the check, ResourceSlices, claims, sharing pods, "
-        "Events, policies, the workloads of the release and their logs, and the node status. It contains no Secret, "
-        "no value of an environment variable and no annotation of another group. "
-        f"{INDEX} lists the parts that could not be read.",
+        description=(
+            "Write a tar.gz with versions, the result of gpu-share check, ResourceSlices, claims, "
+            "sharing pods, "
+            "Events, policies, the workloads of the release and their logs, and the node status. It "
+            "contains no Secret, "
+            "no value of an environment variable and no annotation except those of gpu-share. "
+            f"{INDEX} lists the parts that could not be read."
+        ),
     )
     parser.add_argument("--to", type=Path, metavar="FILE", help="the archive (gpu-share-bundle-TIME.tar.gz)")
-    what = "start no further part after this time, for example 30s or 2m (%(default)s)"
+    what = "start reading no further file of the archive after this time, for example 30s or 2m (%(default)s)"
     parser.add_argument("--timeout", type=duration, default=TIMEOUT, metavar="TIME", help=what)
     add_cluster(parser)
 

@@ -134,7 +134,7 @@ def other_configurations(api: KubeClient) -> CheckResult:
     if not (found := sorted(calling - {OURS})):
         return ok("none")
     detail = (
-        f"{some(found, NAMED)}: the API server also calls the webhook by {counted(len(found), 'other configuration')}"
+        f"{some(found, NAMED)}: the API server calls the webhook for {counted(len(found), 'other configuration')} too"
     )
     return failed(detail, f"delete what is left of another installation: {DELETE} {found[0]}")
 
@@ -147,19 +147,27 @@ def _calls_us(hook: Mapping[str, Any], namespace: str) -> bool:
 
 def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
     """Check the ``caBundle`` of the webhook ``name``."""
-    hint = "the Deployment gpu-share-certs writes the caBundle within ten seconds: read the log of its pod"
+    hint = (
+        "the Deployment gpu-share-certs should write the caBundle within ten seconds; if it does "
+        "not, read the log of its pod"
+    )
     try:
         pem = base64.b64decode(config.get("caBundle") or "", validate=True)
         certificates = x509.load_pem_x509_certificates(pem) if pem else []
     except (binascii.Error, ValueError):
         return failed(f"{name}: its caBundle cannot be read", hint)
     if not certificates:
-        return failed(f"{name} has no caBundle, so the API server refuses the pods that it sends to the webhook", hint)
+        return failed(
+            f"{name} has no caBundle: each call of the webhook fails, and the API server refuses the pod", hint
+        )
     last = max(certificate.not_valid_after_utc for certificate in certificates)
     if last <= now:
         return failed(
-            f"{name}: its caBundle expired on {last:%Y-%m-%d}, so the API server refuses the pods that it sends to the "
-            "webhook",
+            (
+                f"{name}: its caBundle expired on {last:%Y-%m-%d}: each call of the webhook fails, and the "
+                "API server refuses "
+                "the pod"
+            ),
             hint,
         )
     if last <= now + SOON:
@@ -174,7 +182,9 @@ def published(api: KubeClient) -> CheckResult:
     gpus = [device for device in devices if contract.CAPACITY_MEMORY in (device.get("capacity") or {})]
     tainted = sum(1 for device in gpus if device.get("taints"))
     if not gpus:
-        return warning("none", "label a GPU node; its enforcer then publishes the GPUs")
+        return warning(
+            "none", (f"label a GPU node {contract.NODE_LABEL}=true; the enforcer of that node then publishes its GPUs")
+        )
     nodes = {item["spec"].get("nodeName") for item in items}
     detail = f"{len(gpus)} on {counted(len(nodes), 'node')} ({_modes(gpus)})"
     if not tainted:

@@ -64,18 +64,22 @@ def add_parser(subparsers: Any) -> None:
         help="namespace in which the dry run creates its sharing pod; this machine is then not checked",
     )
     parser.add_argument("--cluster", action="store_true", help="check the cluster only")
-    parser.add_argument("--node", action="store_true", help="check this machine only; what is missing is then an error")
-    parser.add_argument("--pre", action="store_true", help="check the requirements of an installation")
+    parser.add_argument(
+        "--node",
+        action="store_true",
+        help="check this machine only; a missing GPU, driver or enforcer is then an error, not a warning",
+    )
+    parser.add_argument("--pre", action="store_true", help="check the requirements before an installation of gpu-share")
     parser.add_argument(
         "--wait",
         type=duration,
         default=0.0,
         metavar="TIME",
-        help="repeat the check until nothing is wrong, at most this long: 2m",
+        help="repeat the check until nothing is wrong, for at most this time, for example 2m (default: check once)",
     )
     for name, folder in asdict(Folders()).items():
         option = name if name == "state" else f"{name}-root"
-        what = f"the {_WHOSE[name]} directory on this machine ({folder}, or what the enforcer here uses)"
+        what = f"the {_WHOSE[name]} directory on this machine (default: the one that the enforcer uses, else {folder})"
         parser.add_argument(f"--{option}", type=Path, metavar="DIR", help=what)
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")

@@ -41,7 +41,10 @@ def _result(gate: str, kept: Json, so: str) -> CheckResult:
     dropped = [name for name, value in kept.items() if not value]
     if not dropped:
         return ok()
-    return failed(f"the API server drops {', '.join(dropped)}: {so}", f"enable the feature gate {gate} in {PARTS}")
+    return failed(
+        f"the API server does not store these fields: {', '.join(dropped)}; therefore {so}",
+        f"enable the feature gate {gate} in {PARTS}",
+    )
 
 
 def _unless_forbidden(error: ClusterError, instead: Callable[[], Json | None]) -> Json:

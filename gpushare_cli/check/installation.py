@@ -19,8 +19,9 @@ from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
 from gpushare_cli.terminal import clean, some
 
 RESTORE: Final = (
-    "install or restore it: helm upgrade --install gpu-share deploy/helm/gpu-share -n gpu-share-system, with the "
-    "options of the installation (and its namespace, if it differs)"
+    "install or restore gpu-share: helm upgrade --install gpu-share deploy/helm/gpu-share -n "
+    "gpu-share-system, with the "
+    "values (and the namespace, if it differs) that you installed it with"
 )
 DEPLOYMENT: Final = "gpu-share-webhook"
 NAMED: Final = 5

@@ -74,7 +74,8 @@ def runtimes(api: KubeClient) -> CheckResult:
         return failed(f"no CDI: {some(without, NAMED)}", "upgrade containerd to 2.0 or newer")
     if off:
         return warning(
-            f"CDI is off by default: {some(off, NAMED)}", "set enable_cdi = true in containerd's config.toml"
+            f"CDI is off by default before containerd 2.0: {some(off, NAMED)}",
+            "set enable_cdi = true in containerd's config.toml",
         )
     return ok()
 
@@ -99,7 +100,7 @@ def owners(api: KubeClient) -> CheckResult:
         spec = mapping(item, "spec")
         if text(spec, "driver") in classes:
             found.append(f"{text(spec, 'nodeName')}: the DRA driver {text(spec, 'driver')}")
-    hint = "let only one driver offer a GPU: docs/operators/platforms.md"
+    hint = "remove that plugin or driver from the nodes that gpu-share shares: docs/operators/platforms.md"
     return warning(some(list(dict.fromkeys(found)), NAMED), hint) if found else ok("none")
 
 

@@ -15,7 +15,10 @@ from gpushare_cli.terminal import clean, some
 SERVED: Final = (RESOURCE_V1, "/apis/resource.k8s.io/v1beta2")
 """API versions that have the kind, newest first."""
 PLURAL: Final = "devicetaintrules"
-HINT: Final = "an operator created them; to remove one: kubectl delete devicetaintrule NAME"
+HINT: Final = (
+    "they keep pods off these GPUs, or evict them; an operator created them; to remove one: "
+    "kubectl delete devicetaintrule NAME"
+)
 
 
 def taint_rules(api: KubeClient) -> CheckResult:

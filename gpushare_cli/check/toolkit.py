@@ -33,7 +33,7 @@ def envvar(root: Path, bad: Callable[[str], CheckResult]) -> CheckResult:
             return bad(f"{file} cannot be read: {error}")
         if value is not False:
             state = "is not set" if value is None else f"is {value!r:.40}"
-            return bad(f"{file}: {SETTING} {state}: a container without a share can get every GPU")
+            return bad(f"{file}: {SETTING} {state}: a container that sets NVIDIA_VISIBLE_DEVICES can get every GPU")
     return ok(str(found[0]) if found else f"not found below {root}")
 
 

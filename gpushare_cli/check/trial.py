@@ -40,9 +40,12 @@ OUR_CERTIFICATE: Final = Search(
 SERVING: Final = "gpu-share-webhook-tls"
 """The Secret with the serving certificate."""
 RENEW: Final = (
-    "gpu-share-certs renews it within ten seconds, and replicas present it within two minutes: kubectl logs -n {0} "
-    "deployment/gpu-share-certs (cert-manager: kubectl describe certificate -n {0} gpu-share-webhook); if they do not, "
-    f"compare the API server's clock, then kubectl delete secret -n {{0}} {SERVING}"
+    "gpu-share-certs renews the certificate within ten seconds, and the webhook uses it within "
+    "two minutes: kubectl logs -n {0} "
+    "deployment/gpu-share-certs (cert-manager: kubectl describe certificate -n {0} "
+    "gpu-share-webhook); if this error stays, "
+    f"compare the clocks of the API server and the nodes, then kubectl delete secret -n {{0}} "
+    f"{SERVING}"
 )
 LOOK: Final = (
     "read the webhook's log, and list the webhooks that change pods: kubectl get mutatingwebhookconfigurations"
@@ -119,7 +122,10 @@ def _named(api: KubeClient, name: str) -> CheckResult:
     """Try one namespace, also with no more rights than a tenant has."""
     found = _release(api)
     if name in _closed(found):
-        return failed(f"namespace {name} cannot opt in", "try another: -n NAMESPACE")
+        return failed(
+            f"namespace {name} cannot opt in: gpu-share excludes kube-system and its own namespace",
+            "try another: -n NAMESPACE",
+        )
     try:
         metadata = mapping(api.get(path(CORE_V1, "namespaces", name)), "metadata")
     except ClusterError as error:
@@ -170,7 +176,8 @@ def _tried(api: KubeClient, where: Tried, found: Installation) -> CheckResult:
         return _refused(error, where.namespace, found)
     if flaws:
         return failed(
-            f"the pod differs from what the webhook writes, in namespace {where.namespace}: {'; '.join(flaws)}", LOOK
+            (f"the test pod in namespace {where.namespace} differs from what the webhook writes: {'; '.join(flaws)}"),
+            LOOK,
         )
     return ok(detail)
 
@@ -194,8 +201,10 @@ def _refused(error: GpuShareError, namespace: str, found: Installation) -> Check
         )
     return failed(
         detail,
-        "the message names what refused the pod; pods of the webhook: "
-        "kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook",
+        (
+            "the message names what refused the pod; if it is the webhook, check its pods: "
+            "kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook"
+        ),
     )
 
 

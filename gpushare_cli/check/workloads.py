@@ -73,7 +73,7 @@ def certificates(api: KubeClient) -> CheckResult:
         return ok("ready")
     detail = f"0 of {counted(len(here), 'pod')} of gpu-share-certs are ready"
     hint = _describe(found, "certs", there=bool(here))
-    return failed(f"{detail}: the webhook's certificate expires within 30 days unless one renews it", hint)
+    return failed(f"{detail}: without a ready pod, the webhook's certificate expires within 30 days", hint)
 
 
 def enforcers(api: KubeClient) -> CheckResult:
@@ -226,7 +226,11 @@ def versions(api: KubeClient) -> CheckResult:
     if strange:
         return failed(f"{detail}; not supported with this webhook: {some(strange, NAMED)}", SKEW)
     mixed = {found.version or installed(), *replicas, *nodes.values()} != {installed()}
-    return warning(detail, "upgrade the other parts: all must have the same version") if mixed else ok(detail)
+    return (
+        warning(detail, "upgrade the older parts: command line, webhook and enforcers should have the same version")
+        if mixed
+        else ok(detail)
+    )
 
 
 def release(version: str) -> tuple[int, int] | None:
@@ -254,6 +258,6 @@ def unsliced(api: KubeClient) -> CheckResult:
     publishing = {text(mapping(item, "spec"), "nodeName") for item in slices(api) if objects(item["spec"], "devices")}
     silent = [name for name, ready in names.items() if ready and name not in publishing]
     if silent:
-        detail = f"{len(names)}; without a device in a ResourceSlice: {some(silent, NAMED)}"
+        detail = f"{len(names)} labelled; without a device in a ResourceSlice: {some(silent, NAMED)}"
         return failed(detail, "run gpu-share check --node in the enforcer pods of these nodes")
     return ok(str(len(names)))

@@ -143,10 +143,14 @@ def _uses(record: PodRecord) -> Iterator[Finding]:
     when = "at an unknown time" if age is None else f"{max(0, age):.0f} s ago"
     for each in () if status is None else status.uses:
         now = "an unknown amount" if each.used_mib is None else f"{each.used_mib} MiB"
-        peak = "" if each.peak_mib is None else f", {each.peak_mib} MiB at most so far"
-        message = f"container {each.container} holds {now} of its {each.quota_mib} MiB{peak} (seen {when})"
+        peak = "" if each.peak_mib is None else f", peak {each.peak_mib} MiB"
+        message = f"container {each.container} uses {now} of its quota of {each.quota_mib} MiB{peak} (measured {when})"
         stale = age is None or age > STALE_SECONDS
-        hint = "the enforcer of this node has stopped writing, so this may be out of date" if stale else ""
+        hint = (
+            "the enforcer of this node has stopped updating the pod status, so this use may be out of date"
+            if stale
+            else ""
+        )
         yield Finding(type=FindingType.USE, message=message, hint=hint, container=each.container)
     if record.usage.problem:
         yield Finding(type=FindingType.UNKNOWN, message=record.usage.problem)

@@ -59,7 +59,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest; - is stdin")
     add_cluster(parser)
     parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="json: for pods of the cluster only"
+        "-o",
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help="json: for pods and workloads of the cluster only",
     )
     parser.add_argument(
         "--state",
@@ -87,7 +91,7 @@ def _in_cluster(args: argparse.Namespace) -> int:
     try:
         api = KubeClient.connect(args.kubeconfig, args.context)
     except ClusterError as error:
-        raise ClusterError(f"{error.message}, or on a GPU node --state DIR to ask its enforcer") from None
+        raise ClusterError(f"{error.message}; on a GPU node, --state DIR reads the enforcer's status instead") from None
     if kind is POD:
         found: PodExplanation | WorkloadExplanation = _pod(api, namespace, name, args)
     else:
@@ -222,7 +226,7 @@ def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     low = ", with low priority" if use.low_priority else ""
     if use.reserved:
         quota += f" ({format_mib(use.reserved)} reserved)"
-    yield f"  holds {used} of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid}){low}"
+    yield f"  uses {used} of its quota of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid}){low}"
     if use.limit:
         yield f"  limit {use.limit}"
     if use.processes:

@@ -22,7 +22,7 @@ TOO_LATE: Final = (
     "namespace {} has opted in, but the webhook did not rewrite the pod when it was created: the namespace opted in "
     "later, the annotation was added later, or the webhook was off"
 )
-BY_SETTINGS: Final = "computed with the settings of this command line; the webhook's settings may differ"
+BY_SETTINGS: Final = "gpu-share explain computed this with its own settings; the webhook's settings may differ"
 
 
 def asks(annotations: Object) -> list[str]:

@@ -91,7 +91,9 @@ def _of_template(
 ) -> Iterator[Finding]:
     """Yield what the webhook would refuse in the pod template, or warn of."""
     if shut:
-        yield from no_share.refusals(decision, place, "if the webhook rewrote its pods, it would refuse them: ")
+        yield from no_share.refusals(
+            decision, place, "if the webhook checked the workload's pods, it would refuse them: "
+        )
     elif short:
         yield from no_share.refusals(decision, place, computed=not by_events)
     else:  # the pods that are there are evidence against it
@@ -131,7 +133,7 @@ def _stopped(record: WorkloadRecord, *, short: bool) -> Iterator[Finding]:
     """Yield the field by which somebody stopped a workload that has too few pods."""
     spec = mapping(record.workload, "spec")
     if short and spec.get("suspend") is True:
-        hint = "set it to false, unless a queue such as Kueue does so"
+        hint = "set spec.suspend to false, unless a queue such as Kueue controls it"
         yield Finding(type=FindingType.OBSTACLE, message="spec.suspend is true: no pod is created", hint=hint)
     if short and spec.get("paused") is True:
         metadata = mapping(record.workload, "metadata")

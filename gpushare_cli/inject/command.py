@@ -72,7 +72,10 @@ def add_parser(subparsers: Any) -> None:
         choices=("yaml", "json", "patch", "diff"),
         help="output format (default: the format of each input document)",
     )
-    what = "path of the pod template in objects that are not built-in workloads: spec.workerGroupSpecs[*].template"
+    what = (
+        "path of the pod template in objects that are not built-in workloads, for example "
+        "spec.workerGroupSpecs[*].template"
+    )
     parser.add_argument("--pod-at", metavar="PATH", action="append", default=[], help=what)
     parser.add_argument(
         "--templates", action="store_true", help="add the ResourceClaimTemplates that the pods reference"
@@ -92,7 +95,8 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
         help="file with Namespace objects; their annotations set the policy for their pods",
     )
     group = parser.add_argument_group(
-        "settings", "the webhook's setting of this name (default: the webhook's GPU_SHARE_* variables)"
+        "settings",
+        ("the webhook's setting of this name (default: the GPU_SHARE_* variables of this command's environment)"),
     )
     group.add_argument("--image", help="image of the sidecar")
     group.add_argument("--min-memory", metavar="QUANTITY", help="smallest share")

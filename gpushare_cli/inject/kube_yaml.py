@@ -20,7 +20,7 @@ MAX_DIGITS: Final = 400
 MAX_NODES: Final = 1_000_000
 """Values one document may have once its aliases are written out; the largest CRD bundles have some 100,000."""
 
-_HELM: Final = "render a Helm template first: helm template ... | gpu-share inject -f -"
+_HELM: Final = "if this is a Helm template, render it first: helm template ... | gpu-share inject -f -"
 
 _QUOTE: Final = "put it in quotes, without a tag"
 
@@ -262,7 +262,10 @@ def _count(value: Any, sizes: dict[int, int], above: set[int]) -> int:
         sizes[id(value)] = 1 + sum(_count(part, sizes, above) for part in parts)
         above.discard(id(value))
     if sizes[id(value)] > MAX_NODES:
-        raise ValueError(f"more than {MAX_NODES:,} values once its aliases are written out")
+        raise ValueError(
+            f"the document has more than {MAX_NODES:,} values after its aliases are expanded; remove "
+            "aliases, or split it"
+        )
     return sizes[id(value)]
 
 

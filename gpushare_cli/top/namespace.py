@@ -135,7 +135,7 @@ def pod_use(pod: Object, usage: Usage, claims: Iterable[Object], kills: Mapping[
             ContainerUse(container=name, quota_mib=quota, state=phase, **more(name)) for name, quota in limits.items()
         ]
     old = usage.status is not None and (usage.age is None or usage.age > STALE_SECONDS)
-    problem = usage.problem or ("its node's enforcer has stopped writing" if old else "")
+    problem = usage.problem or ("the node's enforcer has stopped updating the pod status" if old else "")
     return PodUse(
         pod=clean(text(metadata, "name")), phase=phase, node=clean(text(mapping(pod, "spec"), "nodeName")),
         containers=tuple(containers), problem=clean(problem),

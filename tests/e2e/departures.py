@@ -50,7 +50,11 @@ def moment(stamp: str) -> float:
 
 def releases(site: Site) -> dict[str, list[Object]]:
     """What the enforcer's log says of clients of pods being deleted, by the pod's UID."""
-    rows = [json.loads(line) for line in site.enforcer_log() if '"MPS client of a deleted pod released"' in line]
+    rows = [
+        json.loads(line)
+        for line in site.enforcer_log()
+        if '"terminate_client sent for an MPS client of a deleted pod"' in line
+    ]
     return {uid: [row for row in rows if row["pod_uid"] == uid] for uid in {row["pod_uid"] for row in rows}}
 
 

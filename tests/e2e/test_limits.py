@@ -117,7 +117,7 @@ def test_a_limit_is_in_force(site: Site, namespace: str, backend: str) -> None:
     site.until("its claim says so", lambda: conditions(site, namespace, name) == [("True", "InForce")], LATE)
     assert [each["data"]["limitBackend"] for each in entries(site, namespace, name)] == [backend]
     assert f"limit InForce: main ({backend})" in site.shell(f"gpu-share explain {namespace}/{name}")
-    used = "container main holds 1024 MiB of its 2048 MiB, 1024 MiB at most so far (seen "
+    used = "container main uses 1024 MiB of its quota of 2048 MiB, peak 1024 MiB (measured "
     site.until("explain shows its use and peak", lambda: used in site.shell(f"gpu-share explain {namespace}/{name}"))
     (row,) = [each for each in site.status()["containers"] if each["pod"] == name]
     assert (row["limit"]["state"], row["limit"]["backend"]) == ("InForce", backend)
@@ -166,7 +166,7 @@ def test_what_exceeds_the_limit_is_refused_and_nobody_is_ended(site: Site, names
     ("state", "change", "words"),
     [
         ("NotApplied", ("-u", MPS_MEMORY_LIMIT), "started without the MPS limit"),
-        ("LimitEscaped", (f"{MPS_MEMORY_LIMIT}=0=2048M,1=9000M",), "has a limit for a GPU that it does not see"),
+        ("LimitEscaped", (f"{MPS_MEMORY_LIMIT}=0=2048M,1=9000M",), "names a GPU that the process does not see"),
     ],
 )
 def test_a_limit_that_was_got_around_is_shown_by_claim_event_and_explain(

@@ -103,7 +103,7 @@ def _of_container(container: Container, share: Share) -> Iterator[str]:
     line, variables = _line(container.raw), [entry["name"] for entry in container.env]
     name = container.name[:NAME_SHOWN]
     if not share.profile and _lacks_fraction(line, container.raw):
-        yield f"{name}: vLLM fills the GPU; add {VLLM_FRACTION}=${contract.MEMORY_FRACTION} (by sh -c)"
+        yield (f"{name}: vLLM fills the GPU; start it by sh -c with {VLLM_FRACTION}=${contract.MEMORY_FRACTION}")
     if UNIFIED_MEMORY in variables or any(word.startswith(f"{UNIFIED_MEMORY}=") for word in line.words):
         yield f"{name}: {UNIFIED_MEMORY} selects managed memory, which no quota counts; remove it"
     ranks = _ranks(line, variables)

@@ -108,7 +108,10 @@ def _created(pod: Json, user: str, around: _Around) -> Check[Mutation]:
     main = view.main.name
     sharing = asking(view, main)
     if (yield from attempt(partial(_brings_claims, view, sharing, around.own_claims))):
-        yield f"the pod's own ResourceClaims reserve its GPUs; {contract.GROUP} annotations only divide them"
+        yield (
+            f"the pod's own ResourceClaims reserve its GPU memory; {contract.GROUP} annotations only "
+            "divide it among containers"
+        )
         yield from _checked(view, main, sharing, around)
         return Mutation(reason=Reason.OWN_CLAIM, pod=pod)
     sidecar = view.named(contract.SIDECAR)

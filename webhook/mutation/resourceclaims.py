@@ -147,7 +147,10 @@ def check_number(requests: Sequence[Request]) -> Iterator[Problem]:
             if devices == len(requests)
             else (f"the pod requests {devices} GPUs")
         )
-        message = f"{counted}; one ResourceClaim serves at most {contract.MAX_SHARING_CONTAINERS}"
+        message = (
+            f"{counted}; one ResourceClaim allows at most {contract.MAX_SHARING_CONTAINERS}: split the "
+            "pod, or request fewer"
+        )
         yield Problem("spec.containers", message, Reason.TOO_MANY_CONTAINERS)
 
 

@@ -122,7 +122,9 @@ def _with_env(container: Container, wanted: Mapping[str, str]) -> Check[Json]:
     if found == list(wanted.items()):
         return container.raw
     changed = {name for name, value in found if value != wanted[name]}
-    yield from (f"gpu-share replaces {name} of container {container.name:.40}" for name in wanted if name in changed)
+    yield from (
+        f"gpu-share replaces variable {name} of container {container.name:.40}" for name in wanted if name in changed
+    )
     kept = [entry for entry in container.env if entry["name"] not in wanted] if found else list(container.env)
     return {**container.raw, "env": [{"name": name, "value": value} for name, value in wanted.items()] + kept}
 
@@ -154,13 +156,19 @@ def _check_other_kind(container: Container, share: Share) -> Iterator[Problem]:
     for name in dict.fromkeys(entry["name"] for entry in container.reserved if entry["name"] in others):
         what = "a share of one GPU" if name == contract.GPUS_VARIABLE else "a share"
         what = "a MIG instance" if share.profile else what
-        yield _reserved(f"{container.field}.env[{name}]", f"this container requests {what}; remove the variable")
+        yield _reserved(
+            f"{container.field}.env[{name}]",
+            (
+                "gpu-share sets this variable only for other kinds of share, and this container requests "
+                f"{what}; remove the variable"
+            ),
+        )
 
 
 def _left_alone(container: Container, wanted: Mapping[str, str]) -> Iterator[str]:
     for name in _LEFT_ALONE:
         if name not in wanted and any(entry["name"] == name for entry in container.reserved):
-            yield f"{name} of container {container.name:.40} is kept: it can only lower the container's limit"
+            yield f"variable {name} of container {container.name:.40} stays; it can only lower the limit"
 
 
 def _with_claim(container: Container, request: str, plan: ShareRequest) -> Check[Json]:

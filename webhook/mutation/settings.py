@@ -121,7 +121,9 @@ def _object(name: str, text: str) -> dict[str, str]:
 def _tolerations(name: str, text: str) -> tuple[dict[str, Any], ...]:
     value = _json(name, text)
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise ConfigError(f"{name}: {text!r:.80} is not a JSON list of tolerations")
+        raise ConfigError(
+            f'{name}: {text!r:.80} is not a JSON list of tolerations; write for example [{{"operator": "Exists"}}]'
+        )
     return tuple(value)
 
 

@@ -115,9 +115,9 @@ def _doubts(pod: PodView, choice: main_container.Choice, *, shares: bool) -> Ite
     """Warn where the author may have meant another container by the pod-wide annotations."""
     wanted, name = pod.annotations.get(contract.DEFAULT_CONTAINER), choice.name
     if wanted is not None and wanted not in [each.name for each in pod.apps]:
-        yield f"{contract.DEFAULT_CONTAINER} names no app container; gpu-share uses {name:.30}"
+        yield f"{contract.DEFAULT_CONTAINER} names no app container; {name:.30} gets the share"
     elif main_container.is_proxy(wanted) and wanted != name:
-        yield f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; gpu-share uses {name:.30}"
+        yield f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; {name:.30} gets the share"
     if choice.others and shares:
         another = choice.others[0] if len(choice.others[0]) <= SHOWN_WHOLE else "<container>"
         yield f"{name:.{SHOWN_WHOLE}} has the share; to change it, {_naming(pod.annotations, another)}"

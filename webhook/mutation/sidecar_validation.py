@@ -129,7 +129,10 @@ def _variables(raw: Json, field: str) -> Check[None]:
     for index, entry in enumerate(objects(raw.get("envFrom"), f"{field}.envFrom")):
         prefix = entry.get("prefix") or ""
         if not isinstance(prefix, str) or sidecar_merge.can_be_protected(prefix):
-            message = "can set variables such as PATH or LD_PRELOAD without a prefix such as APP_"
+            message = (
+                "lets a ConfigMap or Secret set PATH or LD_PRELOAD in the sidecar, because it has no prefix "
+                "such as APP_"
+            )
             yield _changed(f"{field}.envFrom[{index}]", message)
 
 
@@ -182,13 +185,16 @@ def _profiles(raw: Json, field: str) -> Check[None]:
 
 def _foreign(standing: Container, image: str) -> Problem:
     name = f"the name {contract.SIDECAR!r} is reserved for the sidecar of image {quoted(image)}"
-    hint = f"rename the container if it is yours; if another webhook changed it, exclude container {contract.SIDECAR!r}"
+    hint = f"rename your container; if another webhook changed the sidecar, exclude container {contract.SIDECAR!r}"
     field = "name" if standing.section != "initContainers" else "image"
     return Problem(f"{standing.field}.{field}", f"{name}; {hint} there", Reason.RESERVED_NAME)
 
 
 def _changed(field: str, message: str) -> Problem:
-    hint = f"another webhook, or the pod's manifest, changed the sidecar: exclude container {contract.SIDECAR!r} there"
+    hint = (
+        "another webhook, or the pod's manifest, changed the sidecar: remove the change, or exclude "
+        f"container {contract.SIDECAR!r} in the configuration of that webhook"
+    )
     return Problem(field, f"{message}; {hint}", Reason.RESERVED_NAME)
 
 

@@ -56,7 +56,10 @@ def own_shared_memory(pod: PodView, sharing: Collection[str]) -> Iterator[str]:
     for container in pod.containers:
         if container.name in sharing and brings_memory(container.raw):
             name = f"{container.name:.{_NAME_SHOWN}}"
-            yield f"{name} mounts its own {contract.SHARED_MEMORY_PATH} and may not reach MPS: remove that volumeMount"
+            yield (
+                f"{name} mounts its own {contract.SHARED_MEMORY_PATH}, so it can fail to reach MPS: remove "
+                "that volumeMount"
+            )
 
 
 def as_root(pod: PodView, sharing: Collection[str]) -> Iterator[Problem]:
@@ -106,7 +109,10 @@ def _root(pod: PodView, sharing: Collection[str], settings: Settings) -> Check[N
     outer = mapping(pod.spec.get("securityContext"), "spec.securityContext")
     perhaps = [one.name for one in pod.containers if one.name in sharing and _perhaps_root(one, outer)]
     if perhaps:
-        yield f"may run as root, which can disturb others on the GPU (set runAsNonRoot: true): {', '.join(perhaps)}"
+        yield (
+            "containers may run as root, which can disturb others on the GPU (set runAsNonRoot: true): "
+            f"{', '.join(perhaps)}"
+        )
 
 
 def _perhaps_root(container: Container, outer: Json) -> bool:

@@ -179,7 +179,11 @@ def load(certificate: bytes, key: bytes, *, now: float) -> Context:
     if expires <= now:
         raise Rejected("expired", f"{CERTIFICATE} ended {_date(expires)}", passing=True)  # by a clock that may be wrong
     if starts > now:
-        raise Rejected("not_yet_valid", f"{CERTIFICATE} begins {_date(starts)}; check the clocks", passing=True)
+        raise Rejected(
+            "not_yet_valid",
+            f"{CERTIFICATE} is not valid before {_date(starts)}; check the clocks of the nodes",
+            passing=True,
+        )
     return context
 
 
@@ -209,7 +213,7 @@ def check_client(connection: ssl.SSLSocket | ssl.SSLObject) -> None:
     subject: Any = (connection.getpeercert() or {}).get("subject", ())
     names = [value for part in subject for key, value in part if key == "commonName"]
     if names != [wanted]:
-        raise ssl.SSLCertVerificationError(1, f"the client's certificate is not for {wanted!r}")
+        raise ssl.SSLCertVerificationError(1, f"the common name of the client's certificate is not {wanted!r}")
 
 
 def refuses_client(error: OSError) -> bool:
@@ -230,7 +234,7 @@ def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
         says = "do not belong together" if torn else f"cannot be used: {error.reason or error}"
         raise Rejected("torn" if torn else "unreadable", f"{CERTIFICATE} and {KEY} {says}") from error
     except OSError as error:
-        raise Rejected("unreadable", f"the pair cannot be loaded now: {error}", passing=True) from error
+        raise Rejected("unreadable", f"{CERTIFICATE} and {KEY} cannot be loaded now: {error}", passing=True) from error
 
 
 def _read(path: Path) -> bytes:

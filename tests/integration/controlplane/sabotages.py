@@ -101,7 +101,7 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         lambda r: r.delete(path(CORE_V1, "serviceaccounts", "gpu-share-enforcer", SYSTEM)),
     ),
     "a node publishes nothing": (
-        "nodes that share their GPUs", "2; without a device in a ResourceSlice: check-b",
+        "nodes that share their GPUs", "2 labelled; without a device in a ResourceSlice: check-b",
         lambda r: r.delete(path(RESOURCE_V1, SLICES, f"check-b-{contract.DRIVER}")),
     ),
     "a DeviceClass is missing": (

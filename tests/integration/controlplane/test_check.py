@@ -287,7 +287,10 @@ def test_before_an_installation_the_cluster_is_asked_what_it_lacks(bed: Bed) -> 
     code, found = check(bed.plane.kubeconfig(), "--pre")
     bed.cluster.delete(path(CORE_V1, "nodes", "old-node"))
     assert (code, found["kubelets"]) == (1, ("wrong", "older than 1.36: old-node (v1.35.2)"))
-    assert found["container runtimes (CDI)"] == ("warning", "CDI is off by default: old-node (containerd://1.7.2)")
+    assert found["container runtimes (CDI)"] == (
+        "warning",
+        "CDI is off by default before containerd 2.0: old-node (containerd://1.7.2)",
+    )
     assert "sharing pod" not in found
 
 

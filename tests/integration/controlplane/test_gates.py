@@ -47,7 +47,9 @@ def test_without_consumable_capacity_the_gate_is_named_and_what_comes_of_it(ask:
     found = ask("--feature-gates=DRAConsumableCapacity=false")
     level, detail = found[CAPACITY]
     assert (level, found["Kubernetes"][0], found[TAINTS][0]) == ("wrong", "ok", "ok")
-    assert detail.startswith("the API server drops a claim's capacity, allowMultipleAllocations, requestPolicy: ")
+    assert detail.startswith(
+        "the API server does not store these fields: a claim's capacity, allowMultipleAllocations, requestPolicy: "
+    )
 
 
 def test_without_device_taints_that_gate_is_named(ask: Check) -> None:

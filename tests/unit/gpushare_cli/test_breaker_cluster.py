@@ -44,7 +44,7 @@ def test_all_nodes_are_shown_with_since_when_and_why(cluster: Cluster, capsys: p
         "a     closed   N/A                   N/A",
         "b     unknown  N/A                   its enforcer reports nothing",
         f"c     open     {SINCE}  7 containers",
-        "d     open     N/A                   an operator created its file",
+        "d     open     N/A                   an operator opened it (file breaker-open.json)",
     ]
     assert cluster.ran == [], "the reports tell it; no command is needed"
 

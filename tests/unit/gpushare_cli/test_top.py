@@ -92,7 +92,7 @@ def test_a_quota_that_is_not_what_was_reserved_is_shown_beside_it(
     assert main(["top", "--state", str(tmp_path)]) == 0
     assert "1024/4096 of 8192" in capsys.readouterr().out
     assert main(["explain", "asr/tts", "--state", str(tmp_path)]) == 0
-    assert "holds 1Gi of 4Gi (8Gi reserved) on GPU 0" in capsys.readouterr().out
+    assert "uses 1Gi of its quota of 4Gi (8Gi reserved) on GPU 0" in capsys.readouterr().out
 
 
 def test_states_are_coloured(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,7 +177,7 @@ def test_names_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("pod", "code", "says"),
     [
-        ("asr/tts", 0, "holds 3Gi of 4Gi on GPU 0 (NVIDIA A100"),
+        ("asr/tts", 0, "uses 3Gi of its quota of 4Gi on GPU 0 (NVIDIA A100"),
         ("tts", 0, "ok: tts is Within"),
         ("near", 0, "processes: 1, the largest first: pid 9 1Mi"),
         ("big", 1, "over: big is Warned"),

@@ -314,7 +314,7 @@ def test_a_use_that_nobody_writes_any_more_is_not_current(cluster: Cluster, caps
     cluster.add("pods", pod("tts"))
     cluster.answers["tts"] = used(age=90), None
     assert main(["top", "-n", "asr"]) == 1
-    assert "tts: its node's enforcer has stopped writing" in capsys.readouterr().out
+    assert "tts: the node's enforcer has stopped updating the pod status" in capsys.readouterr().out
 
 
 def test_a_namespace_without_shares_says_so(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def test_what_is_removed_is_reported_and_the_rest_holds(folder: Path) -> None:
     assert whole(folder, heads[-1]).ok
     old = whole(folder, heads[0])
     assert not old.ok
-    assert "the enforcer pruned record" in (old.problem or "")
+    assert "the enforcer pruned the anchor's record" in (old.problem or "")
 
 
 def test_the_head_at_which_the_log_was_cut_is_an_anchor_that_holds(folder: Path) -> None:

@@ -254,7 +254,7 @@ def test_a_log_whose_front_was_pruned_holds_from_there() -> None:
     assert _decision(whole, heads[3]) == (3, head, None, None)
     forged = "record 3 has another hash than the anchor: the log was replaced"
     assert _decision(whole, ChainHead(3, heads[0].hash)) == (0, heads[2], 1, forged)
-    why = "the enforcer pruned record 2 of the anchor, with all records up to 3; compare with a later anchor"
+    why = "the enforcer pruned the anchor's record, 2, with all records up to 3; compare with a later anchor"
     assert _decision(whole, heads[1]) == (3, head, 1, why)
 
 

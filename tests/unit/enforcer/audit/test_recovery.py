@@ -75,7 +75,9 @@ def test_what_stands_after_the_last_whole_line_is_cut_off(folder: LogFolder, cou
 
 def test_a_longer_rest_is_no_torn_line(folder: LogFolder) -> None:
     data = b"".join(_lines(1)) + b"x" * (MAX_BYTES + 1)
-    text = rf"^segment {NAME} ends in 4097 bytes without a newline, too many for a torn record; {WAY_OUT}$"
+    text = (
+        rf"^segment {NAME} ends in 4097 bytes without a newline, more than one incomplete record can have; {WAY_OUT}$"
+    )
     with pytest.raises(RecordError, match=text):
         _mended(folder, data)
     assert (folder.path / NAME).read_bytes() == data

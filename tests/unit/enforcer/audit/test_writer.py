@@ -68,7 +68,7 @@ def test_an_intent_that_is_not_durable_in_time_is_refused_and_answered_once_it_i
     with pytest.raises(RecordError, match=r"not answered for \d+ s"):
         log.write_intent({"pid": 7, "container": "model"})
     assert disk.asked.is_set()
-    assert holds_within(lambda: "kills no container until then" in (log.problem or ""), 10, SHORT)
+    assert holds_within(lambda: "kills no container until the disk answers" in (log.problem or ""), 10, SHORT)
     disk.answers.set()
     assert holds_within(lambda: log.head.seq == 2, 10, SHORT)
     finish(log)

@@ -26,7 +26,7 @@ def test_what_is_well_is_reported_in_a_few_words() -> None:
 
 def test_it_says_what_will_happen_and_in_how_many_seconds() -> None:
     assert decisions(OVER) == (
-        "model holds 5000 MiB of 4096 MiB and is over its quota: 1 of 3 consecutive samples before the enforcer acts; "
+        "model holds 5000 MiB of 4096 MiB and is over its quota: 1 of the 3 consecutive samples that make a violation; "
         "the enforcer kills it in 5.0s unless it frees 904 MiB"
     )
     warned = replace(OVER, samples=3, over_for=1.5, warned=True)
@@ -43,14 +43,12 @@ def test_a_cool_down_and_a_spent_budget_count_where_they_last_longer_than_the_gr
     due = replace(OVER, samples=12, over_for=6.0, warned=True)
     cooling = {(POD, "model"): 1012.5}
     assert decisions(due, cooling=cooling).endswith(
-        "has been over its quota for 6.0s; the enforcer acted on it recently; the enforcer kills it in 12.5s unless "
-        "it frees 904 MiB"
+        "recently and waits before the next kill; the enforcer kills it in 12.5s unless it frees 904 MiB"
     )
     kills = tuple(RecentKill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0))
     usages = replace(due, postponed=True)
     assert decisions(usages, kills=kills).endswith(
-        "has been over its quota for 6.0s; the enforcer kills it in 10.0s at the earliest: it made 3 kills in "
-        "namespace asr in the last 60s"
+        "the enforcer kills it in 10.0s at the earliest: the enforcer made 3 kills in namespace asr in the last 60s"
     )
     assert decisions(usages, kills=kills[1:]).endswith("the enforcer kills it in 0.0s unless it frees 904 MiB")
 
@@ -72,7 +70,7 @@ def test_a_debt_is_named_once_half_of_the_credit_is_used_up() -> None:
     within = ViolationState(used_mib=4000)
     assert decisions(within, debts={key: Debt(seconds=4.9, at=1000.0)}).endswith("is within its kill threshold")
     assert decisions(within, debts={key: Debt(seconds=6.25, at=1000.0)}).endswith(
-        "is within its kill threshold; earlier violations used up 6.2s of its credit of 10.0s"
+        "is within its kill threshold; earlier violations used up 6.2s of its debt credit of 10.0s"
     )
     killed = decisions(replace(OVER, graceless=True), debts={key: Debt(seconds=6.0, at=1000.0, killed=960.0)})
     assert killed.endswith(

@@ -87,7 +87,10 @@ def test_undoing_needs_no_api_server_and_may_come_twice_or_first(world: World) -
 
 def test_a_claim_of_another_uid_is_refused(world: World) -> None:
     ref = world.tenant("tts")
-    assert "is gone; a new claim has the name" in refused(world, ClaimRef(ref.namespace, ref.name, "other-uid")).message
+    assert (
+        "was deleted; another claim now has the same name"
+        in refused(world, ClaimRef(ref.namespace, ref.name, "other-uid")).message
+    )
 
 
 def test_a_uid_that_is_a_path_is_refused(world: World) -> None:

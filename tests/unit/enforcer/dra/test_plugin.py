@@ -112,10 +112,8 @@ def test_a_pod_that_joins_a_claim_is_told_once_that_it_gets_nothing_and_what_to_
         kubelet.books.quotas()
     (notice,) = told
     assert (notice.quota.pod, notice.quota.memory_mib, notice.warning) == ("two", 0, True)
-    assert "ResourceClaim mine is in use by pod one" in notice.note
-    assert (
-        "also after one has ended; delete this pod and create it again with a ResourceClaim of its own" in notice.note
-    )
+    assert "pod one uses ResourceClaim mine" in notice.note
+    assert "delete this pod and create it again with a ResourceClaim of its own" in notice.note
     said = "claim asr/mine was prepared for pod asr/one; pod asr/two uses the same claim and gets no GPU memory"
     assert any(said in each for each in manager.problems())
     manager.stop()

@@ -171,7 +171,7 @@ def test_it_says_when_the_limit_itself_changes(before: int, after: int, at_once:
     (answer,) = apply_resize(found, user, "model", f"{after}Gi", ResizeBounds(), now).answers
     assert answer.effect == effect
     assert ("until the container restarts" in answer.note) is (effect == AT_START and mps)
-    assert ("the memory limit of the GPU itself does not change" in answer.note) is (effect == AT_START and not mps)
+    assert ("the memory of the MIG instance does not change" in answer.note) is (effect == AT_START and not mps)
     assert answer.note.startswith(f"the quota of container model is now {after}Gi (before: {before}Gi)")
 
 
@@ -180,7 +180,7 @@ def test_lowering_below_what_is_held_wants_force() -> None:
     holding = CurrentUsage(used_mib=3000, applies_immediately=False)
     (answer,) = apply_resize(found, user, "model", "2Gi", ResizeBounds(), holding).answers
     assert (answer.done, answer.reason) == (False, Reason.OVER_QUOTA)
-    assert "holds 3000 MiB now: a quota of 2Gi would kill it" in answer.note
+    assert "holds 3000 MiB now: with a quota of 2Gi the enforcer would kill the container" in answer.note
     forced = apply_resize(found, user, "model", "2Gi;force", ResizeBounds(), holding)
     assert (forced.answers[0].done, memory(forced)["model"]) == (True, 2048)
     assert memory(apply_resize(found, user, "model", "3000Mi", ResizeBounds(), holding))["model"] == 3000

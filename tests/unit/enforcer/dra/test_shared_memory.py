@@ -73,7 +73,7 @@ def test_who_brings_its_own_is_kept_on_disk() -> None:
     assert decode(encode(found)) == found
     older = encode(found).replace(b'"ownSharedMemory"', b'"unknown"')
     assert decode(older).own_shared_memory == ()
-    with pytest.raises(ConfigError, match="is not a name"):
+    with pytest.raises(ConfigError, match="is not the name of a request"):
         decode(encode(found).replace(b'"ownSharedMemory": [\n  "model"', b'"ownSharedMemory": [\n  "../x"'))
 
 

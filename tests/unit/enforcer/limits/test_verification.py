@@ -47,7 +47,7 @@ def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
         (
             seen(client(7, environ=EnvironLimit(QUOTA, "1"))),
             Reason.LIMIT_ESCAPED,
-            "process 7 has a limit for a GPU that it does not see",
+            "process 7 names a GPU that the process does not see",
         ),
         (seen(client(7, environ=EnvironLimit(9000))), Reason.LIMIT_ESCAPED, "with a limit of 9000 MiB, not 4096"),
         (seen(client(7, client=False)), Reason.LIMIT_ESCAPED, "process 7 holds GPU memory but is not an MPS client"),

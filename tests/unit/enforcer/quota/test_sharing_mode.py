@@ -52,8 +52,14 @@ def test_a_node_with_instances_shares_its_other_gpus_through_mps() -> None:
 def test_a_gpu_in_use_is_shared_as_it_was_and_offers_nothing_new_in_another_way() -> None:
     ways = SharingModes(Mode.TIME_SLICING, {GPU: Mode.MPS, INSTANCE: Mode.MIG})
     assert [ways.of(gpu) for gpu in (GPU, OTHER_GPU, INSTANCE)] == [Mode.MPS, Mode.TIME_SLICING, Mode.MIG]
-    assert ways.objection(GPU) == "it changes from mps to time-slicing when the last prepared claim on it is gone"
-    assert ways.objection(INSTANCE) == "it changes from mig to not shared when the last prepared claim on it is gone"
+    assert (
+        ways.objection(GPU)
+        == "the sharing mode changes from mps to time-slicing when the last prepared claim on the GPU is unprepared"
+    )
+    assert (
+        ways.objection(INSTANCE)
+        == "the sharing mode changes from mig to not shared when the last prepared claim on the GPU is unprepared"
+    )
     assert ways.objection(OTHER_GPU) is None
     assert SharingModes(Mode.MPS, {GPU: Mode.MPS}).objection(GPU) is None
     assert SharingModes(None, {}, "no such mode").objection(GPU) == "no such mode"

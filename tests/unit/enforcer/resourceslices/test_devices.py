@@ -131,7 +131,10 @@ def test_the_mode_of_a_device_is_that_of_its_gpu_now() -> None:
     assert [each["attributes"]["mode"]["string"] for each in found.devices[:-1]] == ["time-slicing"] * 3
     assert [each["capacity"]["memory"]["value"] for each in found.devices[:-1]] == ["81008Mi"] * 3, "no MPS context"
     assert [(each.uuid, each.why) for each in found.left_out] == [
-        (FOUR[2].uuid, "it changes from mps to time-slicing when the last prepared claim on it is gone")
+        (
+            FOUR[2].uuid,
+            "the sharing mode changes from mps to time-slicing when the last prepared claim on the GPU is unprepared",
+        )
     ]
     unknown = build_devices(FOUR, InventoryPolicy(), ways=SharingModes(None, {}, "who knows"))
     assert (len(unknown.devices), {each.why for each in unknown.left_out}) == (1, {"who knows"})

@@ -95,7 +95,9 @@ def test_no_more_samples_are_kept_than_are_looked_back_upon() -> None:
 def test_it_is_reported_what_is_known(ran: tuple[str, ...] | None, only: str | None, words: str) -> None:
     growth = Growth(from_mib=100, mib=3172, samples=7, ran=ran, only=only)
     row = shown(growth, {"a": "asr/tts-0/model"})
-    assert row["sentence"].startswith("3172Mi are in use by no visible process, 3Gi more than 7 samples before; ")
+    assert row["sentence"].startswith(
+        "3172Mi of the GPU memory in use belongs to no process that NVML lists, 3Gi more than 7 samples ago; "
+    )
     assert words in row["sentence"]
     assert row["sentence"].endswith("; the enforcer kills no container for this")
     assert row["only"] == ("asr/tts-0/model" if only == "a" else None)

@@ -91,10 +91,7 @@ def test_an_event_that_a_tenant_wrote_breaks_no_log_and_vouches_for_none(
     assert (code, out.splitlines()[0]) == (0, holds)
     said = out.splitlines()[2]
     assert said.startswith("gpu-7: warning: Event asr/tts-0-1, Event asr/tts-0-2, ")
-    assert (
-        "Event asr/tts-0-5 and 2 more refer to records that are not in this log; that proves nothing: every user"
-        in said
-    )
+    assert "Event asr/tts-0-5 and 2 more refer to records that are not in this log; this does not prove" in said
 
 
 def test_an_event_about_a_node_that_is_not_there_is_no_silent_node(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
@@ -161,7 +158,7 @@ def test_what_the_cluster_saw_can_be_kept_and_held_against_logs_later(
 def test_an_anchor_that_is_none_is_wrong_use(text: str, tmp_path: Path, capsys: Any) -> None:
     write(tmp_path)
     code, _, err = run(capsys, "verify", "--state", tmp_path, "--anchor", text)
-    assert (code, "write SEQ:HASH, the name of a file with anchors, or cluster" in err) == (2, True)
+    assert (code, "write SEQ:HASH, the name of a file with anchors, or the word cluster" in err) == (2, True)
 
 
 def test_the_head_of_an_empty_log_fits_it_and_says_nothing_of_a_later_one(tmp_path: Path, capsys: Any) -> None:
@@ -246,7 +243,7 @@ def test_a_node_that_cannot_be_read_is_named_and_the_others_are_read(nodes: Node
     nodes.annotate("gpu-3", "1:sha256:" + "0" * 64)
     code, out, err = run(capsys, "verify", "-A")
     assert (code, "gpu-1: ok" in out) == (1, True)
-    assert err == "gpu-share: node gpu-3: the cluster has anchors of this node's log, but the log could not be read\n"
+    assert err.startswith("gpu-share: node gpu-3: the cluster has anchors of this node's log, but the log could not be")
     nodes.add("gpu-2", tmp_path / "gpu-2", phase="Pending")
     code, out, err = run(capsys, "show", "-A", "-o", "json")
     assert err == "gpu-share: node gpu-2: cannot read the audit log: pod gpu-share-system/enforcer-gpu-2 is Pending\n"

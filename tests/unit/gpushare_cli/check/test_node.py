@@ -142,7 +142,11 @@ def config(root: Path, text: str, where: str = toolkit.CONFIGS[0]) -> Path:
     ("text", "level", "says"),
     [
         (f"{toolkit.SETTING} = false", "ok", ""),
-        (f"{toolkit.SETTING} = true", "wrong", "is True: a container without a share can get every GPU"),
+        (
+            f"{toolkit.SETTING} = true",
+            "wrong",
+            "is True: a container that sets NVIDIA_VISIBLE_DEVICES can get every GPU",
+        ),
         (f'{toolkit.SETTING} = "false"', "wrong", "is 'false'"),
         ("", "wrong", "is not set"),
         ("= = =", "wrong", "cannot be read"),

@@ -187,7 +187,7 @@ def test_one_version_is_fine_and_several_are_to_be_looked_at(monkeypatch: pytest
 def test_a_labelled_node_that_publishes_nothing_is_named() -> None:
     nodes = [item(f"n{number}") for number in range(9)]
     found = asked(workloads.unsliced, nodes=nodes, resourceslices=[report("n0")])
-    assert found == ("wrong", "9; without a device in a ResourceSlice: n1, n2, n3, n4, n5 and 3 more")
+    assert found == ("wrong", "9 labelled; without a device in a ResourceSlice: n1, n2, n3, n4, n5 and 3 more")
     empty = {**report("n0"), "spec": {"nodeName": "n0"}}
     assert asked(workloads.unsliced, nodes=nodes[:1], resourceslices=[empty])[0] == "wrong", "no GPU is seen there"
     assert asked(workloads.unsliced, nodes=nodes[:1], resourceslices=[report("n0")]) == ("ok", "1")

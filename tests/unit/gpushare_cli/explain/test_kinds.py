@@ -47,6 +47,6 @@ def test_json_is_of_the_cluster_only(where: str, tmp_path: Path, capsys: pytest.
 
 
 def test_a_word_that_is_no_kind_is_named_beside_the_namespace() -> None:
-    with pytest.raises(ConfigError, match=r"'svc' is neither a kind .* nor the namespace of -n, asr"):
+    with pytest.raises(ConfigError, match=r"'svc' is neither a kind .* nor the namespace that -n names \(asr\)"):
         target("svc/worker", "asr")
     assert target("asr/worker", "asr") == (POD, "asr", "worker")

@@ -121,8 +121,11 @@ def test_a_quota_that_is_not_what_was_reserved_is_shown_beside_it() -> None:
 @pytest.mark.parametrize(
     ("there", "says"),
     [
-        (True, "is in use by pod first, .* this pod's quota of it is 0 MiB.* with a ResourceClaim of its own or"),
-        (False, "was prepared for pod first, which has ended; .* wait until it is gone, and create it again"),
+        (
+            True,
+            ", and no other pod .* this pod has a quota of 0 MiB .* with a ResourceClaim of its own or",
+        ),
+        (False, " was prepared for pod first, which has ended; .* wait until it is gone, and create it again"),
     ],
 )
 def test_a_pod_that_joined_anothers_claim_is_notified_that_it_may_hold_nothing_and_what_to_do(
@@ -139,7 +142,7 @@ def test_a_pod_that_joined_anothers_claim_is_notified_that_it_may_hold_nothing_a
     assert not fine
     assert row(lines) == ["main", "4Gi, 25%", "0Mi (ClaimInUse)", GPU, "running, restarts: 1"]
     (said,) = lines[3:]
-    assert re.match(f"  ClaimInUse: ResourceClaim {claim['metadata']['name']} {says}", said), said
+    assert re.match(f"  ClaimInUse: .*ResourceClaim {claim['metadata']['name']}{says}", said), said
 
 
 def test_the_pod_that_a_claim_was_prepared_for_is_shown_its_own() -> None:
@@ -177,9 +180,8 @@ def test_a_pod_without_room_says_so_and_what_that_means() -> None:
     assert lines[0].endswith(": Pending, on no node yet")
     assert row(lines) == ["main", "12Gi", "nothing yet", "N/A", "not started"]
     assert lines[3].startswith("  not placed: 0/")
-    assert (
-        lines[4]
-        == "    no GPU has enough free memory, compute or MPS clients; the scheduler places the pod when one has"
+    assert lines[4].startswith(
+        "    no GPU has enough free memory, compute or MPS clients; the scheduler places the pod"
     )
     assert len(lines) == 5, "that the template was not there at first is over"
 

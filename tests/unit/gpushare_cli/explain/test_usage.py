@@ -51,13 +51,13 @@ def test_the_sidecar_is_asked_what_it_has() -> None:
     api = Api(written())
     usage = usage_of(api, pod())  # type: ignore[arg-type]
     assert api.ran == [("running", "explained-1", "gpu-share", ("gpu-share", "status", "-o", "json"))]
-    assert lines(usage) == ["  container main holds 3072 MiB of its 4096 MiB, 3400 MiB at most so far (seen 2 s ago)"]
+    assert lines(usage) == ["  container main uses 3072 MiB of its quota of 4096 MiB, peak 3400 MiB (measured 2 s ago)"]
 
 
 def test_an_old_figure_says_so() -> None:
     found = lines(usage_of(Api(written(age=90.0)), pod()))  # type: ignore[arg-type]
-    assert "(seen 90 s ago)" in found[0]
-    assert "has stopped writing" in found[1]
+    assert "(measured 90 s ago)" in found[0]
+    assert "has stopped updating the pod status" in found[1]
 
 
 def test_a_container_that_writes_for_ever_is_given_up() -> None:
@@ -111,4 +111,4 @@ def test_json_has_the_same_figures() -> None:
             {"container": "main", "gpu": GPU, "usedMiB": None, "peakMiB": None, "quotaMiB": 4096, "state": "Unknown"}
         ],
     }
-    assert "an unknown amount of its 4096 MiB (seen" in lines(usage)[0]
+    assert "an unknown amount of its quota of 4096 MiB (measured" in lines(usage)[0]

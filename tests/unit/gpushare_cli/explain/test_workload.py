@@ -112,7 +112,7 @@ def test_a_template_that_the_webhook_would_refuse_is_named_with_its_field() -> N
 def test_what_is_only_computed_is_called_so() -> None:
     found = explained(Api(deployments=[deployment(1, **{MEMORY: "4GB"})], namespaces=[OPTED_IN]))
     assert found.summary.endswith(": would be refused, InvalidQuantity")
-    assert "settings of this command line" in found.findings[-1].hint
+    assert "with its own settings" in found.findings[-1].hint
 
 
 def test_pods_that_are_there_are_evidence_against_what_is_computed() -> None:
@@ -169,7 +169,7 @@ def test_a_namespace_that_has_not_opted_in_is_the_first_reason() -> None:
     found = explained(Api(deployments=[deployment(1, **{MEMORY: "4GB"})], namespaces=[closed], pods=[pod("w")]))
     assert found.summary.endswith("1 of 1 pod, WITHOUT shares, although its pod template requests them")
     assert types(found) == ["noShare", "refused"]
-    assert "if the webhook rewrote its pods, it would refuse them" in found.findings[1].message
+    assert "if the webhook checked the workload's pods, it would refuse them" in found.findings[1].message
 
 
 def test_what_may_not_be_read_is_reported() -> None:
@@ -197,7 +197,7 @@ def test_claims_of_its_own_that_the_template_names_are_read() -> None:
     found = explained(api)
     assert ("resourceclaimtemplates", "mine") in api.asked
     assert [each.message for each in found.findings if each.type == "warning"] == [
-        "the pod's own ResourceClaims reserve its GPUs; gpu-share.io annotations only divide them"
+        "the pod's own ResourceClaims reserve its GPU memory; gpu-share.io annotations only divide it among containers"
     ]
 
 

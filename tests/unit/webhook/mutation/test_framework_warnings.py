@@ -104,7 +104,7 @@ def test_what_is_right_or_cannot_be_seen_is_passed_over() -> None:
 
 def test_a_warning_says_what_to_do() -> None:
     assert warned(VLLM[0]) == [
-        "main: vLLM fills the GPU; add --gpu-memory-utilization=$GPU_SHARE_MEMORY_FRACTION (by sh -c)"
+        "main: vLLM fills the GPU; start it by sh -c with --gpu-memory-utilization=$GPU_SHARE_MEMORY_FRACTION"
     ]
 
 
