@@ -186,8 +186,8 @@ TABLE: Final = (
         name="PyTorch",
         default="Allocates as needed. When CUDA returns out of memory, it frees its cache and tries again.",
         advice=(
-            "No setting is needed under `mps-v2` or `driver-cgroup`. Under `watch-only`, pass the "
-            "fraction, or annotate the namespace with `frameworks: torch`."
+            "No setting is needed under `mps-v2` or `driver-cgroup`. Under `watch-only`, pass the fraction of the total "
+            "memory, or annotate the namespace with `frameworks: torch`."
         ),
         line=f'set_per_process_memory_fraction(float(os.environ["{contract.MEMORY_FRACTION}"]))',
         rules=(

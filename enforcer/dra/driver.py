@@ -327,8 +327,9 @@ def _shared_by(claim: PreparedClaim, modes: Mapping[str, Mode | None]) -> Prepar
     """Prepare a claim for its GPUs as they are shared now."""
     unknown = next((gpu for gpu, mode in modes.items() if mode is None), None)
     if unknown is not None:
-        message = f"the driver does not know the sharing mode of {unknown} yet (node label {NODE_MODE})"
-        raise PrepareError(f"{message}; the kubelet retries", Reason.MODE_UNKNOWN)
+        message = f"the DRA driver has no sharing mode for {unknown}; the kubelet retries"
+        hint = f"if this error stays, correct or remove the node label {NODE_MODE}"
+        raise PrepareError(f"{message}; {hint}", Reason.MODE_UNKNOWN)
     shared = claim.shared_by(modes)
     for each in shared.granted:
         if each.mode is Mode.MPS and len(shared.of(each.request)) > 1:
