@@ -186,8 +186,8 @@ TABLE: Final = (
         name="PyTorch",
         default="Allocates as needed. When CUDA returns out of memory, it frees its cache and tries again.",
         advice=(
-            "No setting is needed under `mps-v2` or `driver-cgroup`. Under `watch-only`, pass the fraction of the total "
-            "memory, or annotate the namespace with `frameworks: torch`."
+            "No setting is needed under `mps-v2` or `driver-cgroup`. Under `watch-only`, pass the fraction of the "
+            "total memory, or annotate the namespace with `frameworks: torch`."
         ),
         line=f'set_per_process_memory_fraction(float(os.environ["{contract.MEMORY_FRACTION}"]))',
         rules=(
@@ -246,7 +246,7 @@ TABLE: Final = (
             Rule(when="by default", size=_triton, capped=False),
             Rule(when="TensorFlow's backend with the fraction", size=_fraction),
         ),
-        source="`--cuda-memory-pool-byte-size` of tritonserver; triton-inference-server/tensorflow_backend README",
+        source="help of tritonserver (`--cuda-memory-pool-byte-size`); README of triton-inference-server/tensorflow_backend",
         evidence=Evidence.DOCUMENTED,
         example="triton.yaml",
     ),

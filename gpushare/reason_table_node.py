@@ -332,7 +332,8 @@ _ENFORCER: Final = (
         reason=Reason.AUDIT_RECORD_LOST, places=(Place.NODE_EVENT, Place.METRIC, Place.LOG),
         meaning="The ResourceSlice holds the hash of a record that the node's audit log does not have: the log was "
         "truncated, replaced or started again.",
-        action="Find out who changed the log. The message has the command that replaces the anchor (a hash) with a new one.",
+        action="Find out who changed the log. The message has the command that replaces the anchor (a hash) with a new "
+        "one.",
     ),
     ReasonRow(
         reason=Reason.AUDIT_BROKEN, places=(Place.METRIC, Place.LOG),

@@ -100,7 +100,12 @@ class Host:
             program, environment = self._driver.program(), self._driver.environment(self._run)
             MpsDaemon(gpu, directory, program, limit_mib=0, modes=self._modes, environment=environment).stop()
         except GpuShareError as error:
-            log.warning("MPS daemon not ended cleanly", reason=str(error.reason), gpu=gpu, error=error.message)
+            log.warning(
+                "MPS daemon did not stop, or its GPU's compute mode is not restored",
+                reason=str(error.reason),
+                gpu=gpu,
+                error=error.message,
+            )
         if process := self._daemons.get(directory):
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)

@@ -99,7 +99,9 @@ class MpsSupervisor:
         if gpu not in self._served:
             self._served = self._roster.plan().served
         if gpu not in self._served or not self._supervise(gpu):
-            return self._roster.problem or f"{gpu} is not shared on this node"
+            return (
+                self._roster.problem or f"the enforcer runs no MPS daemon for {gpu}; run gpu-share check for the cause"
+            )
         failure = self._failures.get(gpu)
         return None if failure is None else failure.message
 

@@ -151,7 +151,10 @@ def test_a_missing_daemon_is_started_at_once_for_who_waits() -> None:
     manager.there.clear()
     manager.failure = MpsError("no such program")
     assert keeper.not_ready_reason(GPU) == "no such program"
-    assert keeper.not_ready_reason("GPU-other") == "GPU-other is not shared on this node"
+    assert (
+        keeper.not_ready_reason("GPU-other")
+        == "the enforcer runs no MPS daemon for GPU-other; run gpu-share check for the cause"
+    )
     assert roster.used_by == [GPU, GPU, GPU, "GPU-other"]
 
 
@@ -167,7 +170,9 @@ def test_a_gpu_without_a_daemon_never_counts_as_served() -> None:
     manager = Manager()
     manager.lacking.add(GPU)
     keeper = keeper_of(manager, Roster(GPU))
-    assert keeper.not_ready_reason(GPU) == f"{GPU} is not shared on this node"
+    assert (
+        keeper.not_ready_reason(GPU) == f"the enforcer runs no MPS daemon for {GPU}; run gpu-share check for the cause"
+    )
     keeper.run_once()
     assert not keeper.is_ready(GPU)
 
