@@ -280,9 +280,9 @@ class Site:
 
     # Waiting
 
-    def until(self, what: str, check: Check, seconds: float = SECONDS, pause: float = 0.3) -> None:
+    def until(self, what: str, check: Check, seconds: float = SECONDS, pause: float | None = None) -> None:
         """Poll until it holds; the API server may be away meanwhile."""
-        if not holds_within(lambda: _holds(check), seconds, pause):
+        if not holds_within(lambda: _holds(check), seconds, pause or self.node.pause):
             raise AssertionError(f"waited {patient(seconds):.0f} s in vain until {what}\n{self.report()}")
 
     def report(self) -> str:

@@ -46,7 +46,7 @@ def a_limit_is_verified(site: Site, namespace: str) -> bool:
         rows = [row for row in site.status()["containers"] if (row["namespace"], row["pod"]) == (namespace, "limited")]
         return next((row["limit"]["state"] for row in rows if row.get("limit")), "")
 
-    return holds_within(lambda: state() == "InForce", VERIFY_SECONDS)
+    return holds_within(lambda: state() == "InForce", VERIFY_SECONDS, site.node.pause)
 
 
 PROMISES: Final[dict[str, Promise]] = {

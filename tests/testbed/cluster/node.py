@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, path
@@ -38,6 +38,8 @@ class Node:
     name: str
     number: int
     cgroup: str
+    pause: ClassVar[float] = 0.3
+    """Seconds between two questions of a test."""
 
     @classmethod
     def start(cls, plane: ControlPlane, name: str = "node-1", labels: dict[str, str] | None = None) -> Self:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import yaml
 
@@ -44,6 +44,8 @@ class VmNode:
     name: str
     number: int
     machine: Machine
+    pause: ClassVar[float] = 1.5
+    """Seconds between two questions of a test: with one in 0.3 s their encryption took a third of its processor."""
 
     @classmethod
     def start(cls, plane: ControlPlane, name: str = "node-1", number: int = 1, file_system: str = "ext4") -> Self:

@@ -29,15 +29,16 @@ def test_the_probe_finds_a_file_of_the_last_minute_and_no_older_or_missing_one(t
     assert any(file.startswith(f"{each['mountPath']}/") for each in container()["volumeMounts"]), (
         "the rest is read-only"
     )
-    shell, flag, script = container()["readinessProbe"]["exec"]["command"]
+    command = container()["readinessProbe"]["exec"]["command"]
     here = tmp_path / "ready"
 
     def ready() -> bool:
-        return subprocess.run([shell, flag, script.replace(file, str(here))], check=False).returncode == 0
+        return subprocess.run([each.replace(file, str(here)) for each in command], check=False).returncode == 0
 
     assert not ready()
     here.touch()
     assert ready()
+    assert container()["startupProbe"]["exec"]["command"] == ["test", "-e", file]
     past = here.stat().st_mtime - 70
     os.utime(here, (past, past))
     assert not ready()
