@@ -246,7 +246,7 @@ TABLE: Final = (
             Rule(when="by default", size=_triton, capped=False),
             Rule(when="TensorFlow's backend with the fraction", size=_fraction),
         ),
-        source="help of tritonserver (`--cuda-memory-pool-byte-size`); triton-inference-server/tensorflow_backend README",
+        source="`tritonserver --help` (CUDA memory pool); triton-inference-server/tensorflow_backend README",
         evidence=Evidence.DOCUMENTED,
         example="triton.yaml",
     ),
