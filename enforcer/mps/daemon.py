@@ -39,6 +39,8 @@ STANDING: Final = frozenset({Reason.MPS_CONTROL_BLOCKED, Reason.MPS_FAULT})
 """What is wrong with a daemon that is there: to start it is no help."""
 HUNG_SECONDS: Final = 20.0
 """Two questions of ten seconds, without an answer or a cause."""
+START_SECONDS: Final = (10.0, 80.0)
+"""For the first attempt; doubled after each that failed, to at most the second: a node that boots may be slow."""
 STOP_SECONDS: Final = 5.0
 ATTEMPTS: Final = 2
 BLOCKED_TRIES: Final = 3
@@ -111,6 +113,7 @@ class MpsDaemon:
         self.client: Final = DaemonCommands(self.control)
         self._checkup = HealthCheck(gpu, self.client, self.limit_mib, self._incidents)
         self._child: LaunchedProcess | None = None
+        self._start_seconds = START_SECONDS[0]
 
     def start(self) -> None:
         """Start the daemon, or take over one that already serves this directory, and put its limit in force.
@@ -299,13 +302,14 @@ class MpsDaemon:
         self._child = self._launcher.launch(self.gpu, self.directory, self._binary, self._environment)
         stat = read_stat(Path(f"/proc/{self._child.pid}/stat"))
         self._notes.write(replace(self._notes.read(), pid=self._child.pid, start=stat.start if stat else None))
-        deadline = Deadline()
+        deadline = Deadline(self._start_seconds)
         while not self._came_up():
             if self._child.poll() is not None or not deadline.left():
-                raise MpsError(
-                    f"the MPS control daemon of {self.gpu} does not start; its log ends: {log_tail(self.log)}"
-                )
+                self._start_seconds = min(2 * self._start_seconds, START_SECONDS[1])
+                end = log_tail(self.log)
+                raise MpsError(f"the MPS control daemon of {self.gpu} does not start; its log ends: {end}")
             time.sleep(POLL)
+        self._start_seconds = START_SECONDS[0]
 
     def _start_server(self) -> None:
         """Start the server early. A failure is logged; the server then starts with its first client or not at all."""

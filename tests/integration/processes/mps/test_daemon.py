@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,27 @@ def test_one_transaction_runs_at_a_time(binary: Path, make: Make) -> None:
 def test_a_path_too_long_for_sockets_is_refused_before_anything_starts(root: Path, real: Path) -> None:
     with pytest.raises(ConfigError, match="set --run to an absolute path so short"):
         MpsDaemon("GPU-x", root / ("x" * 90), real, limit_mib=1)
+
+
+def test_a_daemon_that_starts_slowly_gets_longer_each_time(
+    stand_in: Path, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enforcer.mps.daemon.START_SECONDS", (0.5, 32.0))
+    slow = tmp_path / "slow"
+    slow.write_text(f'#!/bin/sh\ncase "$*" in *-f*) sleep 3;; esac\nexec {stand_in} "$@"\n')
+    slow.chmod(0o755)
+    daemon = make(slow)
+    for _ in range(2):
+        with pytest.raises(MpsError, match="does not start"):
+            daemon.start()
+    until(lambda: _starts(daemon), 60)
+
+
+def _starts(daemon: MpsDaemon) -> bool:
+    with suppress(MpsError):
+        daemon.start()
+        return True
+    return False
 
 
 @pytest.mark.parametrize("program", ["/nonexistent", "/bin/false", "/bin/true"])
