@@ -19,7 +19,7 @@ KINDS = (
 )
 RESCUED = 30.0
 REFUSED = 10.0
-UPGRADED = "--set image.tag=upgraded --set simulate.image.tag=upgraded"
+UPGRADED = f"--set image.tag={images.UPGRADED} --set simulate.image.tag={images.UPGRADED}"
 HELM_TEST = f"helm test gpu-share --namespace {SYSTEM} --timeout=5m"
 CHECK = "gpu-share check --cluster --wait 1m"
 SERVICE = f"kubectl -n {SYSTEM} patch service gpu-share-webhook --type=json -p"
@@ -91,9 +91,9 @@ def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
     site.run(namespace, pods.pod("tenant", "hold", "1Gi"))
     old = site.enforcer()["metadata"]["uid"]
     for target in images.targets():
-        site.node.load_image(images.image(target, tag="upgraded"))
+        site.node.load_image(images.image(target, images.UPGRADED))
     site.shell(
-        f"kubectl -n {SYSTEM} set image deployment/gpu-share-webhook webhook=gpu-share:upgraded &&"
+        f"kubectl -n {SYSTEM} set image deployment/gpu-share-webhook webhook=gpu-share:{images.UPGRADED} &&"
         f" kubectl -n {SYSTEM} rollout status deployment/gpu-share-webhook --timeout=3m"
     )
     site.run(namespace, pods.pod("between", "hold", "1Gi"))  # a newer webhook beside this enforcer

@@ -33,6 +33,8 @@ BASE_RECIPE: Final = 2
 """Raise it when the base is made otherwise: part of the cache's key."""
 CA_BUNDLE: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 PIP_SETTINGS: Final = ("index-url", "extra-index-url", "trusted-host", "timeout", "proxy")
+UPGRADED: Final = "upgraded"
+"""Tag of the images that a test upgrades to."""
 KEPT: Final = 4
 """Archives of each target that stay in the cache."""
 MOST_LAYERS: Final = 250

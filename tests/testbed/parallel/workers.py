@@ -19,14 +19,6 @@ VM: Final = "vm"
 """Word that asks for the tests on a virtual node."""
 VM_FOLDER: Final = "tests/e2e/vm/"
 """Files that need a virtual node."""
-ON_VM: Final = (
-    "tests/e2e/test_kill.py",
-    "tests/e2e/test_running.py",
-    "tests/e2e/test_resize.py",
-    "tests/e2e/test_outages.py",
-    "tests/e2e/test_upgrade_and_uninstall.py",
-)
-"""Files for any node that run on a virtual one as well."""
 MARKING: Final = ("pytestmark", "pytest.mark.", "@pytest.mark.")
 UNKNOWN: Final = 90
 """Seconds of a file that nobody has measured yet."""
@@ -58,7 +50,16 @@ SECONDS: Final = {
     "tests/e2e/test_upgrade_and_uninstall.py": 370,
 }
 """Measured with ``python -m tests.testbed.parallel``, which prints what each file took."""
-VM_SECONDS: Final = {"tests/e2e/vm/test_smoke.py": 85}
+VM_SECONDS: Final = {
+    "tests/e2e/vm/test_as_users_have_it.py": 100,
+    "tests/e2e/vm/test_capabilities.py": 420,
+    "tests/e2e/vm/test_life.py": 700,
+    "tests/e2e/vm/test_memory_pressure.py": 260,
+    "tests/e2e/vm/test_power_cuts.py": 140,
+    "tests/e2e/vm/test_reboot.py": 900,
+    "tests/e2e/vm/test_smoke.py": 85,
+    "tests/e2e/vm/test_user_namespaces.py": 75,
+}
 """The same on a virtual node: ``make e2e ARGS=vm``."""
 VM_NODES: Final = 2
 """As many as there are processors: each virtual node keeps one busy."""
@@ -82,7 +83,7 @@ BY_VERSION: Final = (
     "tests/integration/controlplane/test_placement.py",
 )
 """Files, or folders of them, that show what differs between versions: these run on older ones too, in full all do."""
-LAST: Final = ("tests/e2e/test_churn.py", "tests/e2e/test_upgrade_and_uninstall.py")
+LAST: Final = ("tests/e2e/test_churn.py", "tests/e2e/test_upgrade_and_uninstall.py", "tests/e2e/vm/test_life.py")
 """Files at the end of their worker, in that order: one wants a machine that has done with starting clusters, the other
 removes the product from its own."""
 
@@ -153,8 +154,8 @@ def for_vm(asked: Sequence[str]) -> bool:
 
 
 def on_vm(files: Iterable[str]) -> list[Worker]:
-    """Deal the files that need a virtual node, and those of ``ON_VM``, over two workers with one each."""
-    mine = [file for file in files if file.startswith(VM_FOLDER) or file in ON_VM]
+    """Deal the files that need a virtual node over two workers with one each."""
+    mine = [file for file in files if file.startswith(VM_FOLDER)]
     hands = _dealt(mine, VM_NODES, vm_seconds)
     return [
         (Session(name=f"{VM}-{number}", files=tuple(sorted(hand, key=_turn)), virtual=True),)

@@ -36,8 +36,8 @@ def folder(say: Say = say) -> Path:
     Raises:
         BedError: containerd did not start, or refused an image.
     """
-    files = [images.image(target) for target in images.targets()]
-    home = cache_root() / f"vm-store-{_digest(files)}"
+    made = files()
+    home = cache_root() / f"vm-store-{_digest(made)}"
     with lock("vm-store", say):
         if not home.is_dir():
             say("unpacking the images for the virtual node ...")
@@ -48,11 +48,16 @@ def folder(say: Say = say) -> Path:
                     packages.busybox(),
                     {node_files.PAUSE_IMAGE: archive.FOREVER, archive.BUSYBOX_IMAGE: ()},
                 )
-                _import(top, [byhand, *files])
+                _import(top, [byhand, *made])
                 (top / "root").rename(home)
             _forget_old()
         os.utime(home)
     return home
+
+
+def files() -> list[Path]:
+    """The product's images, also those that a test upgrades to."""
+    return [images.image(target, tag) for tag in ("", images.UPGRADED) for target in images.targets()]
 
 
 def _import(top: Path, files: Sequence[Path]) -> None:

@@ -109,7 +109,7 @@ def test_virtual_nodes_have_two_workers_with_their_own_files_and_those_chosen_fo
     own = {file for file in ON_NODES if file.startswith(workers.VM_FOLDER)}
     assert own
     files = [file for session in sessions(dealt) for file in session.files]
-    assert sorted(files) == sorted(own | {*workers.ON_VM})
+    assert sorted(files) == sorted(own)
     assert [session.virtual for session in sessions(dealt)] == [True, True]
     assert not any(session.virtual for session in sessions(workers.on_nodes(ON_NODES, 3)))
     assert workers.on_vm([]) == []
