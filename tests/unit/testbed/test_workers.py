@@ -104,7 +104,7 @@ def test_no_worker_is_empty_and_no_two_sessions_share_a_log() -> None:
     assert [each.files for each in sessions(workers.on_planes(["a.py"], [NEWEST], full=True))] == [("a.py",)]
 
 
-def test_virtual_nodes_have_two_workers_with_their_own_files_and_those_chosen_for_them() -> None:
+def test_virtual_nodes_have_two_workers_with_their_own_files() -> None:
     dealt = workers.on_vm(ON_NODES)
     own = {file for file in ON_NODES if file.startswith(workers.VM_FOLDER)}
     assert own
