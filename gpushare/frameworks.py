@@ -162,9 +162,8 @@ TABLE: Final = (
         name="vLLM",
         default="Asks for 92 % of the total memory (older releases 90 %) and refuses to start if less is free.",
         advice=(
-            "Pass the fraction of the total memory. In a small share also pass `--enforce-eager`: older "
-            "releases do not count CUDA "
-            "graphs in the fraction."
+            "Pass `GPU_SHARE_MEMORY_FRACTION`, the share's part of the GPU's total memory. In a small share also pass "
+            "`--enforce-eager`: older releases use memory for CUDA graphs beyond the fraction."
         ),
         line=f'--gpu-memory-utilization="${contract.MEMORY_FRACTION}"',
         rules=(Rule(when="with the fraction", size=_vllm),),

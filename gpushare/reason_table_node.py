@@ -356,8 +356,9 @@ _ENFORCER: Final = (
         reason=Reason.CHECKPOINT_UNREADABLE, places=(Place.METRIC, Place.LOG),
         meaning="The enforcer cannot read a file of quotas or of a prepared claim. The last valid quotas stay in "
         "force.",
-        action="Check the node's disk. The message names the file. If the file belongs to a claim and the line "
-        "repeats, delete the pod of the claim.",
+        action="Check the node's disk. The message names the file. checkpoint.json holds the quotas, <UID>.json the "
+        "ResourceClaim with this UID. If the enforcer cannot read a claim's file after a restart, delete the pod for "
+        "which the claim is reserved.",
     ),
     ReasonRow(
         reason=Reason.ENFORCER_STARTED, places=_LOG,

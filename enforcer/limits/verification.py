@@ -178,9 +178,9 @@ def _kept(process: Process, evidence: Evidence) -> int | None:
 
 def _of_cgroup(evidence: Evidence) -> tuple[Reason, str]:
     if evidence.unread is not None:
-        return Reason.UNKNOWN, f"the enforcer cannot read the limit from the driver: {evidence.unread}"
+        return Reason.UNKNOWN, f"the enforcer cannot read the limit from the NVIDIA driver: {evidence.unread}"
     if evidence.applied_mib is None:
-        return Reason.NOT_APPLIED, "the driver has no limit for the container's cgroup"
+        return Reason.NOT_APPLIED, "the NVIDIA driver has no GPU memory limit for the container's cgroup"
     if evidence.applied_mib != evidence.quota_mib:
         return (
             Reason.NOT_APPLIED,
@@ -191,7 +191,10 @@ def _of_cgroup(evidence: Evidence) -> tuple[Reason, str]:
     used = sum(each.used_mib for each in evidence.processes)
     if used > evidence.ceiling_mib:
         return Reason.LIMIT_ESCAPED, f"the container holds {used} MiB, although its limit is {evidence.quota_mib} MiB"
-    return Reason.IN_FORCE, f"the driver limits the container's cgroup to {evidence.quota_mib} MiB{_unseen(evidence)}"
+    return (
+        Reason.IN_FORCE,
+        f"the NVIDIA driver limits the container's cgroup to {evidence.quota_mib} MiB{_unseen(evidence)}",
+    )
 
 
 def _unseen(evidence: Evidence) -> str:
