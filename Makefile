@@ -48,6 +48,7 @@ endif
 release-check: lint safety mutants ## All that CI runs, in full: every trial, both versions whole (hours; before a release)
 	@GPU_SHARE_TESTS=full $(RUN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not controlplane" --ignore=tests/safety --timeout=1200
 	@GPU_SHARE_TESTS=full $(MAKE) integration e2e ARGS=
+	@GPU_SHARE_TESTS=full $(MAKE) e2e ARGS=vm
 
 integration: $(STAMP) ## The product on real control planes, without nodes: the newest version, and the oldest for what differs (ARGS=FILE runs a part)
 	@$(if $(strip $(KUBERNETES)),,$(error KUBERNETES is empty; it has to name versions, such as 1.37))

@@ -51,13 +51,12 @@ SECONDS: Final = {
 }
 """Measured with ``python -m tests.testbed.parallel``, which prints what each file took."""
 VM_SECONDS: Final = {
-    "tests/e2e/vm/test_as_users_have_it.py": 100,
     "tests/e2e/vm/test_capabilities.py": 420,
     "tests/e2e/vm/test_life.py": 700,
     "tests/e2e/vm/test_memory_pressure.py": 260,
     "tests/e2e/vm/test_power_cuts.py": 140,
     "tests/e2e/vm/test_reboot.py": 900,
-    "tests/e2e/vm/test_smoke.py": 85,
+    "tests/e2e/vm/test_smoke.py": 100,
     "tests/e2e/vm/test_user_namespaces.py": 75,
 }
 """The same on a virtual node: ``make e2e ARGS=vm``."""
