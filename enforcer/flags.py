@@ -114,11 +114,8 @@ def _parser() -> argparse.ArgumentParser:
         help=f"sharing mode of the GPUs if the node has no label {NODE_MODE} (%(default)s)",
     )  # fmt: skip
     add("--no-mps", action="store_true", help="run no MPS daemons; use time-slicing, whatever --mode and the label say")
-    add(
-        "--no-dra",
-        action="store_true",
-        help="run no DRA driver: prepare no claims; read quotas from the allocated ResourceClaims in the API server",
-    )
+    what = "run no DRA driver: prepare no claims; read quotas from the allocated ResourceClaims in the API server"
+    add("--no-dra", action="store_true", help=what)
     add("--kubelet-root", type=Path, help="the kubelet's directory (%(default)s)")
     add("--cdi-root", type=Path, help="directory for CDI specs (%(default)s)")
     add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")
@@ -140,11 +137,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-publish", action="store_true", help="publish no ResourceSlices")
     add("--drop-capabilities", action="store_true", help="drop capabilities that the enforcer no longer needs")
     add("--tenant-host-network", action="store_true", help="prepare claims of pods that use hostNetwork")
-    add(
-        "--allow-any-pid-namespace",
-        action="store_true",
-        help="for tests: take the pids of NVML as pids of the enforcer's own pid namespace",
-    )
+    what = "for tests: take the pids of NVML as pids of the enforcer's own pid namespace"
+    add("--allow-any-pid-namespace", action="store_true", help=what)
     _add_kill_rules(parser)
     _add_offers(parser)
     _add_outlets(parser)

@@ -121,10 +121,7 @@ def test_a_quota_that_is_not_what_was_reserved_is_shown_beside_it() -> None:
 @pytest.mark.parametrize(
     ("there", "says"),
     [
-        (
-            True,
-            ", and no other pod .* this pod has a quota of 0 MiB .* with a ResourceClaim of its own or",
-        ),
+        (True, ", and no other pod .* this pod has a quota of 0 MiB .* with a ResourceClaim of its own or"),
         (False, " was prepared for pod first, which has ended; .* wait until it is gone, and create it again"),
     ],
 )
