@@ -322,7 +322,7 @@ TABLE: Final = (
     ),
     Framework(
         name="Jupyter",
-        default="Each kernel is a process with its own CUDA context. It keeps its GPU memory until it exits.",
+        default="Each notebook kernel is a process with its own CUDA context. It keeps its GPU memory until it exits.",
         advice="Cull idle kernels. The enforcer kills the largest process first: a kernel, not the server.",
         line="--MappingKernelManager.cull_idle_timeout=3600",
         rules=(Rule(when="by default", size=_as_needed, capped=False),),

@@ -25,7 +25,9 @@ def add_parser(subparsers: Any) -> None:
         help="print the meaning and the remedy of each Reason in refusals, Events, records and logs",
         description="Print every Reason with its meaning. For one Reason, also print the remedy and where it appears.",
     )
-    parser.add_argument("reason", nargs="?", metavar="REASON", help="a Reason in any case, for example OverQuota")
+    parser.add_argument(
+        "reason", nargs="?", metavar="REASON", help="a Reason, in upper or lower case, for example OverQuota"
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(%(default)s)")
 
 

@@ -180,7 +180,7 @@ def _of_cgroup(evidence: Evidence) -> tuple[Reason, str]:
     if evidence.unread is not None:
         return Reason.UNKNOWN, f"the enforcer cannot read the limit from the NVIDIA driver: {evidence.unread}"
     if evidence.applied_mib is None:
-        return Reason.NOT_APPLIED, "the NVIDIA driver has no GPU memory limit for the container's cgroup"
+        return Reason.NOT_APPLIED, "no GPU memory limit is set in the NVIDIA driver for the container's cgroup"
     if evidence.applied_mib != evidence.quota_mib:
         return (
             Reason.NOT_APPLIED,

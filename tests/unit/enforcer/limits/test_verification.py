@@ -64,7 +64,7 @@ def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
         # A namespace's limit holds whatever a process says, except that it names a GPU it does not see.
         (by_cgroup(), Reason.IN_FORCE, "the NVIDIA driver limits the container's cgroup to 4096 MiB"),
         (by_cgroup(client(1), client(2, environ=EnvironLimit(), client=False)), Reason.IN_FORCE, "cgroup"),
-        (by_cgroup(applied_mib=None), Reason.NOT_APPLIED, "no GPU memory limit"),
+        (by_cgroup(applied_mib=None), Reason.NOT_APPLIED, "no GPU memory limit is set"),
         (by_cgroup(applied_mib=9000), Reason.NOT_APPLIED, "9000 MiB, not 4096"),
         (by_cgroup(client(used_mib=3000), client(2, used_mib=3000)), Reason.LIMIT_ESCAPED, "6000 MiB"),
         (by_cgroup(unread="the driver is away"), Reason.UNKNOWN, "the driver is away"),
