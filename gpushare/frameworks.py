@@ -162,7 +162,7 @@ TABLE: Final = (
         name="vLLM",
         default="Asks for 92 % of the total memory (older releases 90 %) and refuses to start if less is free.",
         advice=(
-            "Pass `GPU_SHARE_MEMORY_FRACTION`, the share's part of the GPU's total memory. In a small share also pass "
+            "Pass `GPU_SHARE_MEMORY_FRACTION`, the part of the total that CUDA reports. In a small share also pass "
             "`--enforce-eager`: older releases use memory for CUDA graphs beyond the fraction."
         ),
         line=f'--gpu-memory-utilization="${contract.MEMORY_FRACTION}"',

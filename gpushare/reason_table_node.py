@@ -274,9 +274,9 @@ _KILLS: Final = (
     ),
     ReasonRow(
         reason=Reason.IDENTITY_CHANGED, places=_KILL,
-        meaning="Before the signal, the enforcer checked the process again: its pid belongs to another "
-        "process, or it uses no GPU "
-        "memory any more. The enforcer sent no signal.",
+        meaning="Before the signal, the enforcer checked the process again: its pid belongs to another process, it "
+        "uses no GPU memory any more, or the kill of other processes is enough. The enforcer did not signal this "
+        "process.",
     ),
     ReasonRow(
         reason=Reason.ALREADY_EXITED, places=_KILL,
@@ -356,9 +356,9 @@ _ENFORCER: Final = (
         reason=Reason.CHECKPOINT_UNREADABLE, places=(Place.METRIC, Place.LOG),
         meaning="The enforcer cannot read a file of quotas or of a prepared claim. The last valid quotas stay in "
         "force.",
-        action="Check the node's disk. The message names the file. checkpoint.json holds the quotas, <UID>.json the "
-        "ResourceClaim with this UID. If the enforcer cannot read a claim's file after a restart, delete the pod for "
-        "which the claim is reserved.",
+        action="Check the node's disk. The message names the file. checkpoint.json holds the quotas, UID.json and "
+        "UID.ending the ResourceClaim with that UID. If the enforcer cannot read a claim's file after a restart, "
+        "delete the pod for which the claim is reserved.",
     ),
     ReasonRow(
         reason=Reason.ENFORCER_STARTED, places=_LOG,

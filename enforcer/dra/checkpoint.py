@@ -153,7 +153,10 @@ def _read(file: Path) -> PreparedClaim:
     claim = decode(files.read_regular_file(file, MAX_BYTES))
     if claim.uid != file.stem:
         raise ConfigError(
-            (f"the file contains ResourceClaim {claim.uid}, but its file name is another UID; move the file away"),
+            (
+                f"the file contains ResourceClaim {claim.uid}, but its file name is another UID; move the file "
+                "away and restart the enforcer"
+            ),
             Reason.CHECKPOINT_UNREADABLE,
         )
     return claim

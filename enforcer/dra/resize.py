@@ -177,8 +177,7 @@ def _check_usage(container: str, before: int, request: ResizeRequest, now: Curre
     if now.used_mib > request.memory_mib:
         message = (
             f"container {container} holds {now.used_mib} MiB now: with a quota of "
-            f"{format_mib(request.memory_mib)} "
-            "the enforcer would kill the container"
+            f"{format_mib(request.memory_mib)} it would be over quota"
         )
         raise ResizeRefused(
             f"{message}; free memory in the container first, or use gpu-share resize --force", Reason.OVER_QUOTA

@@ -96,9 +96,8 @@ class ResizeController:
         container_id = container_ids(pod).get(container)
         gpus = gpus_of(claim, limit_of(claim, container))
         used = self._used_mib(gpus, container_id) if container_id else 0
-        return CurrentUsage(
-            used_mib=used, applies_immediately=all(map(self._at_once, gpus)), mps=self._means.mps is not None
-        )
+        mps = any(each.mode is Mode.MPS for each in claim.granted if each.gpu in gpus)
+        return CurrentUsage(used_mib=used, applies_immediately=all(map(self._at_once, gpus)), mps=mps)
 
     def _at_once(self, gpu: str) -> bool:
         """Whether another limit binds processes that run on a GPU; by the mode while its back end is not chosen yet."""

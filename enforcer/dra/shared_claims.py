@@ -45,8 +45,8 @@ def _notices(pair: Pair, *, gone: bool) -> Iterator[UserMessage]:
     claim, other = pair
     for quota in quotas_of_joined(other)[:1]:
         who = (
-            f"container {quota.container} may hold 0 MiB on {quota.gpu}, so the enforcer kills the "
-            "container if it holds GPU memory"
+            f"container {quota.container} may hold 0 MiB on {quota.gpu}, so the "
+            "container is over quota with any GPU memory"
         )
         note = claim_in_use_message(claim.name, claim.pod, who, gone=gone)
         yield UserMessage(quota=quota, reason=Reason.CLAIM_IN_USE, note=note, action="Prepare")

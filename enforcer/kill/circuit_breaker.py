@@ -131,7 +131,7 @@ def _reason(state: DetectorState) -> str:
         return ""
     namespaces = sorted({namespace for namespace, _ in state.opening.by})
     named = ", ".join(namespaces[:NAMED]) + (", ..." if len(namespaces) > NAMED else "")
-    return f"{len(state.opening.by)} containers were due to be killed, of namespaces {named}"
+    return f"containers killed or due to be killed: {len(state.opening.by)}, of namespaces {named}"
 
 
 def _opened(state: DetectorState) -> DetectorState:

@@ -39,8 +39,8 @@ STANDING: Final = frozenset({Reason.MPS_CONTROL_BLOCKED, Reason.MPS_FAULT})
 """What is wrong with a daemon that is there: to start it is no help."""
 HUNG_SECONDS: Final = 20.0
 """Two questions of ten seconds, without an answer or a cause."""
-START_SECONDS: Final = (10.0, 80.0)
-"""For the first attempt; doubled after each that failed, to at most the second: a node that boots may be slow."""
+START_SECONDS: Final = (10.0, 40.0)
+"""For the first attempt; doubled after each that ran out, to at most the second: a node that boots may be slow."""
 STOP_SECONDS: Final = 5.0
 ATTEMPTS: Final = 2
 BLOCKED_TRIES: Final = 3
@@ -305,9 +305,9 @@ class MpsDaemon:
         deadline = Deadline(self._start_seconds)
         while not self._came_up():
             if self._child.poll() is not None or not deadline.left():
-                self._start_seconds = min(2 * self._start_seconds, START_SECONDS[1])
-                end = log_tail(self.log)
-                raise MpsError(f"the MPS control daemon of {self.gpu} does not start; its log ends: {end}")
+                if self._child.poll() is None:
+                    self._start_seconds = min(2 * self._start_seconds, START_SECONDS[1])
+                raise MpsError(f"the MPS control daemon of {self.gpu} does not start; its log: {log_tail(self.log)}")
             time.sleep(POLL)
         self._start_seconds = START_SECONDS[0]
 

@@ -254,7 +254,7 @@ class NvmlClient(GpuReader):
         pause = 0.0 if late <= 0 else min(self._waits.restart * 2.0 ** (late - 1), self._waits.most_restart)
         if self._crashes and now < self._crashes[-1] + pause:
             raise NvmlError(
-                f"the NVML worker process exited {len(self._crashes)} times in a minute; the enforcer restarts it soon",
+                f"the NVML worker process failed {len(self._crashes)} times in a minute; the enforcer restarts it soon",
                 Reason.NVML_CRASHED,
             )
         try:

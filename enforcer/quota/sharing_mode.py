@@ -17,7 +17,7 @@ INSTANCE: Final = "MIG-"
 """What the UUID of a MIG instance begins with."""
 KNOWN: Final = ", ".join(Mode)
 SHOWN: Final = 80
-CHANGES: Final = "the sharing mode changes from"
+CHANGES: Final = "changes from"
 """With what the reason begins why a GPU waits for its tenants."""
 
 
@@ -67,4 +67,5 @@ class SharingModes:
         wanted, now = mode_for(gpu, self.wanted), self.by_claims.get(gpu)
         if now is None or now is wanted:
             return None
-        return f"{CHANGES} {now} to {wanted or 'not shared'} when the last prepared claim on the GPU is unprepared"
+        when = "when the last prepared claim on the GPU is unprepared"
+        return f"the sharing mode {CHANGES} {now} to {wanted or 'not shared'} {when}"

@@ -96,7 +96,7 @@ class ReportPublisher:
         return (
             (
                 f"the enforcer has not published its report (ResourceSlice annotation) for {age:.0f} s: "
-                f"{self._failure or 'the report thread hangs'}"
+                f"{self._failure or 'the thread that writes it is busy or hangs'}"
             )
             if age > STALE
             else None

@@ -145,7 +145,7 @@ _OF_CONTAINERS: Final[Sequence[tuple[str, str, str, float]]] = (
     ),
     (
         "container_debt_seconds",
-        "Debt: seconds above the kill threshold that still count; above the debt-credit, a kill has no grace period.",
+        "Debt: weighted seconds above the kill threshold that still count. Beyond the credit, no grace period.",
         "debt", 1,
     ),
     ("container_mps_clients", "MPS clients of a container.", "mpsClients", 1),

@@ -28,7 +28,9 @@ HINTS: Final[Mapping[str, str]] = {
     "Preemption is not helpful": "no pod is preempted for a share: at any priority the pod waits for free capacity",
 }
 """Words of Kubernetes, and what they mean for a share; the first that are there count."""
-ROOM: Final = "has enough free memory, compute or MPS clients; the scheduler places the pod when such a GPU is free"
+ROOM: Final = (
+    "has enough free memory, compute or MPS clients; the scheduler places the pod when a GPU has enough of all three"
+)
 OOM_KILLED: Final = "OOMKilled"
 SIGKILLED: Final = 137
 """The exit code of a process that SIGKILL ended."""
@@ -40,9 +42,7 @@ def claims_in_use(record: PodRecord) -> Iterator[Finding]:
         if first := first_pod_of(record, claim):
             users = objects(mapping(claim, "status"), "reservedFor")
             gone = all(user.get("uid") != first.get("podUid") for user in users)
-            who = (
-                "this pod has a quota of 0 MiB on that claim, so the enforcer kills its containers that use GPU memory"
-            )
+            who = "this pod has a quota of 0 MiB on that claim, so its containers are over quota with any GPU memory"
             name = text(mapping(claim, "metadata"), "name")
             message = claim_in_use_message(name, text(first, "pod"), who, gone=gone)
             yield Finding(type=FindingType.OBSTACLE, message=message, reason=Reason.CLAIM_IN_USE)

@@ -218,7 +218,8 @@ def _misplaced(place: PodPlace) -> Iterator[str]:
         if contract.is_ours(key) and key != contract.MANAGED_LABEL:
             field = f"{place.field}.metadata.labels".removeprefix(".")
             asks = of_pod(key) is not None
-            yield f"{field}[{key}] has no effect as a label; {'make it an annotation' if asks else 'remove it'}"
+            fix = "make it an annotation" if asks else "remove it"
+            yield f"{field}[{key}] has no effect as a label of a pod; {fix}"
     if place.path == place.owner_path:
         return
     where = f"{place.field}.metadata.annotations"

@@ -132,7 +132,7 @@ def test_what_one_container_gives_another_may_hold(site: Site, namespace: str) -
 def test_below_what_it_holds_it_wants_force_and_is_then_ended(site: Site, namespace: str) -> None:
     where = f"{namespace}/pair"
     refused = resize(site, where, "main", "2Gi")
-    assert "container main holds 2900 MiB now: with a quota of 2Gi the enforcer would kill the container" in refused
+    assert "container main holds 2900 MiB now: with a quota of 2Gi it would be over quota" in refused
     assert restarts(site.bed.pod(namespace, "pair"))[pods.MAIN] == 0
     assert "main: 3Gi -> 2Gi" in resize(site, where, "main", "2Gi", "--force")
     site.until("it is ended", lambda: "of its 2048 MiB" in site.events(namespace, "pair").get("Killed", ""))

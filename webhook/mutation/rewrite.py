@@ -168,7 +168,7 @@ def _check_other_kind(container: Container, share: Share) -> Iterator[Problem]:
 def _left_alone(container: Container, wanted: Mapping[str, str]) -> Iterator[str]:
     for name in _LEFT_ALONE:
         if name not in wanted and any(entry["name"] == name for entry in container.reserved):
-            yield f"variable {name} of container {container.name:.40} stays; it can only lower the limit"
+            yield f"{name} of container {container.name:.30} stays: it can only lower what it gets"
 
 
 def _with_claim(container: Container, request: str, plan: ShareRequest) -> Check[Json]:

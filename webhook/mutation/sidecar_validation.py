@@ -130,7 +130,7 @@ def _variables(raw: Json, field: str) -> Check[None]:
         prefix = entry.get("prefix") or ""
         if not isinstance(prefix, str) or sidecar_merge.can_be_protected(prefix):
             message = (
-                "lets a ConfigMap or Secret set PATH or LD_PRELOAD in the sidecar, because it has no prefix "
+                "lets a ConfigMap or Secret set variables such as PATH or LD_PRELOAD in the sidecar; set a prefix "
                 "such as APP_"
             )
             yield _changed(f"{field}.envFrom[{index}]", message)

@@ -109,10 +109,7 @@ def _root(pod: PodView, sharing: Collection[str], settings: Settings) -> Check[N
     outer = mapping(pod.spec.get("securityContext"), "spec.securityContext")
     perhaps = [one.name for one in pod.containers if one.name in sharing and _perhaps_root(one, outer)]
     if perhaps:
-        yield (
-            "containers may run as root, which can disturb others on the GPU (set runAsNonRoot: true): "
-            f"{', '.join(perhaps)}"
-        )
+        yield (f"may run as root and disturb others on the GPU (set runAsNonRoot: true): {', '.join(perhaps)}")
 
 
 def _perhaps_root(container: Container, outer: Json) -> bool:

@@ -246,7 +246,7 @@ def test_a_quota_is_changed_while_its_container_runs(machine: Machine, capsys: p
     document = json.loads((machine.folder / "cdi" / f"{contract.CDI_FILE_PREFIX}{key[2]}.json").read_text())
     assert f"{contract.MEMORY_MIB}=3500" in document["devices"][0]["containerEdits"]["env"]
     code, said = resize("2Gi")
-    assert (code, "holds 3000 MiB now: with a quota of 2Gi the enforcer would kill the container" in said) == (1, True)
+    assert (code, "holds 3000 MiB now: with a quota of 2Gi it would be over quota" in said) == (1, True)
     assert alive(container.process)
     assert resize("2Gi", "--force")[0] == 0
     assert wait_gone(container.process, patient(20))

@@ -82,7 +82,7 @@ def test_a_pod_that_finds_no_room_is_notified_why(bed: Bed) -> None:
     assert code == 1
     assert "Pending, on no node yet" in text
     assert "cannot allocate all claims" in text
-    assert "the scheduler places the pod when such a GPU is free" in text
+    assert "the scheduler places the pod when a GPU has enough of all three" in text
 
 
 def test_who_may_not_look_is_notified(bed: Bed) -> None:

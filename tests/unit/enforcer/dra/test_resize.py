@@ -180,7 +180,7 @@ def test_lowering_below_what_is_held_wants_force() -> None:
     holding = CurrentUsage(used_mib=3000, applies_immediately=False)
     (answer,) = apply_resize(found, user, "model", "2Gi", ResizeBounds(), holding).answers
     assert (answer.done, answer.reason) == (False, Reason.OVER_QUOTA)
-    assert "holds 3000 MiB now: with a quota of 2Gi the enforcer would kill the container" in answer.note
+    assert "holds 3000 MiB now: with a quota of 2Gi it would be over quota" in answer.note
     forced = apply_resize(found, user, "model", "2Gi;force", ResizeBounds(), holding)
     assert (forced.answers[0].done, memory(forced)["model"]) == (True, 2048)
     assert memory(apply_resize(found, user, "model", "3000Mi", ResizeBounds(), holding))["model"] == 3000

@@ -13,6 +13,7 @@ from enforcer.dra.claim_status import status_of
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize import CurrentUsage, ResizeBounds, apply_resize
 from enforcer.dra.resize_controller import ResizeController
+from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
@@ -95,6 +96,15 @@ def test_a_resize_request_changes_limit_variables_and_status_and_its_owner_is_no
     assert [(each["asked"], each["done"], each["effect"]) for each in data["resizes"]] == [
         ("2Gi;id=1", True, "at next start")
     ]
+
+
+@pytest.mark.parametrize(("mode", "words"), [(Mode.MPS, "MPS limit"), (Mode.MIG, "memory of the MIG instance")])
+def test_it_says_whose_limit_stays_until_the_next_start(tmp_path: Path, mode: Mode, words: str) -> None:
+    node = Node(tmp_path)
+    (claim,) = node.world.store.prepared()
+    node.world.store.put(replace(claim, granted=tuple(replace(each, mode=mode) for each in claim.granted)))
+    node.wish("2Gi;id=1")
+    assert words in node.told[0].note
 
 
 def test_it_is_answered_once_also_after_a_restart(node: Node) -> None:

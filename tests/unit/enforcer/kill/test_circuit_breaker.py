@@ -135,7 +135,7 @@ def test_the_file_says_since_when_and_whose_kills_opened_it(tmp_path: Path, monk
 def test_the_file_says_which_containers_opened_it(namespaces: int, named: str, tmp_path: Path) -> None:
     by = frozenset((f"n{number % namespaces}", (f"uid-{number}", "model")) for number in range(7))
     make(tmp_path).persist(replace(STORM, opening=Opening(by=by, pods=frozenset())))
-    assert opened_for(tmp_path) == f"7 containers were due to be killed, of namespaces {named}"
+    assert opened_for(tmp_path) == f"containers killed or due to be killed: 7, of namespaces {named}"
     reset(tmp_path)
     assert opened_for(tmp_path) == ""
 

@@ -47,7 +47,8 @@ def test_a_share_that_no_gpu_can_hold_is_named(content: dict[str, Any], says: st
     found = obstacles(content)
     assert any(says in message for message in found), found
     assert not any(
-        "the scheduler places the pod when such a GPU is free" in line for line in explain(PodRecord(**content)).lines
+        "the scheduler places the pod when a GPU has enough of all three" in line
+        for line in explain(PodRecord(**content)).lines
     )
 
 
@@ -58,7 +59,7 @@ def test_a_share_that_no_gpu_can_hold_is_named(content: dict[str, Any], says: st
 def test_what_fits_on_an_empty_gpu_waits_for_room(content: dict[str, Any]) -> None:
     assert not any("never fits" in message for message in obstacles(content))
     assert any(
-        line.endswith("clients; the scheduler places the pod when such a GPU is free")
+        line.endswith("clients; the scheduler places the pod when a GPU has enough of all three")
         for line in explain(PodRecord(**content)).lines
     )
 

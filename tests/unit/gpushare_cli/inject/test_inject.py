@@ -236,8 +236,11 @@ def test_labels_that_should_be_annotations_are_pointed_out(inject: Run) -> None:
     source = text(wrapped("Deployment", asked))
     code, out, err = inject(source)
     assert (code, out) == (0, source)
-    assert "spec.template.metadata.labels[gpu-share.io/memory] has no effect as a label; make it an annotation" in err
-    assert "labels[gpu-share.io/enabled] has no effect as a label; remove it" in err
+    assert (
+        "spec.template.metadata.labels[gpu-share.io/memory] has no effect as a label of a pod; make it an annotation"
+        in err
+    )
+    assert "labels[gpu-share.io/enabled] has no effect as a label of a pod; remove it" in err
     assert "managed" not in err
 
 
