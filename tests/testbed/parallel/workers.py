@@ -51,13 +51,13 @@ SECONDS: Final = {
 }
 """Measured with ``python -m tests.testbed.parallel``, which prints what each file took."""
 VM_SECONDS: Final = {
-    "tests/e2e/vm/test_capabilities.py": 420,
-    "tests/e2e/vm/test_life.py": 700,
-    "tests/e2e/vm/test_memory_pressure.py": 260,
-    "tests/e2e/vm/test_power_cuts.py": 140,
-    "tests/e2e/vm/test_reboot.py": 900,
-    "tests/e2e/vm/test_smoke.py": 100,
-    "tests/e2e/vm/test_user_namespaces.py": 75,
+    "tests/e2e/vm/test_capabilities.py": 480,
+    "tests/e2e/vm/test_life.py": 785,
+    "tests/e2e/vm/test_memory_pressure.py": 250,
+    "tests/e2e/vm/test_power_cuts.py": 126,
+    "tests/e2e/vm/test_reboot.py": 1650,
+    "tests/e2e/vm/test_smoke.py": 110,
+    "tests/e2e/vm/test_user_namespaces.py": 84,
 }
 """The same on a virtual node: ``make e2e ARGS=vm``."""
 VM_NODES: Final = 2
