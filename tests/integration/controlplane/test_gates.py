@@ -48,7 +48,7 @@ def test_without_consumable_capacity_the_gate_is_named_and_what_comes_of_it(ask:
     level, detail = found[CAPACITY]
     assert (level, found["Kubernetes"][0], found[TAINTS][0]) == ("wrong", "ok", "ok")
     assert detail.startswith(
-        "the API server does not store these fields: a claim's capacity, allowMultipleAllocations, requestPolicy: "
+        "the API server does not store these fields: a claim's capacity, allowMultipleAllocations, requestPolicy; "
     )
 
 
