@@ -50,6 +50,7 @@ def test_a_tenant_under_apparmor_in_a_systemd_slice_is_killed_and_its_neighbour_
     site: Site, vm: VmNode, namespace: str
 ) -> None:
     modest = site.run(namespace, pods.pod("modest", "hold", "1Gi"))
+    assert site.environ(namespace, "modest")["CUDA_VISIBLE_DEVICES"] == site.uuid_of(modest)
     site.run(namespace, pods.pod("greedy", *GREEDY))
     groups = cgroups_of(vm, modest)
     assert len(groups) == 2, "the kubelet made kubepods.slice/…/cri-containerd-<id>.scope for each container"
