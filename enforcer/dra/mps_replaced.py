@@ -13,8 +13,7 @@ from enforcer.status.messages import UserMessage
 from gpushare.reasons import Reason
 
 NOTE: Final = (
-    "the MPS pod of this node and its shared memory (/dev/shm) were replaced: if container "
-    "{container} started "
+    "the MPS pod of this node and its shared memory (/dev/shm) were replaced: if container {container} started "
     "before that, its programs cannot reach MPS; restart the container"
 )
 KEPT_AT: Final = ".shm-device"
