@@ -254,7 +254,7 @@ TABLE: Final = (
     ),
     Annotation(
         key=contract.NODE_GPUS, on=Object.NODE, type=_GPU_LIST, read_by=_ENFORCER, default="all",
-        meaning="the GPUs of the node that gpu-share shares",
+        meaning="which of the node's GPUs gpu-share shares",
     ),
     Annotation(
         key=contract.EXCLUDED_GPUS, on=Object.RESOURCE_SLICE, type=_REASONS, read_by=(Reader.COMMAND_LINE,),

@@ -221,7 +221,7 @@ TABLE: Final = (
         default="Allocates nearly all free memory at its start.",
         advice=(
             "No setting is needed: gpu-share sets `TF_FORCE_GPU_ALLOW_GROWTH`. "
-            "`LogicalDeviceConfiguration` can cap it at the usable memory."
+            "To cap TensorFlow at the usable memory, use `LogicalDeviceConfiguration`."
         ),
         line=f'LogicalDeviceConfiguration(memory_limit=int(os.environ["{contract.USABLE_MIB}"]))',
         rules=(

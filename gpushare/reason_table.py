@@ -133,8 +133,8 @@ _ADMISSION: Final = (
         reason=Reason.TOO_LARGE, places=_ADMISSION_OR_CLAIM,
         meaning="A request, or a list in the pod, has more entries or bytes than gpu-share reads. In the enforcer's "
         "log: more claims wait for their status to be written than the queue holds.",
-        action="Shorten the list that the message names. For the queue, do nothing: only the status of those claims "
-        "is missing.",
+        action="If the message names a list, shorten it. If it names the enforcer's queue, do nothing: those claims "
+        "work, and only their status is missing.",
     ),
     ReasonRow(
         reason=Reason.NAMESPACE_UNKNOWN, places=_ADMISSION_OR_CLAIM,

@@ -16,7 +16,7 @@ _AMOUNTS: Final[Sequence[tuple[str, str, Callable[[Use], int | None]]]] = (
     ("gpu_share_container_memory_used_bytes", "GPU memory that a container uses.", lambda use: use.used_mib),
     (
         "gpu_share_container_memory_peak_bytes",
-        "Highest GPU memory use of a container that the enforcer measured.",
+        "Highest GPU memory that the enforcer has measured for a container.",
         lambda use: use.peak_mib,
     ),
     ("gpu_share_container_memory_quota_bytes", "Quota of a container.", lambda use: use.quota_mib),

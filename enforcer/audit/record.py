@@ -299,7 +299,7 @@ def _fitting(value: Any, text_limit: int, list_limit: int) -> Any:
         return [_fitting(each, text_limit, list_limit) for each in value[:list_limit]]
     if value is None or isinstance(value, int):
         return value
-    raise RecordError(f"an audit record cannot hold a {type(value).__name__}; write the value as text")
+    raise RecordError(f"an audit record cannot hold a {type(value).__name__}: pass the value as text")
 
 
 def _fitting_text(text: str, limit: int) -> str:

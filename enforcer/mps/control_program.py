@@ -97,10 +97,7 @@ class ControlProgram:
         observer, begun = self._watched.new_probe(), time.monotonic()
         if moot():
             raise MpsError(
-                (
-                    f"the enforcer did not send {line.strip()!r} to MPS: the MPS client of the command had "
-                    "already exited"
-                ),
+                f"the enforcer did not send {line.strip()!r} to MPS: the MPS client that it is for had already exited",
                 Reason.ALREADY_EXITED,
             )
         program = subprocess.Popen(  # noqa: S603 - our own program
@@ -136,7 +133,7 @@ def _never() -> bool:
 def _check(moot: Callable[[], bool]) -> None:
     if moot():
         raise MpsError(
-            "the enforcer cancelled a command to MPS: the MPS client of the command had already exited",
+            "the enforcer cancelled a command to MPS: the MPS client that it is for had already exited",
             Reason.ALREADY_EXITED,
         )
 

@@ -136,7 +136,7 @@ class VerificationCollector(Collector):
 
 _OF_CONTAINERS: Final[Sequence[tuple[str, str, str, float]]] = (
     ("container_memory_used_bytes", "GPU memory that a container uses.", "usedMib", MIB),
-    ("container_memory_peak_bytes", "Highest GPU memory use of a container that a sample showed.", "peakMib", MIB),
+    ("container_memory_peak_bytes", "Highest GPU memory that a sample has shown for a container.", "peakMib", MIB),
     ("container_memory_quota_bytes", "Quota of a container.", "quotaMib", MIB),
     ("container_memory_reserved_bytes", "GPU memory that a container's share reserves.", "reservedMib", MIB),
     (

@@ -54,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
         "which pods a workload has, and why not more; what gpu-share would do to the pods of a manifest (-f); or, on "
         "a node, what its enforcer knows of a pod (--state).",
     )
-    what = "a pod of the cluster, or of this node; or a workload: deploy, sts, ds, rs, rc, job or cj, and its name"
+    what = "a pod of the cluster (with --state: of this node), or a workload: deploy, sts, ds, rs, rc, job or cj"
     parser.add_argument("pod", nargs="?", metavar="[NAMESPACE/]POD|KIND/NAME", help=what)
     parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest; - is stdin")
     add_cluster(parser)

@@ -312,7 +312,7 @@ def _add_claim(spec: Object, claim: ClaimPlan, plan: ShareRequest, *, rewritten:
     elif standing != [wanted] if plan.complete else not all(map(is_our_claim, standing)):
         named = standing[0].get("resourceClaimTemplateName")
         written = f"the template {quoted(str(named))}" if named else "a ResourceClaim"
-        message = f"{contract.CLAIM!r} names {written}, but the annotations need another template; remove the entry"
+        message = f"{contract.CLAIM!r} refers to {written}, but the annotations need another template; remove the entry"
         yield Problem(f"spec.resourceClaims[{contract.CLAIM}]", message)
 
 

@@ -84,7 +84,7 @@ def test_what_a_record_cannot_hold_is_named_by_its_type(value: object) -> None:
     for fields in ({"x": value}, {"x": [value]}, {"x": {"y": value}}):
         with pytest.raises(RecordError) as raised:
             append_hash(GENESIS, Kind.WARNED, "t", fields)
-        assert raised.value.message == f"an audit record cannot hold a {type(value).__name__}; write the value as text"
+        assert raised.value.message == f"an audit record cannot hold a {type(value).__name__}: pass the value as text"
 
 
 def test_more_fields_than_fit_are_refused() -> None:
