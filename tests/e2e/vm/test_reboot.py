@@ -25,13 +25,14 @@ SIZES: Final = (256, 320)
 """MiB that the tenant on each GPU has: a row of another size is another's memory."""
 UPGRADE: Final = "helm upgrade gpu-share deploy/helm/gpu-share -n gpu-share-system --reuse-values --set "
 MACHINE: Final = f"{STATE}/simulator/state/machine"
+GPU_LINE: Final = "gpu\t"
 DRIVER: Final = "570.86.15"
 NEWER: Final = "580.65.06"
 
 
 @pytest.fixture(scope="module", name="gpus")
 def _gpus(site: Site, vm: VmNode) -> list[str]:
-    return [line.split("uuid=")[1].split()[0] for line in machine(vm)]
+    return listed(vm)
 
 
 @pytest.fixture(scope="module", name="namespace")
@@ -44,17 +45,22 @@ def _namespace(site: Site, gpus: list[str]) -> Iterator[str]:
     site.drop(name)
 
 
-def machine(vm: VmNode) -> list[str]:
-    """The simulated GPUs in NVML's order."""
-    return [line for line in vm.run("cat", MACHINE).splitlines() if line.startswith("gpu\t")]
+def listed(vm: VmNode) -> list[str]:
+    """UUIDs of the simulated GPUs in NVML's order."""
+    return [uuid_in(line) for line in vm.run("cat", MACHINE).splitlines() if line.startswith(GPU_LINE)]
 
 
-def in_order(vm: VmNode, gpus: list[str]) -> None:
+def uuid_in(line: str) -> str:
+    """UUID in a line of the simulated machine that describes a GPU."""
+    return line.split("uuid=")[1].split(maxsplit=1)[0]
+
+
+def put_in_order(vm: VmNode, gpus: list[str]) -> None:
     """Have NVML list the GPUs in this order from the simulator's next start."""
-    text = vm.run("cat", MACHINE).splitlines()
-    lines = sorted(machine(vm), key=lambda line: gpus.index(line.split("uuid=")[1].split()[0]))
-    others = [line for line in text if not line.startswith("gpu\t")]
-    vm.write(MACHINE, "".join(f"{line}\n" for line in [*others, *lines]))
+    lines = vm.run("cat", MACHINE).splitlines()
+    others = [line for line in lines if not line.startswith(GPU_LINE)]
+    ordered = sorted((line for line in lines if line.startswith(GPU_LINE)), key=lambda line: gpus.index(uuid_in(line)))
+    vm.write(MACHINE, "".join(f"{line}\n" for line in [*others, *ordered]))
     vm.run("sync")
 
 
@@ -128,34 +134,41 @@ def nothing_terminates(site: Site, namespace: str) -> None:
 def test_shares_come_back_on_the_gpu_of_their_claim(
     site: Site, vm: VmNode, namespace: str, gpus: list[str], how: Callable[[VmNode], None]
 ) -> None:
+    """Each time NVML lists the GPUs the other way round."""
+    site.until("both GPUs are published", lambda: len(uuids(site)) == len(gpus))
+    devices = uuids(site)
     for number in range(REBOOTS):
         name = f"leaving-{how.__name__}-{number}"
         site.run(namespace, pods.pod(name, "hold", "256Mi"))
-        before = allocated(site, namespace)
+        before, order = allocated(site, namespace), listed(vm)[::-1]
         with coming_back(site, vm, namespace, dict(enumerate(gpus))):
             site.remove(namespace, name)
+            put_in_order(vm, order)
             how(vm)
+        assert listed(vm) == order
         nothing_terminates(site, namespace)
         assert allocated(site, namespace).items() <= before.items()
+        site.until("the devices are the same", lambda: uuids(site) == devices)
         assert site.leftovers() == []
     figure("40", f"reboots ({how.__name__}) after which a pod was stuck or had another GPU", f"0 in {REBOOTS}")
 
 
-def test_gpus_in_another_order_are_the_same_devices(site: Site, vm: VmNode, namespace: str, gpus: list[str]) -> None:
-    site.until("both GPUs are published", lambda: len(uuids(site)) == len(gpus))
-    before = uuids(site)
-    with coming_back(site, vm, namespace, dict(enumerate(gpus))):
-        in_order(vm, gpus[::-1])
-        vm.reset()
-    assert [line.split("uuid=")[1].split()[0] for line in machine(vm)] == gpus[::-1]
-    site.until("the devices are the same", lambda: uuids(site) == before)
-
-
-def test_shares_come_back_under_another_driver(site: Site, vm: VmNode, namespace: str, gpus: list[str]) -> None:
-    with coming_back(site, vm, namespace, dict(enumerate(gpus))):
-        in_order(vm, gpus)
-        without_power(site, vm, f"simulate.driver={NEWER}")
-    assert f"driver={NEWER}" in vm.run("cat", MACHINE)
+def test_no_record_is_lost_when_power_fails_during_a_kill_and_the_driver_changes(
+    site: Site, vm: VmNode, namespace: str, gpus: list[str]
+) -> None:
+    for number in range(CUTS):
+        name, driver = f"greedy-{number}", (NEWER, DRIVER)[number % 2]
+        site.run(namespace, pods.pod(name, *GREEDY))
+        site.record(namespace, name, "INTENT")
+        acknowledged = site.records(namespace, name)
+        with coming_back(site, vm, namespace, dict(enumerate(gpus))):
+            without_power(site, vm, f"simulate.driver={driver}")
+        assert f"driver={driver}" in vm.run("cat", MACHINE)
+        kept = site.records(namespace, name)
+        assert kept[: len(acknowledged)] == acknowledged, "what was read from the log is still there"
+        assert "ok:" in site.in_enforcer("gpu-share audit verify")
+        site.delete(namespace, name, AGAIN)
+    figure("40", "power cuts during a kill after which a record was lost or the chain did not verify", f"0 in {CUTS}")
 
 
 def test_a_share_whose_gpu_is_missing_is_refused_with_the_reason(
@@ -180,21 +193,3 @@ def refused(site: Site, namespace: str, name: str, device: str) -> bool:
     return any(
         f"{device} of pool" in note and "has only the devices" in note for note in site.events(namespace, name).values()
     )
-
-
-def test_no_record_is_lost_when_power_fails_during_a_kill(
-    site: Site, vm: VmNode, namespace: str, gpus: list[str]
-) -> None:
-    for number in range(CUTS):
-        name = f"greedy-{number}"
-        site.run(namespace, pods.pod(name, *GREEDY))
-        site.record(namespace, name, "INTENT")
-        acknowledged = site.records(namespace, name)
-        with coming_back(site, vm, namespace, dict(enumerate(gpus))):
-            vm.cut()
-            vm.power_on()
-        kept = site.records(namespace, name)
-        assert kept[: len(acknowledged)] == acknowledged, "what was read from the log is still there"
-        assert "ok:" in site.in_enforcer("gpu-share audit verify")
-        site.delete(namespace, name, AGAIN)
-    figure("40", "power cuts during a kill after which a record was lost or the chain did not verify", f"0 in {CUTS}")
