@@ -34,7 +34,7 @@ def parse_request(value: object) -> ResizeRequest:
         QuantityError: it is not a quantity of memory, or another word than ``force`` and ``id=...`` follows.
     """
     if not isinstance(value, str) or len(value) > MAX_LENGTH:
-        raise QuantityError("the value is not a string of at most {MAX_LENGTH} characters; write for example 3Gi")
+        raise QuantityError(f"the value is not a string of at most {MAX_LENGTH} characters; write for example 3Gi")
     amount, *words = value.split(";")
     wrong = [word for word in words if word != FORCE and not _MARK.fullmatch(word)]
     if wrong:

@@ -72,7 +72,7 @@ class Said:
 def says(driver: Said, rows: Rows, *, total: int = TOTAL * MIB, used: int | None = None) -> None:
     """Let all three lists be what a real driver's are for these rows."""
     driver.lists = (rows, [], rows)
-    held = sum(mib or 0 for pid, mib in dict(rows).items())
+    held = sum(mib or 0 for mib in dict(rows).values())
     driver.total, driver.used = total, held + 300 * MIB if used is None else used
 
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from gpushare import contract
 from gpushare.errors import QuantityError
-from gpushare.resize_annotation import ResizeRequest, format_request, parse_request, requests_in
+from gpushare.resize_annotation import MAX_LENGTH, ResizeRequest, format_request, parse_request, requests_in
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,11 @@ def test_an_amount_is_enough_and_two_words_may_follow(text: str, wish: ResizeReq
 def test_anything_else_is_refused_with_a_sentence(text: object) -> None:
     with pytest.raises(QuantityError, match=r"write|did you mean"):
         parse_request(text)
+
+
+def test_a_value_that_is_too_long_is_refused_with_the_maximum() -> None:
+    with pytest.raises(QuantityError, match=str(MAX_LENGTH)):
+        parse_request("3Gi" + ";force" * 20)
 
 
 @given(st.integers(1, 2**40), st.booleans(), st.from_regex(r"[0-9a-z]{1,16}", fullmatch=True))

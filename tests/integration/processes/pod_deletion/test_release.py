@@ -142,7 +142,7 @@ def test_a_program_that_ends_in_time_is_left_to_it(machine: Machine) -> None:
 def test_many_that_are_deleted_at_once_are_all_released_in_time(machine: Machine) -> None:
     pods = [machine.pod(gpu=number % 2) for number in range(12)]
     told = [released(process) for _, process in pods]
-    end = max([machine.delete(container, 24) for container, _ in pods])
+    end = max(machine.delete(container, 24) for container, _ in pods)
     wait_for(lambda: all(each() for each in told), 40)
     assert time.monotonic() < end
     wait_for(lambda: machine.log().count("terminate_client") == 6, 10)
