@@ -111,7 +111,7 @@ class WebhookConfigurations:
         except ClusterError as error:
             if error.status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
                 raise ConflictError(
-                    f"webhook configuration {name} changed since it was read: {error.message}"
+                    f"webhook configuration {name} changed since it was read (HTTP {error.status})"
                 ) from error
             raise
         return True

@@ -173,7 +173,7 @@ def _host_path(volume: Object, field: str, allowed: HostAccess) -> Check[str | N
     if overlaps(path, (*OF_EVERY_NODE, *allowed.protected)):
         return f"{written} contains files of the kubelet, container runtime or enforcer"
     if allowed.paths is None:
-        yield (f"hostPath {written:.30} may bypass the limit; operators can restrict paths with {contract.HOST_PATHS}")
+        yield f"hostPath {written:.30} may contain device files that bypass the limit; see {contract.HOST_PATHS}"
     elif not any(within(path, one) for one in allowed.paths):
         return f"{written} is not in or below a path of this namespace's annotation {contract.HOST_PATHS}"
     return None

@@ -84,7 +84,7 @@ _ADMISSION: Final = (
         reason=Reason.UNKNOWN_ANNOTATION, places=_ADMISSION_LOG,
         meaning=f"The pod has an annotation of {contract.GROUP} that does not exist, or that belongs on another "
         "object.",
-        action="Correct the key as the message suggests. gpu-share annotations lists every key.",
+        action="Correct the key as the message suggests. To list all keys, run gpu-share annotations.",
     ),
     ReasonRow(
         reason=Reason.UNKNOWN_CONTAINER, places=(Place.ADMISSION, Place.RESIZE, Place.METRIC, Place.LOG),

@@ -240,7 +240,7 @@ _QUOTAS: Final = (
         reason=Reason.LIMIT_EXCEEDED, places=_KILL,
         meaning="The container is still over its quota after a kill: new processes appear faster than the enforcer "
         "kills them.",
-        action="Stop the program that restarts the processes, or delete the pod.",
+        action="Stop the program in the container that restarts killed processes, or delete the pod.",
     ),
     ReasonRow(
         reason=Reason.BACK_UNDER_QUOTA, places=_KILL,
@@ -356,9 +356,9 @@ _ENFORCER: Final = (
         reason=Reason.CHECKPOINT_UNREADABLE, places=(Place.METRIC, Place.LOG),
         meaning="The enforcer cannot read a file of quotas or of a prepared claim. The last valid quotas stay in "
         "force.",
-        action="Check the node's disk. The message names the file. checkpoint.json holds the quotas, UID.json and "
-        "UID.ending the ResourceClaim with that UID. If the enforcer cannot read a claim's file after a restart, "
-        "delete the pod for which the claim is reserved.",
+        action="Check the node's disk. The enforcer writes checkpoint.json (the quotas) again with the next claim. If "
+        "the message names a file UID.json or UID.ending, restart the enforcer; if the message comes back, delete the "
+        "pod for which the ResourceClaim with this UID is reserved.",
     ),
     ReasonRow(
         reason=Reason.ENFORCER_STARTED, places=_LOG,

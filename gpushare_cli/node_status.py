@@ -170,7 +170,7 @@ def load(folder: Path) -> NodeStatus:
     except (ValueError, RecursionError):
         raw = None
     if not isinstance(raw, dict):
-        raise GpuShareError(f"{file} is not a status file of the enforcer")
+        raise GpuShareError(f"{file} is not the JSON that the enforcer writes; give its state directory with --state")
     return read(raw, endings(folder / FOLDER))
 
 

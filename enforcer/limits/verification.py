@@ -23,6 +23,7 @@ from gpushare.reasons import Reason
 BAD: Final = frozenset({Reason.NOT_APPLIED, Reason.LIMIT_ESCAPED})
 NAMED: Final = 5
 """So many processes are spelled out in a sentence."""
+GPU_UNREAD: Final = "the enforcer cannot read the GPU, so it does not know whether the limit is in force"
 NO_LIMIT: Final = (
     "neither MPS nor the driver limits the container; if it exceeds its quota, the enforcer kills it or warns"
 )
@@ -99,7 +100,7 @@ def debounce(before: VerificationHistory, found: LimitStatus, *, idle: bool) -> 
 def _of_mps(evidence: Evidence) -> tuple[Reason, str]:
     processes = evidence.processes
     if processes is None:
-        return Reason.UNKNOWN, "the enforcer cannot read the GPU"
+        return Reason.UNKNOWN, GPU_UNREAD
     if not processes:
         return Reason.UNKNOWN, "the container holds no GPU memory, so there is no process to verify"
     against = next(_against(processes, evidence), None)
@@ -110,7 +111,7 @@ def _of_mps(evidence: Evidence) -> tuple[Reason, str]:
 
 def _doubts(processes: Sequence[Process]) -> Iterator[tuple[Reason, str]]:
     if any(each.client is None for each in processes):
-        yield Reason.UNKNOWN, "the enforcer cannot read the clients of the GPU's MPS daemon"
+        yield Reason.UNKNOWN, "the enforcer cannot list the clients of the GPU's MPS daemon"
     yield from (
         (Reason.UNKNOWN, f"the enforcer cannot read the limit in the environment of process {each.pid}")
         for each in processes
@@ -187,7 +188,7 @@ def _of_cgroup(evidence: Evidence) -> tuple[Reason, str]:
             f"the limit of the container's cgroup is {evidence.applied_mib} MiB, not {evidence.quota_mib} MiB",
         )
     if evidence.processes is None:
-        return Reason.UNKNOWN, "the enforcer cannot read the GPU"
+        return Reason.UNKNOWN, GPU_UNREAD
     used = sum(each.used_mib for each in evidence.processes)
     if used > evidence.ceiling_mib:
         return Reason.LIMIT_ESCAPED, f"the container holds {used} MiB, although its limit is {evidence.quota_mib} MiB"
@@ -209,7 +210,7 @@ def _of_nobody(_: Evidence) -> tuple[Reason, str]:
 
 def _of_instance(evidence: Evidence) -> tuple[Reason, str]:
     if evidence.processes is None:
-        return Reason.UNKNOWN, "the enforcer cannot read the GPU"
+        return Reason.UNKNOWN, GPU_UNREAD
     return Reason.IN_FORCE, "the memory of the MIG instance is the limit"
 
 

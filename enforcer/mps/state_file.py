@@ -51,7 +51,10 @@ class DaemonStateFile:
         """Leave another GPU's daemon alone, should its note lie here. Raises ``MpsError``."""
         owner = _read(self._file).gpu
         if owner not in {None, self._gpu}:
-            raise MpsError(f"{self._file.parent} belongs to the MPS control daemon of {owner}, not of {self._gpu}")
+            raise MpsError(
+                f"the state file in {self._file.parent} is of another GPU's MPS control daemon ({owner}); the enforcer "
+                f"starts none for {self._gpu}"
+            )
 
     def read(self) -> DaemonRecord:
         """Read it; an empty one where there is none that we can have written for this GPU."""

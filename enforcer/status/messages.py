@@ -117,7 +117,7 @@ RESULTS: Final = {
     Reason.UNKILLABLE: "some processes survive SIGKILL: they hang in the kernel",
     Reason.TERMINATE_FAILED: "the MPS server did not terminate one client, so the enforcer did not kill that client",
     Reason.IDENTITY_CHANGED: "the pids now belong to other processes than at the kill decision",
-    Reason.NVML_UNAVAILABLE: "the enforcer could no longer read the GPU",
+    Reason.NVML_UNAVAILABLE: "then the enforcer could not read the GPU any more and stopped",
     Reason.NOT_ENFORCING: "a changed policy, a changed quota or the open circuit breaker cancelled the kill",
     Reason.BACK_UNDER_QUOTA: "the container had come back within its kill threshold (quota plus tolerance)",
     Reason.INTERNAL: "the enforcer failed during the kill; read the enforcer's log",

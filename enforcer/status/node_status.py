@@ -204,7 +204,7 @@ def mps_clients(view: GpuSnapshot | None, quota: Quota) -> int | None:
 def _too_many(quota: Quota, clients: int | None) -> str:
     if clients is None or quota.clients is None or clients <= quota.clients:
         return ""
-    return f"; it has {clients} MPS clients, but its share reserves {quota.clients}"
+    return f"; it has {clients} MPS clients, more than the {quota.clients} that its share reserves"
 
 
 def _sentence(snapshot: Snapshot, quota: Quota, *, blind: bool) -> str:

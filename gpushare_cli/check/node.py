@@ -4,7 +4,7 @@ import shutil
 import socket
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
@@ -26,6 +26,7 @@ from gpushare_cli.terminal import counted
 MakeResult = Callable[[str], CheckResult]
 _CHECKER: Final = partial(Checker, category="this machine")
 SOCKETS: Final = (contract.REGISTRATION_SOCKET, contract.DRIVER_SOCKET)
+NO_GPU: Final = "run nvidia-smi -L, and look for Xid errors in the kernel log"
 KNOCK_SECONDS: Final = 2.0
 NVML_SECONDS: Final = 30.0
 """A driver that nobody uses may have to set up every GPU first; one that hangs would keep us for ever."""
@@ -134,7 +135,7 @@ def enforcer(state: Path, bad: MakeResult) -> CheckResult:
     if node_status.stale(found):
         return bad(f"the enforcer does not run: {state / NAME} is out of date")
     if found.problems:
-        return bad("; ".join(found.problems))
+        return replace(bad("; ".join(found.problems)), hint="read the log of this node's enforcer")
     return ok(f"{counted(len(found.gpus), 'GPU')} seen")
 
 
@@ -177,7 +178,7 @@ def gpus(make: Callable[[], NvmlClient], bad: MakeResult) -> CheckResult:
     except NvmlError as error:
         return bad(error.message)
     if not found:
-        return bad("the driver is installed, but no GPU is present")
+        return replace(bad("the driver is installed, but it lists no GPU"), hint=NO_GPU)
     return ok(", ".join(f"{gpu.model} {gpu.memory_mib} MiB" for gpu in found))
 
 

@@ -75,7 +75,7 @@ def runtimes(api: KubeClient) -> CheckResult:
     if off:
         return warning(
             f"CDI is off by default before containerd 2.0: {some(off, NAMED)}",
-            "set enable_cdi = true in containerd's config.toml",
+            "set enable_cdi = true for the CRI plugin in containerd's config.toml, and restart containerd",
         )
     return ok()
 

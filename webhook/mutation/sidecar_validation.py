@@ -184,10 +184,10 @@ def _profiles(raw: Json, field: str) -> Check[None]:
 
 
 def _foreign(standing: Container, image: str) -> Problem:
-    name = f"the name {contract.SIDECAR!r} is reserved for the sidecar of image {quoted(image)}"
-    hint = f"rename your container; if another webhook changed the sidecar, exclude container {contract.SIDECAR!r}"
+    name = f"only gpu-share's sidecar (image {quoted(image)}) may have the name {contract.SIDECAR!r}"
+    hint = "if this is your container, rename it; if another webhook changed the sidecar, exclude container "
     field = "name" if standing.section != "initContainers" else "image"
-    return Problem(f"{standing.field}.{field}", f"{name}; {hint} there", Reason.RESERVED_NAME)
+    return Problem(f"{standing.field}.{field}", f"{name}; {hint}{contract.SIDECAR!r} there", Reason.RESERVED_NAME)
 
 
 def _changed(field: str, message: str) -> Problem:

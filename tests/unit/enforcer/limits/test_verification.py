@@ -58,7 +58,7 @@ def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
             "limit of 5000 MiB and keeps",
         ),
         (seen(client(7, environ=EnvironLimit(5001)), reserved_mib=5000), Reason.LIMIT_ESCAPED, "with a limit of 5001"),
-        (seen(client(client=None)), Reason.UNKNOWN, "cannot read the clients of the GPU's MPS daemon"),
+        (seen(client(client=None)), Reason.UNKNOWN, "cannot list the clients of the GPU's MPS daemon"),
         (seen(), Reason.UNKNOWN, "holds no GPU memory"),
         (seen(processes=None), Reason.UNKNOWN, "cannot read the GPU"),
         # A namespace's limit holds whatever a process says, except that it names a GPU it does not see.

@@ -39,7 +39,8 @@ def test_only_processes_of_the_container_in_the_list_of_mps_clients_count() -> N
 
 def test_above_its_number_status_and_metrics_show_both() -> None:
     found = status(snapshot(1, 2, 3))
-    assert found["containers"][0]["sentence"].endswith("; it has 3 MPS clients, but its share reserves 2")
+    sentence = found["containers"][0]["sentence"]
+    assert sentence.endswith("; it has 3 MPS clients, more than the 2 that its share reserves")
     metrics = Metrics()
     metrics.latest.status = found
     lines = generate_latest(metrics.registry).decode()
