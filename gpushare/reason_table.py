@@ -188,7 +188,7 @@ _CERTIFICATES: Final = (
     ),
     ReasonRow(
         reason=Reason.CERTIFICATE_CURRENT, places=_LOG,
-        meaning="The certificates need no change now. The log line has the time of the next change.",
+        meaning="The certificates need no change now. The log line says what comes next.",
     ),
     ReasonRow(
         reason=Reason.BUNDLE_PUBLISHED, places=_LOG,

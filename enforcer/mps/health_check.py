@@ -67,7 +67,7 @@ class HealthCheck:
         if changed:
             note = (
                 f"a process changed {' and '.join(changed)} of the MPS daemon of {self._gpu}; the enforcer "
-                "restored the value"
+                "restored its own setting"
             )
             self._incidents.record(Incident(self._gpu, Reason.MPS_TAMPERED, note))
 

@@ -268,9 +268,11 @@ class NvmlClient(GpuReader):
         self._drop()
         how = cause or (kept.exit_reason if kept is not None and kept.exited else "no cause known")
         log.warning("NVML worker process failed", reason=str(Reason.NVML_CRASHED), question=what, how=how)
-        return NvmlError(f"the NVML worker process failed during {what} ({how})", Reason.NVML_CRASHED)
+        return NvmlError(f"the NVML worker process failed during request {what!r} ({how})", Reason.NVML_CRASHED)
 
     def _hung(self) -> NvmlError:
-        what = self._overdue.what if self._overdue is not None else "anything"
+        what = repr(self._overdue.what) if self._overdue is not None else "any"
         deadline = self._waits.deadline
-        return NvmlError(f"NVML does not answer {what} within {deadline:g} s: the driver hangs", Reason.NVML_HUNG)
+        return NvmlError(
+            f"NVML does not answer request {what} within {deadline:g} s: the driver hangs", Reason.NVML_HUNG
+        )

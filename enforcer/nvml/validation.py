@@ -18,7 +18,8 @@ _AWAY: Final = "the GPU may have fallen off the bus"
 _VERSIONS: Final = (
     "driver and library have different versions; after a driver upgrade, restart this pod or reboot the node"
 )
-_DENIED: Final = "run the enforcer as root and with access to the devices /dev/nvidia*"
+_DENIED: Final = "this process needs root and access to the devices /dev/nvidia*"
+_RESET: Final = "reset the GPU or reboot the node"
 _PASSING: Final = "the error may be temporary"
 _CARD: Final = "read the kernel log for this GPU"
 ERRORS: Final[Mapping[int, tuple[Reason, str]]] = {
@@ -36,8 +37,8 @@ ERRORS: Final[Mapping[int, tuple[Reason, str]]] = {
     12: (Reason.NVML_UNAVAILABLE, _LOADED),
     13: (Reason.DRIVER_MISMATCH, _VERSIONS),
     14: (Reason.NVML_UNAVAILABLE, f"the infoROM of the GPU is corrupted; {_CARD}"),
-    15: (Reason.GPU_LOST, "reset the GPU"),
-    16: (Reason.GPU_LOST, "reset the GPU"),
+    15: (Reason.GPU_LOST, _RESET),
+    16: (Reason.GPU_LOST, _RESET),
     17: (Reason.NVML_DENIED, _DENIED),
     18: (Reason.DRIVER_MISMATCH, _VERSIONS),
     19: (Reason.NVML_UNAVAILABLE, _PASSING),
@@ -60,9 +61,8 @@ ERRORS: Final[Mapping[int, tuple[Reason, str]]] = {
 def classify_error(number: int, cause: str) -> NvmlError:
     """Make the error that stands for one of NVML's; ``cause`` is NVML's own message."""
     reason, hint = ERRORS.get(number, (Reason.NVML_UNAVAILABLE, _LOADED))
-    if reason is Reason.GPU_LOST:
-        return NvmlError(f"the driver has lost the GPU: {cause}; {hint}", reason)
-    return NvmlError(f"NVML returned an error: {cause}; {hint}", reason)
+    what = "the driver cannot use the GPU" if reason is Reason.GPU_LOST else "NVML returned an error"
+    return NvmlError(f"{what}: {cause.rstrip('.')}; {hint}", reason)
 
 
 def check(sample: GpuSample, memory_mib: int | None = None) -> None:

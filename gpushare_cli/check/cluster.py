@@ -107,7 +107,9 @@ def version(api: KubeClient) -> CheckResult:
     match = _VERSION.match(server)
     oldest = ".".join(map(str, OLDEST))
     if match is None:
-        return warning(f"the version {server!r} cannot be read")
+        return warning(
+            f"the API server reports its version as {server!r}; {oldest} or newer is needed", "run kubectl version"
+        )
     number = int(match.group(1)), int(match.group(2))
     if number < OLDEST:
         missing = failed(f"{server}; {oldest} is needed", f"upgrade the cluster to {oldest} or newer")
@@ -117,8 +119,10 @@ def version(api: KubeClient) -> CheckResult:
 
 def webhook(api: KubeClient, now: datetime) -> CheckResult:
     """Look at the certificates in the bundle of each webhook of our configuration; the worst of them counts."""
-    hooks = objects(find(api, CONFIGURATION) or {}, "webhooks")
-    found = [bundle(f"{text(each, 'name')} of {OURS}", mapping(each, "clientConfig"), now) for each in hooks]
+    hooks, writer = objects(find(api, CONFIGURATION) or {}, "webhooks"), "gpu-share-certs"
+    if installation.by_cert_manager(api):
+        writer = "cert-manager-cainjector"
+    found = [bundle(f"{text(each, 'name')} of {OURS}", mapping(each, "clientConfig"), now, writer) for each in hooks]
     if not found:
         return failed(f"{OURS} is missing: pods are not rewritten", RESTORE)
     return max(found, key=lambda each: tuple(Level).index(each.level))
@@ -145,12 +149,9 @@ def _calls_us(hook: Mapping[str, Any], namespace: str) -> bool:
     return ours or text(hook, "name").endswith(f".{contract.GROUP}")
 
 
-def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
-    """Check the ``caBundle`` of the webhook ``name``."""
-    hint = (
-        "the Deployment gpu-share-certs should write the caBundle within ten seconds; if it does "
-        "not, read the log of its pod"
-    )
+def bundle(name: str, config: Mapping[str, Any], now: datetime, writer: str) -> CheckResult:
+    """Check the ``caBundle`` of the webhook ``name``, which the Deployment ``writer`` keeps."""
+    hint = f"the Deployment {writer} should write the caBundle within ten seconds; if it does not, read its pod's log"
     try:
         pem = base64.b64decode(config.get("caBundle") or "", validate=True)
         certificates = x509.load_pem_x509_certificates(pem) if pem else []

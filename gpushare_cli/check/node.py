@@ -80,7 +80,7 @@ def _of_machine(root: Path, bad: MakeResult) -> list[Checker]:
         _CHECKER(
             description="GPUs through NVML",
             ask=lambda: gpus(lambda: _reader(driver.root), bad),
-            hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; other nodes do not need it",
+            hint="on a GPU node, nvidia-smi must work; other nodes do not need the driver",
         ),
         _CHECKER(
             description="MPS control program",

@@ -16,7 +16,7 @@ CONFIGS: Final = (
 """Of the distributions' packages, and of the GPU Operator, below the node's root."""
 PROGRAMS: Final = ("usr/bin/nvidia-container-runtime", "usr/local/nvidia/toolkit/nvidia-container-runtime")
 MAX_BYTES: Final = 1024 * 1024
-HINT: Final = f"set {SETTING} = false in this file (GPU Operator: toolkit.env), then restart the container runtime"
+HINT: Final = f"set {SETTING} = false in that file (GPU Operator: toolkit.env), then restart the container runtime"
 
 
 def envvar(root: Path, bad: Callable[[str], CheckResult]) -> CheckResult:
@@ -24,7 +24,7 @@ def envvar(root: Path, bad: Callable[[str], CheckResult]) -> CheckResult:
     found = [file for each in CONFIGS if (file := inside(root, each)) is not None]
     if not found and any(inside(root, each) for each in PROGRAMS):
         return bad(
-            f"{CONFIGS[0]} does not exist: by default, a container that sets NVIDIA_VISIBLE_DEVICES gets every GPU"
+            f"{root / CONFIGS[0]} does not exist: by default, containers with NVIDIA_VISIBLE_DEVICES get every GPU"
         )
     for file in found:
         try:

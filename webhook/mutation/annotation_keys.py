@@ -90,7 +90,7 @@ def _near(names: Sequence[str], key: str) -> str:
 
 def _unknown(names: Sequence[str], key: str, near: str, *, taken: bool) -> Problem:
     prefix, name = _split(key)
-    hint = f"remove it, because the pod also has {near}" if taken else f"did you mean {near}?"
+    hint = f"remove this annotation, because the pod also has {near}" if taken else f"did you mean {near}?"
     if prefix in CONTAINER_PREFIXES:
         hint = hint if near else f"it has {', '.join(_comparable(names)[:MAX_HINTS])}"
         message = f"the pod has no container named {quoted(name)}; {hint}"

@@ -105,7 +105,7 @@ def test_what_another_user_changes_is_put_right_and_reported(place: Place, word:
 
     def told() -> bool:
         place.say(word, NOBODY)  # again: one that falls between a look's question and its answer is put right unseen
-        return "; the enforcer restored the value" in place.node.log()
+        return "; the enforcer restored its own setting" in place.node.log()
 
     wait_for(told, 20)
     wait_for(lambda: place.say(ask) == before, 20)

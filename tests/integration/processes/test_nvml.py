@@ -196,7 +196,7 @@ def test_every_error_makes_the_reader_blind_and_the_next_read_starts_afresh(
         reason, message = _reason(probe, "sample", uuid)
         wanted, hint = validation.ERRORS.get(code, validation.ERRORS[999])
         assert reason == wanted
-        assert ("the driver has lost the GPU" if code == 15 else "NVML returned an error") in message
+        assert ("the driver cannot use the GPU" if code == 15 else "NVML returned an error") in message
         assert message.endswith(hint)
     sim.fail()
     assert probe.ask("sample", uuid)["uuid"] == uuid

@@ -106,7 +106,8 @@ def test_a_driver_that_hangs_is_reported_and_does_not_keep_us(
     os.mkfifo(tmp_path / "usr" / "lib" / "libnvidia-ml.so.1")  # whoever loads it waits for ever
     code = main(["check", "--node", "--driver-root", str(tmp_path), "--state", str(tmp_path), "--color", "never"])
     out, _ = capsys.readouterr()
-    assert (code, "GPUs through NVML: NVML does not answer gpus within 0.5 s: the driver hangs" in out) == (1, True)
+    assert code == 1
+    assert "GPUs through NVML: NVML does not answer request 'gpus' within 0.5 s: the driver hangs" in out
 
 
 def test_what_the_enforcer_uses_is_taken_from_its_status_unless_given(tmp_path: Path) -> None:
