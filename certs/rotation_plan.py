@@ -157,7 +157,7 @@ def needs_leaf(state: State, now: datetime, wanted: DesiredCertificates) -> DueC
     if current is not None and now < leaf.ends == current.ends:
         return DueCheck(
             due=False,
-            reason="the serving certificate expires with its CA; a new one from this CA would expire at the same time",
+            reason="the serving certificate expires with its CA, so a new one from this CA would not last longer",
         )
     return _leaf_in_time(leaf, now)
 

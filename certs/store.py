@@ -125,7 +125,9 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise ConfigError(f"--dir {folder} cannot be written: {error.strerror}; write a folder that you own") from error
+        raise ConfigError(
+            f"--dir {folder} cannot be written: {error.strerror}; give a folder that this user can write"
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -356,7 +356,7 @@ def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
         pieces.append(rest)
         size += len(rest)
         if size > MAX_LINE:
-            raise ValueError(f"a watch event has more than {MAX_LINE} bytes")
+            raise ValueError(f"a line has more than {MAX_LINE} bytes")
 
 
 def _body(response: urllib3.BaseHTTPResponse) -> bytes:

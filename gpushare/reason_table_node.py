@@ -114,7 +114,8 @@ _GPUS: Final = (
 _MPS: Final = (
     ReasonRow(
         reason=Reason.MPS_UNREACHABLE, places=_UNHEALTHY,
-        meaning="The MPS daemon of the GPU is missing, cannot be started or does not answer.",
+        meaning="The MPS daemon of the GPU is missing, cannot be started or does not answer, or one that should stop "
+        "has not stopped yet.",
         action="Read the enforcer's log and that of the MPS daemons. The enforcer tries to start the daemon again.",
     ),
     ReasonRow(
@@ -183,7 +184,8 @@ _MPS: Final = (
 _LIMITS: Final = (
     ReasonRow(
         reason=Reason.LIMIT_BACKEND, places=_LOG,
-        meaning="The enforcer selected the limit backend of a GPU, which enforces the limits there.",
+        meaning="The enforcer selected what enforces the memory limits of a GPU (the limit backend), or found nothing "
+        "that does.",
     ),
     ReasonRow(
         reason=Reason.LIMIT_SET, places=_LOG,
@@ -284,8 +286,8 @@ _KILLS: Final = (
     ),
     ReasonRow(
         reason=Reason.KILLED, places=_KILL,
-        meaning="The enforcer killed processes of a container that was over its quota. The container is within its "
-        "kill threshold (quota plus tolerance) again, or has exited.",
+        meaning="The enforcer killed processes of a container that was over its quota. The Event says whether the "
+        "container is within its kill threshold (quota plus tolerance) again.",
         action=f"Request more GPU memory with {contract.MEMORY}, or reduce the memory use of the program. gpu-share "
         "audit shows the record.",
     ),
@@ -332,8 +334,8 @@ _ENFORCER: Final = (
         reason=Reason.AUDIT_RECORD_LOST, places=(Place.NODE_EVENT, Place.METRIC, Place.LOG),
         meaning="The ResourceSlice holds the hash of a record that the node's audit log does not have: the log was "
         "truncated, replaced or started again.",
-        action="Find out who changed the log. The message has the command that replaces the anchor (a hash) with a new "
-        "one.",
+        action="Find out who changed the log. Then run the command in the message: it replaces the anchor (a "
+        "record's hash) with that of the last record.",
     ),
     ReasonRow(
         reason=Reason.AUDIT_BROKEN, places=(Place.METRIC, Place.LOG),

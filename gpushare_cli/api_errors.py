@@ -10,8 +10,6 @@ _RIGHT: Final = Search(
     r'cannot ([a-z]+) resource "([a-z0-9./-]+)" in API group "[^"]*"(?: in the namespace "([^"]+)")?', 4096
 )
 """How Kubernetes' RBAC says no. Policies say it in their own words, and those stand."""
-HIDDEN: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
-"""What is answered to a user who may not read an object."""
 READING: Final = frozenset({"get", "list", "watch"})
 AGAIN: Final = "another client changed the object at the same time; run the command again"
 EXISTS: Final = "already exists"

@@ -8,7 +8,6 @@ from gpushare.defaults import SYSTEM_NAMESPACE
 from gpushare.errors import ClusterError
 from gpushare.kube_client import ADMISSION_V1, KubeClient, path
 from gpushare.raw_objects import mapping, objects, text
-from gpushare_cli.api_errors import HIDDEN
 
 CONFIGURATION: Final = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share")
 
@@ -20,7 +19,7 @@ def optional(read: Callable[[], T]) -> T | None:
     try:
         return read()
     except ClusterError as error:
-        if error.status in {*HIDDEN, HTTPStatus.NOT_FOUND}:
+        if error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
             return None
         raise
 

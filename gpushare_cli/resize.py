@@ -21,7 +21,6 @@ from gpushare.pod_claims import claim_names
 from gpushare.quantity import format_mib, parse_memory
 from gpushare.reasons import Reason
 from gpushare.resize_annotation import ResizeRequest, format_request
-from gpushare_cli.api_errors import HIDDEN
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.explain.pod import claims_of, pod_of
 from gpushare_cli.options import add_cluster, namespace_name, pod_name, seconds
@@ -125,7 +124,7 @@ def found(api: KubeClient, namespace: str, name: str, container: str) -> Target:
     try:
         claims = claims_of(api, namespace, claim_names(pod))
     except ClusterError as error:
-        if error.status in HIDDEN:
+        if error.status == HTTPStatus.FORBIDDEN:
             raise GpuShareError(
                 f"you may not read ResourceClaims in namespace {namespace}; {_ask_for_role()}"
             ) from None
@@ -177,7 +176,7 @@ def _write(api: KubeClient, target: Target, asked: str, *, dry: bool) -> None:
     try:
         api.patch(target.where, body, MERGE_PATCH, **({"dryRun": "All"} if dry else {}))
     except ClusterError as error:
-        if error.status in HIDDEN and (ROLE in error.message or "cannot patch" in error.message):
+        if error.status == HTTPStatus.FORBIDDEN and (ROLE in error.message or "cannot patch" in error.message):
             message = f"you may not change quotas in namespace {target.namespace}; {_ask_for_role()}"
             raise GpuShareError(message) from None
         raise

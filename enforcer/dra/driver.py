@@ -280,7 +280,7 @@ class Driver:
         claim = self._parts.cluster.get(where, timeout=READ_SECONDS)
         if claim["metadata"]["uid"] != ref.uid:
             raise PrepareError(
-                f"claim {ref.name} with UID {ref.uid} was deleted, and another claim has its name; create the pod again",
+                f"claim {ref.name} with UID {ref.uid} was deleted; another claim has its name; create the pod again",
                 Reason.CLAIM_UNKNOWN,
             )
         return claim

@@ -20,13 +20,19 @@ from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
+CUT_SHORT: Final = frozenset({Reason.NVML_UNAVAILABLE, Reason.NOT_ENFORCING, Reason.IDENTITY_CHANGED})
+
 
 @dataclass(frozen=True, slots=True)
 class KillResult:
-    """What came of a kill. ``outcomes`` are those of the processes that had exited or were acted on."""
+    """What came of a kill. ``outcomes`` are those of the processes that had exited or were acted on.
+
+    ``cut_short``: why the enforcer stopped after it had killed a process, where the container may still be over quota.
+    """
 
     reason: Reason
     outcomes: tuple[ProcessOutcome, ...] = ()
+    cut_short: Reason | None = None
 
     @property
     def acted(self) -> bool:
@@ -121,7 +127,7 @@ class KillReporter:
 
     def _notify(self, kill: PendingKill) -> None:
         head, result = self._audit_log.head, kill.result
-        self._events.record(messages.killed(kill.decision, result.reason, result.outcomes, head))
+        self._events.record(messages.killed(kill.decision, result.reason, result.outcomes, head, result.cut_short))
 
 
 def summarize(reason: Reason, outcomes: Sequence[ProcessOutcome]) -> KillResult:
@@ -131,7 +137,9 @@ def summarize(reason: Reason, outcomes: Sequence[ProcessOutcome]) -> KillResult:
         if worst in found:
             return KillResult(worst, tuple(outcomes))
     if Reason.KILLED in found:
-        return KillResult(Reason.LIMIT_EXCEEDED if reason is Reason.LIMIT_EXCEEDED else Reason.KILLED, tuple(outcomes))
+        if reason is Reason.LIMIT_EXCEEDED:
+            return KillResult(reason, tuple(outcomes))
+        return KillResult(Reason.KILLED, tuple(outcomes), reason if reason in CUT_SHORT else None)
     return KillResult(Reason.ALREADY_EXITED if Reason.ALREADY_EXITED in found else reason, tuple(outcomes))
 
 

@@ -134,7 +134,7 @@ class MpsSupervisor:
         if gpu in self._manager.marked():
             self._leave(gpu)
         left = gpu in self._manager.marked() or (gpu in self._roster.before and gpu not in self._manager.daemons)
-        return f"the MPS daemon of {gpu} has not ended yet" if left else None
+        return f"the previous MPS daemon of {gpu} has not stopped yet" if left else None
 
     def _leave(self, gpu: str) -> None:
         with self._roster.leaving(gpu) as so:

@@ -87,15 +87,25 @@ def breaker_open(decision: KillDecision, repetition: Repetition = FIRST) -> User
     return UserMessage(quota=decision.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 
-def killed(decision: KillDecision, result: Reason, outcomes: Sequence[ProcessOutcome], head: ChainHead) -> UserMessage:
-    """The kill has ended. The note has the audit log's head: a hint and no anchor, because tenants can write Events."""
+def killed(
+    decision: KillDecision,
+    result: Reason,
+    outcomes: Sequence[ProcessOutcome],
+    head: ChainHead,
+    cut_short: Reason | None = None,
+) -> UserMessage:
+    """The kill has ended. The note has the audit log's head: a hint and no anchor, because tenants can write Events.
+
+    ``cut_short``: why the enforcer stopped although the container may still be over quota.
+    """
     hit = [each for each in outcomes if each.acted_on]
     pids = ", ".join(str(each.pid) for each in hit[:NAMED]) + (", ..." if len(hit) > NAMED else "")
     done = (
         f"the enforcer killed {len(hit)} of its processes (pid {pids})" if hit else "the enforcer signalled no process"
     )
     done += ", then the whole container, because new processes replaced them" if decision.respawns and hit else ""
-    note = f"{_holds(decision.quota, decision.used_mib)} for {decision.over_for:.1f}s: {done}; {RESULTS[result]}"
+    over = f"{_holds(decision.quota, decision.used_mib)} for {decision.over_for:.1f}s"
+    note = f"{over}: {done}; {RESULTS[cut_short or result]}"
     return UserMessage(quota=decision.quota, reason=result, note=f"{note}; audit log {head}", action="Kill")
 
 

@@ -7,6 +7,7 @@ kill's Event names the head as well, but a user who may write Events in its name
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.patterns import Search
-from gpushare_cli.api_errors import HIDDEN, sentence
+from gpushare_cli.api_errors import sentence
 
 CLUSTER: Final = "cluster"
 """As an anchor: all that the cluster has."""
@@ -106,7 +107,7 @@ def _events(api: KubeClient, warn: Callable[[str], None]) -> list[dict[str, Any]
     try:
         return [_brief(each) for each in api.listing(path(CORE_V1, "events"), fieldSelector=_REPORTED)]
     except ClusterError as error:
-        if error.status not in HIDDEN:
+        if error.status != HTTPStatus.FORBIDDEN:
             raise
         warn(f"cannot read Events ({sentence(error)}): this command compares only the anchors in ResourceSlices")
         return []

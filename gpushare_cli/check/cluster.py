@@ -47,7 +47,7 @@ ADVICE: Final[Mapping[str, str]] = {
 """Words of an enforcer's reasons, and what to do; the first that are there count."""
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
-UNFIT: Final = f"to exclude GPUs that cannot be shared, list only the other GPUs in {OTHERS}"
+UNFIT: Final = f"the enforcer does not offer these GPUs; to end this warning, list only the other GPUs in {OTHERS}"
 
 
 def questions(namespace: str | None) -> list[tuple[str, Ask]]:

@@ -13,7 +13,6 @@ from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.pod_claims import claim_names
 from gpushare.raw_objects import mapping
 from gpushare_cli import node_status
-from gpushare_cli.api_errors import HIDDEN
 from gpushare_cli.explain.kinds import POD, Kind
 from gpushare_cli.explain.pod_record import PodRecord, Usage, container_statuses
 from gpushare_cli.explain.pod_record import claims_of as claims_in
@@ -120,7 +119,7 @@ def named(api: KubeClient, kind: Kind, name: str, namespace: str) -> Object:
         if error.status == HTTPStatus.NOT_FOUND:
             hint = "give NAMESPACE/POD or -n, or a workload as deploy/NAME"
             raise GpuShareError(f"there is no {what}; {hint}") from None
-        if error.status in HIDDEN:
+        if error.status == HTTPStatus.FORBIDDEN:
             raise GpuShareError(f"you may not read {what}; ask for the ClusterRole view there") from None
         raise
 
@@ -157,7 +156,7 @@ def usage_of(api: KubeClient, pod: Mapping[str, Any]) -> Usage:
             if len(found) > pod_status.MAX_BYTES or time.monotonic() > ends:
                 break
     except ClusterError as error:  # also where the share is not ready, after what is wanted
-        hidden = error.status in HIDDEN
+        hidden = error.status == HTTPStatus.FORBIDDEN
         right = (
             "GPU memory use unknown: you may not run commands in the sidecar (pods/exec); ask for the ClusterRole edit"
         )

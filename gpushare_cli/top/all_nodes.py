@@ -6,12 +6,13 @@ A node that does not answer is a row that says so. What its enforcer wrote is re
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.kube_client import KubeClient
 from gpushare_cli import enforcer_pods, node_status
-from gpushare_cli.api_errors import HIDDEN, sentence
+from gpushare_cli.api_errors import sentence
 from gpushare_cli.check.workloads import labelled
 from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use
@@ -169,6 +170,6 @@ def _labelled(api: KubeClient) -> list[str]:
     try:
         return list(labelled(api))
     except ClusterError as error:
-        if error.status in HIDDEN:
+        if error.status == HTTPStatus.FORBIDDEN:
             return []
         raise

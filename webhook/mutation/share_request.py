@@ -233,8 +233,8 @@ class _Limits:
         count: int = 1 if asked is None else _read(asked)
         if asked is not None and count > 1 and self.settings.several_gpus == "refuse":
             message = (
-                f"{count} GPUs for one container are not possible: this cluster shares GPUs through MPS, and a process "
-                "can use only one MPS daemon, which serves one GPU; ask for one GPU, or give each container of the pod "
+                f"{count} GPUs for one container are not possible in this cluster: with MPS, a process can use only "
+                "one MPS daemon, which serves one GPU; ask for one GPU, or give each container of the pod "
                 f'its own GPU with {contract.SAME_GPU}: "false"'
             )
             raise PolicyDenied(field_of(asked.key), message)

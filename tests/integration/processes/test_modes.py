@@ -117,7 +117,7 @@ def test_a_compute_mode_that_could_not_be_put_back_is_put_back_later(machine: Ma
     assert keeper.not_ready_reason(machine.gpu) is None
     machine.sim.fail(Fault(call="nvmlDeviceSetComputeMode", error=4))
     modes.update_from_node(labelled("time-slicing"))
-    assert keeper.not_ready_reason(machine.gpu) == f"the MPS daemon of {machine.gpu} has not ended yet"
+    assert keeper.not_ready_reason(machine.gpu) == f"the previous MPS daemon of {machine.gpu} has not stopped yet"
     assert machine.sim.compute_mode(machine.gpu) == EXCLUSIVE
     machine.sim.fail()
     keeper.run_once()

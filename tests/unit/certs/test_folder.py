@@ -133,7 +133,7 @@ def test_intervals_that_are_none_are_refused(seconds: str, capsys: pytest.Captur
 def test_a_folder_that_cannot_be_written_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(["--dir", str(tmp_path / "file" / "x"), *COMMAND]) == 2
-    assert "write a folder that you own" in capsys.readouterr().err
+    assert "give a folder that this user can write" in capsys.readouterr().err
 
 
 def test_watching_looks_again_until_asked_to_stop() -> None:

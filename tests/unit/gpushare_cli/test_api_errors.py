@@ -8,6 +8,7 @@ import pytest
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare_cli import main as program
 from gpushare_cli.api_errors import AGAIN, sentence
+from gpushare_cli.lookups import optional
 from gpushare_cli.main import main
 
 ROLES = Path(__file__).parents[3] / "deploy/helm/gpu-share/templates/rbac-people.yaml"
@@ -99,3 +100,18 @@ def test_the_command_line_says_it_so(
     monkeypatch.setattr("gpushare_cli.version.run", failing)
     assert main(["version"]) == 1
     assert capsys.readouterr().err.startswith(f"gpu-share: {says}")
+
+
+@pytest.mark.parametrize(("status", "hidden"), [(403, True), (404, True), (401, False), (500, False)])
+def test_what_a_user_may_not_read_is_left_out_and_credentials_that_expired_are_no_missing_right(
+    status: int,
+    hidden: bool,  # noqa: FBT001
+) -> None:
+    def refused() -> str:
+        raise ClusterError("GET /x: no", status)
+
+    if hidden:
+        assert optional(refused) is None
+    else:
+        with pytest.raises(ClusterError):
+            optional(refused)

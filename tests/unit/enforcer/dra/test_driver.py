@@ -88,7 +88,7 @@ def test_undoing_needs_no_api_server_and_may_come_twice_or_first(world: World) -
 def test_a_claim_of_another_uid_is_refused(world: World) -> None:
     ref = world.tenant("tts")
     assert (
-        "was deleted, and another claim has its name"
+        "was deleted; another claim has its name"
         in refused(world, ClaimRef(ref.namespace, ref.name, "other-uid")).message
     )
 

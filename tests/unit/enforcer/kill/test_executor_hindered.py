@@ -13,6 +13,7 @@ from enforcer.audit.kill_records import process_outcome
 from enforcer.audit.record import Kind
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill.report import KillResult, ended_after_all
+from enforcer.status import messages
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.kill.test_executor import Handle, World, at_look, process
@@ -176,6 +177,7 @@ def test_blind_after_one_was_released_that_one_is_ended_and_nobody_after_it(tmp_
     world.on_look = lambda look: setattr(world, "blind", look == 3)
     assert world.run().reason is Reason.KILLED
     assert world.signals() == ["SIGTERM 501"]
+    assert messages.RESULTS[Reason.NVML_UNAVAILABLE] in world.notices[0].note
 
 
 def test_those_that_were_gone_already_are_named(tmp_path: Path) -> None:

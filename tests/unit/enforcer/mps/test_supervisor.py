@@ -262,7 +262,9 @@ def test_a_wait_ends_in_its_time_though_nobody_answers() -> None:
         return None
 
     began = time.monotonic()
-    with pytest.raises(PrepareError, match=f"the MPS daemon of {GPU} does not accept clients yet; the kubelet retries"):
+    with pytest.raises(
+        PrepareError, match=f"the MPS daemon of {GPU} has not started or stopped yet; the kubelet retries"
+    ):
         MpsReady(keeper_that(hangs)).wait([GPU], lambda: time.monotonic() - began < 0.5)
     assert time.monotonic() - began < 10
     free.set()

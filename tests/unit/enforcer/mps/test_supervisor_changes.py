@@ -86,7 +86,7 @@ def test_a_daemon_goes_when_the_last_claim_of_its_gpu_has_gone_and_comes_back_fo
 def test_who_shares_by_turns_waits_for_the_end_of_the_daemon(changing: Changing) -> None:
     changing.manager.failure.append(MpsError("it does not quit"))
     changing.label("time-slicing")
-    assert changing.keeper.not_ready_reason(GPU) == f"the MPS daemon of {GPU} has not ended yet"
+    assert changing.keeper.not_ready_reason(GPU) == f"the previous MPS daemon of {GPU} has not stopped yet"
     assert list(changing.keeper.problems()) == [f"MPS on {GPU}: it does not quit"]
     changing.manager.failure.clear()
     assert (changing.keeper.not_ready_reason(GPU), changing.manager.running) == (None, set())
