@@ -153,7 +153,7 @@ def needs_leaf(state: State, now: datetime, wanted: DesiredCertificates) -> DueC
     if leaf is None:
         return DueCheck(due=True, reason="no serving certificate exists")
     if problem := _unfit(leaf, current, wanted):
-        return DueCheck(due=True, reason=f"the serving certificate {problem}")
+        return DueCheck(due=True, reason=f"the previous serving certificate {problem}")
     if current is not None and now < leaf.ends == current.ends:
         return DueCheck(
             due=False,

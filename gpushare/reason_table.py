@@ -267,8 +267,8 @@ _CLAIMS: Final = (
     ),
     ReasonRow(
         reason=Reason.RESIZED, places=(Place.POD_EVENT, Place.RESIZE, Place.LOG),
-        meaning="The enforcer changed the quota of a running container. The message names the processes to which "
-        "the new limit applies.",
+        meaning="The enforcer changed the quota of a running container, or the container had that quota already. The "
+        "message says if the old limit still holds for a process.",
     ),
     ReasonRow(
         reason=Reason.RESIZE_REFUSED, places=(Place.POD_EVENT,),

@@ -114,9 +114,8 @@ def _show(folder: Path) -> int:
         print("the breaker is closed")
         return FINE
     print(
-        f"the breaker is open{since and f' since {printable(since)}'}: the enforcer kills no "
-        "container of this node;"
-        " to close the breaker at once, run gpu-share breaker --reset"
+        f"the breaker is open{since and f' since {printable(since)}'}: the enforcer kills no container of this node; "
+        "to close it, run this command with --reset"
     )
     return NOT_FINE
 

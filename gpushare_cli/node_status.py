@@ -244,7 +244,7 @@ def stale(status: NodeStatus) -> str:
     """Return a sentence when the status is older than a running enforcer lets it get; empty when it is fresh."""
     age = status.age(now())
     if age is None:
-        return "the status does not say when it was written"
+        return "the status does not say when it was written, so it may be old"
     return f"this status is {age:.0f} s old: the enforcer does not run" if age > STALE_SECONDS else ""
 
 

@@ -94,14 +94,14 @@ def _on_nodes(api: KubeClient, name: str, sharing: Mapping[str, int]) -> CheckRe
     if not api.list(path(APPS_V1, "daemonsets"), labelSelector=workload(name))[0]:
         return failed(f"DaemonSet gpu-share-{name} is missing: no GPU is shared and no quota is enforced", RESTORE)
     found, nodes = installation(api), labelled(api)
-    here = {mapping(pod, "spec").get("nodeName"): _ready(pod) for pod in sorted(pods(api, found, name), key=_ready)}
-    ready = {node for node, is_ready in here.items() if is_ready}
+    here = {mapping(pod, "spec").get("nodeName"): pod for pod in sorted(pods(api, found, name), key=_ready)}
+    ready = {node for node, pod in here.items() if _ready(pod)}
     lost = [node for node in {**nodes, **sharing} if node not in ready and nodes.get(node, True)]
     if lost:
         named = some([f"{node}{_unwatched(sharing.get(node, 0))}" for node in lost], NAMED)
-        hint = _describe(found, name, there=lost[0] in here)
+        hint = _describe(found, name, there=False)
         if lost[0] in here:
-            hint += f" --field-selector spec.nodeName={lost[0]}"
+            hint = f"kubectl describe pods {here[lost[0]]['metadata']['name']} -n {found.namespace}"
         return failed(f"not ready on {counted(len(lost), 'node')}: {named}", hint)
     if down := [node for node in nodes if node not in ready]:
         return warning(f"none on {some(down, NAMED)}: the node is not Ready", f"kubectl describe node {down[0]}")

@@ -23,7 +23,7 @@ from gpushare_cli.explain.pod_record import (
 NO_ROOM: Final = "cannot allocate all claims"
 """Kubernetes' words for a claim that no node can satisfy now."""
 HINTS: Final[Mapping[str, str]] = {
-    "image will run as root": "sharing pods may not run as root here: set securityContext.runAsUser to another user",
+    "image will run as root": "the pod may not run as root: set securityContext.runAsUser to another user",
     "ResourceClaim not created yet": "the webhook has not created the template of the claim yet; run gpu-share check",
     "Preemption is not helpful": "no pod is preempted for a share: at any priority the pod waits for free capacity",
 }

@@ -211,7 +211,7 @@ def _check_unclaimed(container: Container) -> Check[None]:
     field = f"{container.field}.resources.claims"
     resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
     if any(one.get("name") == contract.CLAIM for one in objects(resources.get("claims"), field)):
-        hint = f"remove the entry, or write {contract.MEMORY_OF}{container.name:.63} for a share of its own"
+        hint = f"remove the entry; for a share of its own, write {contract.MEMORY_OF}{container.name:.63}"
         message = f"uses the claim {contract.CLAIM!r} but requests no share; {hint}"
         yield _reserved(f"{field}[{contract.CLAIM}]", message)
 

@@ -111,6 +111,7 @@ def test_every_labelled_node_and_every_node_with_sharing_pods_needs_an_enforcer(
     )
     found = workloads.enforcers(api)  # type: ignore[arg-type] # it only lists
     assert (found.level, found.detail) == (level, detail)
+    assert ("kubectl describe pods enforcer-B" in found.hint) == ("B" in enforcers)
 
 
 def test_ended_and_waiting_pods_need_no_enforcer_and_without_a_daemonset_all_is_wrong() -> None:
