@@ -12,7 +12,7 @@ from enforcer.attribution.procfs import PidHandle
 from enforcer.audit.kill_records import process_outcome
 from enforcer.audit.record import Kind
 from enforcer.detection.types import Decision, KillDecision
-from enforcer.kill.report import KillResult, ended_after_all
+from enforcer.kill.report import CUT_SHORT, KillResult, ended_after_all, summarize
 from enforcer.status import messages
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
@@ -137,6 +137,14 @@ def test_of_those_that_hung_and_others_only_theirs_is_put_right() -> None:
     )
     found = ended_after_all(KillResult(Reason.UNKILLABLE, (hung, gone)))
     assert found == KillResult(Reason.KILLED, (replace(hung, result=Reason.KILLED), gone))
+
+
+@pytest.mark.parametrize("reason", [*sorted(CUT_SHORT), Reason.BACK_UNDER_QUOTA, Reason.KILLED])
+def test_after_a_kill_the_result_has_why_the_enforcer_stopped_early(reason: Reason) -> None:
+    killed = process_outcome(holder(501, 9000), Reason.KILLED, "SIGTERM")
+    early = {Reason.NVML_UNAVAILABLE, Reason.NOT_ENFORCING, Reason.IDENTITY_CHANGED}
+    assert summarize(reason, [killed]) == KillResult(Reason.KILLED, (killed,), reason if reason in early else None)
+    assert summarize(reason, []) == KillResult(reason)
 
 
 def test_of_nobody_nothing_is_made_of_the_whole_container(tmp_path: Path) -> None:
