@@ -111,7 +111,7 @@ class WebhookConfigurations:
         except ClusterError as error:
             if error.status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
                 raise ConflictError(
-                    f"webhook configuration {name} changed since it was read (HTTP {error.status})"
+                    f"webhook configuration {name} changed since it was read, or is not valid: {error.message}"
                 ) from error
             raise
         return True

@@ -105,7 +105,7 @@ class CertificateRotator:
                 self._report(done.reason, before)
                 return done
         raise GpuShareError(
-            f"{self._serving}: the rotation still has steps to do after {MAX_STEPS}; check this node's clock"
+            f"{self._serving}: the rotation still has steps to do after {MAX_STEPS}; check the clock of this machine"
         )
 
     def _report(self, detail: str, before: str) -> None:

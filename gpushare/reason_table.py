@@ -188,7 +188,7 @@ _CERTIFICATES: Final = (
     ),
     ReasonRow(
         reason=Reason.CERTIFICATE_CURRENT, places=_LOG,
-        meaning="The certificates need no change now. The log line says what comes next.",
+        meaning="The certificates need no change now. The log line says why.",
     ),
     ReasonRow(
         reason=Reason.BUNDLE_PUBLISHED, places=_LOG,

@@ -287,7 +287,7 @@ _KILLS: Final = (
     ReasonRow(
         reason=Reason.KILLED, places=_KILL,
         meaning="The enforcer killed processes of a container that was over its quota. The Event says whether the "
-        "container is within its kill threshold (quota plus tolerance) again.",
+        "container is within its kill threshold (quota plus tolerance) again, or why the enforcer stopped early.",
         action=f"Request more GPU memory with {contract.MEMORY}, or reduce the memory use of the program. gpu-share "
         "audit shows the record.",
     ),
@@ -334,8 +334,8 @@ _ENFORCER: Final = (
         reason=Reason.AUDIT_RECORD_LOST, places=(Place.NODE_EVENT, Place.METRIC, Place.LOG),
         meaning="The ResourceSlice holds the hash of a record that the node's audit log does not have: the log was "
         "truncated, replaced or started again.",
-        action="Find out who changed the log. Then run the command in the message: it replaces the anchor (a "
-        "record's hash) with that of the last record.",
+        action="Find out who changed the log. Then run the command in the message: it removes the "
+        "anchor (a record's hash), and the enforcer writes a new one.",
     ),
     ReasonRow(
         reason=Reason.AUDIT_BROKEN, places=(Place.METRIC, Place.LOG),
@@ -359,8 +359,8 @@ _ENFORCER: Final = (
         meaning="The enforcer cannot read a file of quotas or of a prepared claim. The last valid quotas stay in "
         "force.",
         action="Check the node's disk. The enforcer writes checkpoint.json (the quotas) again with the next claim. If "
-        "the message names a file UID.json or UID.ending, restart the enforcer; if the message comes back, delete the "
-        "pod for which the ResourceClaim with this UID is reserved.",
+        "the message names a file UID.json or UID.ending, restart the enforcer. If the message comes back, delete the "
+        "pod for which the ResourceClaim with this UID is reserved, and then the file.",
     ),
     ReasonRow(
         reason=Reason.ENFORCER_STARTED, places=_LOG,

@@ -95,6 +95,6 @@ def _end(state: DetectorState, quota: Quota, case: ViolationState, now: float, r
         return f"; the circuit breaker of this node is open, so the enforcer kills nothing; to close it, run `{RESET}`"
     if 0 < left == _room_in(state, quota, now, rules):
         kills = len(recent_kills(state, now, rules, quota.namespace))
-        made = f"{kills} in the last {rules.window:.0f}s in namespace {quota.namespace}"
+        made = f"kills: {kills} in the last {rules.window:.0f}s in namespace {quota.namespace}"
         return f"; the enforcer kills it in {left:.1f}s at the earliest because of the kill rate limit ({made})"
     return f"; the enforcer kills it in {left:.1f}s unless it frees {case.used_mib - quota.ceiling_mib} MiB"

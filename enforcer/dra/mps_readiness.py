@@ -39,7 +39,7 @@ class MpsReady:
                 if not wanted():
                     # The daemon's answer may name other tenants' processes: it belongs in the enforcer's log.
                     log.warning("MPS daemon not ready", reason=str(Reason.MPS_UNREACHABLE), gpu=gpu, problem=problem)
-                    message = f"the MPS daemon of {gpu} has not started or stopped yet; the kubelet retries"
+                    message = f"the MPS daemon of {gpu} is not ready, or has not stopped yet; the kubelet retries"
                     raise PrepareError(message, Reason.MPS_UNREACHABLE)
                 time.sleep(PAUSE)
 

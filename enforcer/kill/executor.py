@@ -51,7 +51,7 @@ class KillExecutor:
         if not kill.respawned:
             return result
         again = self._kill(self._whole(decision, kill.respawned)).run()
-        return summarize(again.cut_short or again.reason, (*result.outcomes, *again.outcomes))
+        return summarize(again.reason, (*result.outcomes, *again.outcomes))
 
     def reap_pending(self) -> None:
         """Write OUTCOME of the kills whose unkillable processes have ended since. Does not wait."""

@@ -20,8 +20,6 @@ from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
-CUT_SHORT: Final = frozenset({Reason.NVML_UNAVAILABLE, Reason.NOT_ENFORCING, Reason.IDENTITY_CHANGED})
-
 
 @dataclass(frozen=True, slots=True)
 class KillResult:
@@ -132,14 +130,13 @@ class KillReporter:
 
 def summarize(reason: Reason, outcomes: Sequence[ProcessOutcome]) -> KillResult:
     """Return the worst that came of a process; if nothing was done to one, the reason that the kill stopped for."""
-    found = {each.result for each in outcomes}
+    found, cut_short = {each.result for each in outcomes}, reason if reason in messages.CUT_SHORT else None
     for worst in (Reason.TERMINATE_FAILED, Reason.UNKILLABLE):
         if worst in found:
-            return KillResult(worst, tuple(outcomes))
+            return KillResult(worst, tuple(outcomes), cut_short)
     if Reason.KILLED in found:
-        if reason is Reason.LIMIT_EXCEEDED:
-            return KillResult(reason, tuple(outcomes))
-        return KillResult(Reason.KILLED, tuple(outcomes), reason if reason in CUT_SHORT else None)
+        result = Reason.LIMIT_EXCEEDED if reason is Reason.LIMIT_EXCEEDED else Reason.KILLED
+        return KillResult(result, tuple(outcomes), cut_short)
     return KillResult(Reason.ALREADY_EXITED if Reason.ALREADY_EXITED in found else reason, tuple(outcomes))
 
 
@@ -148,7 +145,7 @@ def ended_after_all(result: KillResult) -> KillResult:
     ended = [
         replace(each, result=Reason.KILLED) if each.result is Reason.UNKILLABLE else each for each in result.outcomes
     ]
-    return summarize(Reason.KILLED, ended)
+    return summarize(result.cut_short or Reason.KILLED, ended)
 
 
 def _not_recorded(error: RecordError) -> None:

@@ -53,7 +53,7 @@ class DaemonStateFile:
         if owner not in {None, self._gpu}:
             raise MpsError(
                 f"the state file in {self._file.parent} is of another GPU's MPS control daemon ({owner}); the enforcer "
-                f"starts none for {self._gpu}"
+                f"leaves it alone and starts none for {self._gpu}"
             )
 
     def read(self) -> DaemonRecord:

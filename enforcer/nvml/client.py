@@ -271,8 +271,8 @@ class NvmlClient(GpuReader):
         return NvmlError(f"the NVML worker process failed during request {what!r} ({how})", Reason.NVML_CRASHED)
 
     def _hung(self) -> NvmlError:
-        what = repr(self._overdue.what) if self._overdue is not None else "any"
+        what = self._overdue.what if self._overdue is not None else "unknown"
         deadline = self._waits.deadline
         return NvmlError(
-            f"NVML does not answer request {what} within {deadline:g} s: the driver hangs", Reason.NVML_HUNG
+            f"NVML does not answer request {what!r} within {deadline:g} s: the driver hangs", Reason.NVML_HUNG
         )

@@ -105,7 +105,8 @@ def killed(
     )
     done += ", then the whole container, because new processes replaced them" if decision.respawns and hit else ""
     over = f"{_holds(decision.quota, decision.used_mib)} for {decision.over_for:.1f}s"
-    note = f"{over}: {done}; {RESULTS[cut_short or result]}"
+    ended = CUT_SHORT.get(cut_short or result) if result is Reason.KILLED else None
+    note = f"{over}: {done}; {ended or RESULTS[result]}"
     return UserMessage(quota=decision.quota, reason=result, note=f"{note}; audit log {head}", action="Kill")
 
 
@@ -127,12 +128,21 @@ RESULTS: Final = {
     Reason.UNKILLABLE: "some processes survive SIGKILL: they hang in the kernel",
     Reason.TERMINATE_FAILED: "the MPS server did not terminate one client, so the enforcer did not kill that client",
     Reason.IDENTITY_CHANGED: "the pids now belong to other processes than at the kill decision",
-    Reason.NVML_UNAVAILABLE: "then the enforcer could not read the GPU any more and stopped",
+    Reason.NVML_UNAVAILABLE: "the enforcer could not read the GPU any more",
     Reason.NOT_ENFORCING: "a changed policy, a changed quota or the open circuit breaker cancelled the kill",
     Reason.BACK_UNDER_QUOTA: "the container had come back within its kill threshold (quota plus tolerance)",
     Reason.INTERNAL: "the enforcer failed during the kill; read the enforcer's log",
     Reason.LIMIT_EXCEEDED: "the container is still over its quota: new processes start too fast to kill",
 }
+
+CUT_SHORT: Final = {
+    Reason.NVML_UNAVAILABLE: "then the enforcer could not read the GPU any more and ended the kill",
+    Reason.NOT_ENFORCING: "then the container's quota or its policy changed, or the circuit breaker opened, so the "
+    "enforcer ended the kill",
+    Reason.IDENTITY_CHANGED: "the enforcer could kill no more of its processes; another kill follows if the container "
+    "stays over its quota",
+}
+"""Why the enforcer stopped after it had killed a process, where the container may still be over its quota."""
 
 
 def _holds(quota: Quota, used_mib: int) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare.defaults import SYSTEM_NAMESPACE
-from gpushare.errors import GpuShareError
+from gpushare.errors import ClusterError, GpuShareError
 from gpushare.kube_client import KubeClient
 from gpushare.version import installed
 from gpushare_cli import node_status
@@ -17,7 +17,7 @@ from gpushare_cli.bundle.archive import INDEX, Archive
 from gpushare_cli.bundle.parts import Source, read, tasks
 from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE
-from gpushare_cli.lookups import optional, release_namespace
+from gpushare_cli.lookups import release_namespace
 from gpushare_cli.options import add_cluster, duration
 from gpushare_cli.terminal import counted
 
@@ -63,7 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _namespace(api: KubeClient) -> str:
     """Return the namespace of the release; the usual one where the user may not look for it."""
-    return optional(lambda: release_namespace(api)) or SYSTEM_NAMESPACE
+    try:
+        return release_namespace(api) or SYSTEM_NAMESPACE
+    except ClusterError:  # the parts say why
+        return SYSTEM_NAMESPACE
 
 
 def _fill(archive: Archive, source: Source) -> None:

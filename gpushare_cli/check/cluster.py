@@ -47,7 +47,10 @@ ADVICE: Final[Mapping[str, str]] = {
 """Words of an enforcer's reasons, and what to do; the first that are there count."""
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
-UNFIT: Final = f"the enforcer does not offer these GPUs; to end this warning, list only the other GPUs in {OTHERS}"
+UNFIT: Final = f"the enforcer does not offer these GPUs; if they should stay out, list only the other GPUs in {OTHERS}"
+WRITER: Final = (
+    "the Deployment gpu-share-certs should write the caBundle within ten seconds; if it does not, read its pod's log"
+)
 
 
 def questions(namespace: str | None) -> list[tuple[str, Ask]]:
@@ -119,10 +122,10 @@ def version(api: KubeClient) -> CheckResult:
 
 def webhook(api: KubeClient, now: datetime) -> CheckResult:
     """Look at the certificates in the bundle of each webhook of our configuration; the worst of them counts."""
-    hooks, writer = objects(find(api, CONFIGURATION) or {}, "webhooks"), "gpu-share-certs"
+    hooks, hint = objects(find(api, CONFIGURATION) or {}, "webhooks"), WRITER
     if installation.by_cert_manager(api):
-        writer = "cert-manager-cainjector"
-    found = [bundle(f"{text(each, 'name')} of {OURS}", mapping(each, "clientConfig"), now, writer) for each in hooks]
+        hint = f"kubectl describe certificate -n {release_namespace(api)} gpu-share-webhook"
+    found = [bundle(f"{text(each, 'name')} of {OURS}", mapping(each, "clientConfig"), now, hint) for each in hooks]
     if not found:
         return failed(f"{OURS} is missing: pods are not rewritten", RESTORE)
     return max(found, key=lambda each: tuple(Level).index(each.level))
@@ -149,9 +152,8 @@ def _calls_us(hook: Mapping[str, Any], namespace: str) -> bool:
     return ours or text(hook, "name").endswith(f".{contract.GROUP}")
 
 
-def bundle(name: str, config: Mapping[str, Any], now: datetime, writer: str) -> CheckResult:
-    """Check the ``caBundle`` of the webhook ``name``, which the Deployment ``writer`` keeps."""
-    hint = f"the Deployment {writer} should write the caBundle within ten seconds; if it does not, read its pod's log"
+def bundle(name: str, config: Mapping[str, Any], now: datetime, hint: str) -> CheckResult:
+    """Check the ``caBundle`` of the webhook ``name``."""
     try:
         pem = base64.b64decode(config.get("caBundle") or "", validate=True)
         certificates = x509.load_pem_x509_certificates(pem) if pem else []

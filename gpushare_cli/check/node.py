@@ -80,7 +80,7 @@ def _of_machine(root: Path, bad: MakeResult) -> list[Checker]:
         _CHECKER(
             description="GPUs through NVML",
             ask=lambda: gpus(lambda: _reader(driver.root), bad),
-            hint="on a GPU node, nvidia-smi must work; other nodes do not need the driver",
+            hint="on a GPU node, nvidia-smi must work (--driver-root names another root); other nodes need no driver",
         ),
         _CHECKER(
             description="MPS control program",

@@ -24,7 +24,7 @@ def envvar(root: Path, bad: Callable[[str], CheckResult]) -> CheckResult:
     found = [file for each in CONFIGS if (file := inside(root, each)) is not None]
     if not found and any(inside(root, each) for each in PROGRAMS):
         return bad(
-            f"{root / CONFIGS[0]} does not exist: by default, containers with NVIDIA_VISIBLE_DEVICES get every GPU"
+            f"{root / CONFIGS[0]} does not exist: by default, containers with NVIDIA_VISIBLE_DEVICES can get every GPU"
         )
     for file in found:
         try:

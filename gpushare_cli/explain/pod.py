@@ -13,6 +13,7 @@ from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.pod_claims import claim_names
 from gpushare.raw_objects import mapping
 from gpushare_cli import node_status
+from gpushare_cli.api_errors import sentence
 from gpushare_cli.explain.kinds import POD, Kind
 from gpushare_cli.explain.pod_record import PodRecord, Usage, container_statuses
 from gpushare_cli.explain.pod_record import claims_of as claims_in
@@ -160,7 +161,7 @@ def usage_of(api: KubeClient, pod: Mapping[str, Any]) -> Usage:
         right = (
             "GPU memory use unknown: you may not run commands in the sidecar (pods/exec); ask for the ClusterRole edit"
         )
-        problem = right if hidden else f"GPU memory use unknown: {error.message[:MAX_PROBLEM]}"
+        problem = right if hidden else f"GPU memory use unknown: {sentence(error)[:MAX_PROBLEM]}"
     status = pod_status.parse(found)
     if status is None:
         return Usage(

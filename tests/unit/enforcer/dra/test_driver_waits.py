@@ -34,7 +34,7 @@ def test_it_waits_for_the_mps_daemon_and_then_says_so_and_nothing_of_its_log(
     world.restart()
     error = refused(world, world.tenant("other"))
     assert error.reason is Reason.MPS_UNREACHABLE
-    assert error.message == f"the MPS daemon of {GPU} has not started or stopped yet; the kubelet retries"
+    assert error.message == f"the MPS daemon of {GPU} is not ready, or has not stopped yet; the kubelet retries"
     assert len(world.store.prepared()) == 1
 
 

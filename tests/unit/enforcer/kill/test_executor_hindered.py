@@ -12,7 +12,7 @@ from enforcer.attribution.procfs import PidHandle
 from enforcer.audit.kill_records import process_outcome
 from enforcer.audit.record import Kind
 from enforcer.detection.types import Decision, KillDecision
-from enforcer.kill.report import CUT_SHORT, KillResult, ended_after_all, summarize
+from enforcer.kill.report import KillResult, ended_after_all, summarize
 from enforcer.status import messages
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
@@ -139,12 +139,14 @@ def test_of_those_that_hung_and_others_only_theirs_is_put_right() -> None:
     assert found == KillResult(Reason.KILLED, (replace(hung, result=Reason.KILLED), gone))
 
 
-@pytest.mark.parametrize("reason", [*sorted(CUT_SHORT), Reason.BACK_UNDER_QUOTA, Reason.KILLED])
+@pytest.mark.parametrize("reason", [*sorted(messages.CUT_SHORT), Reason.BACK_UNDER_QUOTA, Reason.KILLED])
 def test_after_a_kill_the_result_has_why_the_enforcer_stopped_early(reason: Reason) -> None:
     killed = process_outcome(holder(501, 9000), Reason.KILLED, "SIGTERM")
     early = {Reason.NVML_UNAVAILABLE, Reason.NOT_ENFORCING, Reason.IDENTITY_CHANGED}
     assert summarize(reason, [killed]) == KillResult(Reason.KILLED, (killed,), reason if reason in early else None)
     assert summarize(reason, []) == KillResult(reason)
+    hung = replace(killed, result=Reason.UNKILLABLE)
+    assert ended_after_all(summarize(reason, [hung])) == summarize(reason, [killed])
 
 
 def test_of_nobody_nothing_is_made_of_the_whole_container(tmp_path: Path) -> None:
@@ -185,7 +187,7 @@ def test_blind_after_one_was_released_that_one_is_ended_and_nobody_after_it(tmp_
     world.on_look = lambda look: setattr(world, "blind", look == 3)
     assert world.run().reason is Reason.KILLED
     assert world.signals() == ["SIGTERM 501"]
-    assert messages.RESULTS[Reason.NVML_UNAVAILABLE] in world.notices[0].note
+    assert messages.CUT_SHORT[Reason.NVML_UNAVAILABLE] in world.notices[0].note
 
 
 def test_those_that_were_gone_already_are_named(tmp_path: Path) -> None:

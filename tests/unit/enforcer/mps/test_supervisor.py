@@ -263,7 +263,7 @@ def test_a_wait_ends_in_its_time_though_nobody_answers() -> None:
 
     began = time.monotonic()
     with pytest.raises(
-        PrepareError, match=f"the MPS daemon of {GPU} has not started or stopped yet; the kubelet retries"
+        PrepareError, match=f"the MPS daemon of {GPU} is not ready, or has not stopped yet; the kubelet retries"
     ):
         MpsReady(keeper_that(hangs)).wait([GPU], lambda: time.monotonic() - began < 0.5)
     assert time.monotonic() - began < 10
