@@ -51,11 +51,11 @@ SECONDS: Final = {
 }
 """Measured with ``python -m tests.testbed.parallel``, which prints what each file took."""
 VM_SECONDS: Final = {
-    "tests/e2e/vm/test_capabilities.py": 480,
+    "tests/e2e/vm/test_capabilities.py": 307,
     "tests/e2e/vm/test_life.py": 785,
-    "tests/e2e/vm/test_memory_pressure.py": 250,
+    "tests/e2e/vm/test_memory_pressure.py": 208,
     "tests/e2e/vm/test_power_cuts.py": 126,
-    "tests/e2e/vm/test_reboot.py": 1650,
+    "tests/e2e/vm/test_reboot.py": 1176,
     "tests/e2e/vm/test_smoke.py": 110,
     "tests/e2e/vm/test_user_namespaces.py": 84,
 }
