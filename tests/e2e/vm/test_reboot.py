@@ -10,7 +10,7 @@ from gpushare import contract
 from gpushare.kube_client import RESOURCE_V1, path
 from tests.e2e import pinned, pods
 from tests.e2e.pods import Object
-from tests.e2e.site import STATE, Site, ready
+from tests.e2e.site import STATE, TEAM, Site, ready
 from tests.support.extent import figure, trials
 from tests.testbed.vm.node import VmNode
 
@@ -38,6 +38,7 @@ def _gpus(site: Site, vm: VmNode) -> list[str]:
 @pytest.fixture(scope="module", name="namespace")
 def _namespace(site: Site, gpus: list[str]) -> Iterator[str]:
     """One tenant on each GPU, which stay through all reboots."""
+    site.remove(TEAM, "share")  # the README's tenant would take part in each start
     name = site.namespace("rebooted", **{contract.GRACE_PERIOD: "2s"})
     for number, gpu in enumerate(gpus):
         pinned.tenant(site, name, f"steady-{number}", gpu, "hold", f"{SIZES[number]}Mi")
