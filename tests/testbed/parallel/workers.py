@@ -51,13 +51,13 @@ SECONDS: Final = {
 }
 """Measured with ``python -m tests.testbed.parallel``, which prints what each file took."""
 VM_SECONDS: Final = {
-    "tests/e2e/vm/test_capabilities.py": 307,
-    "tests/e2e/vm/test_life.py": 785,
-    "tests/e2e/vm/test_memory_pressure.py": 208,
-    "tests/e2e/vm/test_power_cuts.py": 126,
-    "tests/e2e/vm/test_reboot.py": 1176,
-    "tests/e2e/vm/test_smoke.py": 110,
-    "tests/e2e/vm/test_user_namespaces.py": 84,
+    "tests/e2e/vm/test_capabilities.py": 310,
+    "tests/e2e/vm/test_life.py": 632,
+    "tests/e2e/vm/test_memory_pressure.py": 196,
+    "tests/e2e/vm/test_power_cuts.py": 102,
+    "tests/e2e/vm/test_reboot.py": 1101,
+    "tests/e2e/vm/test_smoke.py": 85,
+    "tests/e2e/vm/test_user_namespaces.py": 71,
 }
 """The same on a virtual node: ``make e2e ARGS=vm``."""
 VM_NODES: Final = 2
