@@ -189,7 +189,7 @@ def test_a_lost_gpu_is_unhealthy_at_once_and_reported_once() -> None:
     assert [(each.quota.pod, each.reason, each.warning) for each in ward.reporter.owners] == [
         ("tts", Reason.GPU_LOST, True), ("tts", Reason.RECOVERED, False),
     ]  # fmt: skip
-    assert "the driver cannot use the GPU" in ward.reporter.owners[0].note
+    assert "the driver has lost the GPU" in ward.reporter.owners[0].note
 
 
 def test_a_gpu_that_answers_nonsense_is_not_unhealthy() -> None:
@@ -221,7 +221,7 @@ def test_a_daemon_that_cannot_be_kept_up_is_an_health_error_and_a_blocked_one_is
 
 
 def test_a_failure_of_nvml_that_mps_met_is_no_failure_of_mps() -> None:
-    ward = Ward(failures={GPU: NvmlError("the driver cannot use the GPU", Reason.GPU_LOST)})
+    ward = Ward(failures={GPU: NvmlError("the driver has lost the GPU", Reason.GPU_LOST)})
     assert not any(turns(ward.doctor(), 10))
 
 
