@@ -72,9 +72,11 @@ class Release:
         pods = self.cluster.list(path(CORE_V1, "pods", namespace=SYSTEM))[0]
         for pod in pods:
             self.cluster.patch(f"{path(CORE_V1, 'pods', pod['metadata']['name'], SYSTEM)}/status", READY)
-        at = {(pod["metadata"]["labels"]["app.kubernetes.io/name"], pod["spec"].get("nodeName")) for pod in pods}
+        at = [(pod["metadata"]["labels"]["app.kubernetes.io/name"], pod["spec"].get("nodeName")) for pod in pods]
         wanted = {(name, node) for name in ("gpu-share-enforcer", "gpu-share-mps") for node in NODES}
-        return wanted <= at and sum(name == "gpu-share-webhook" for name, _ in at) >= 1 and len(pods) >= 6
+        names = [name for name, _ in at]
+        replicas = self.cluster.get(DEPLOYMENT)["spec"]["replicas"]
+        return wanted <= {*at} and names.count("gpu-share-webhook") >= replicas and "gpu-share-certs" in names
 
     def restore(self) -> None:
         for where, item in self.shipped.items():
