@@ -132,7 +132,8 @@ def _sentence(claim: PreparedClaim, granted: AllocatedDevice) -> str:
         return "this device is not a GPU: it mounts the status directory into the pod"
     limits = [each for each in claim.limits if each.request == granted.request]
     names = ", ".join(each.container for each in limits)
-    users = f"for container{'s'[: len(limits) > 1]} {names}" if names else "and no container uses it"
+    noun = "containers" if len(limits) > 1 else "container"
+    users = f"for {noun} {names}" if names else "and no container uses it"
     text = f"the claim holds {granted.memory_mib} MiB of {granted.gpu} {users}"
     if granted.mode is Mode.TIME_SLICING and any(each.compute for each in limits):
         # The scheduler counts the percentage all the same; nothing on the node holds anybody to it.

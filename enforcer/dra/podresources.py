@@ -36,7 +36,9 @@ def allocatable(kubelet_root: Path, *, optional: bool = False) -> Allocatable:
 
 def _ask(socket: Path) -> Allocatable:
     if not socket.exists():
-        raise KubeletError(f"{socket} does not exist; set the chart value kubeletRoot to the kubelet's --root-dir")
+        raise KubeletError(
+            f"{socket} does not exist; set --kubelet-root (chart value kubeletRoot) to the kubelet's --root-dir"
+        )
     options = [("grpc.max_receive_message_length", MAX_ANSWER)]
     try:
         with grpc.insecure_channel(f"unix://{socket.absolute()}", options) as channel:

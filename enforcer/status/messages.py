@@ -105,8 +105,8 @@ def killed(
     )
     done += ", then the whole container, because new processes replaced them" if decision.respawns and hit else ""
     over = f"{_holds(decision.quota, decision.used_mib)} for {decision.over_for:.1f}s"
-    ended = CUT_SHORT.get(cut_short or result) if result is Reason.KILLED else None
-    note = f"{over}: {done}; {ended or RESULTS[result]}"
+    end = CUT_SHORT[cut_short] if cut_short and result is Reason.KILLED else RESULTS[result]
+    note = f"{over}: {done}; {end}"
     return UserMessage(quota=decision.quota, reason=result, note=f"{note}; audit log {head}", action="Kill")
 
 

@@ -31,7 +31,7 @@ def test_a_kubelet_that_refuses_or_is_not_there_is_reported(kubelet: Offered, tm
     kubelet += [("nvidia.com/gpu", [""])]
     with pytest.raises(KubeletError, match=r"does not answer on .*: still starting"):
         allocatable(tmp_path)
-    with pytest.raises(KubeletError, match=r"does not exist; .* chart value kubeletRoot "):
+    with pytest.raises(KubeletError, match=r"does not exist; .*--kubelet-root \(chart value kubeletRoot\)"):
         allocatable(tmp_path / "elsewhere")
     assert allocatable(tmp_path / "elsewhere", optional=True) == ()
 

@@ -48,7 +48,8 @@ def test_a_cool_down_and_a_spent_budget_count_where_they_last_longer_than_the_gr
     kills = tuple(RecentKill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0))
     usages = replace(due, postponed=True)
     assert decisions(usages, kills=kills).endswith(
-        "in 10.0s at the earliest because of the kill rate limit (kills: 3 in the last 60s in namespace asr)"
+        "the enforcer kills it in 10.0s at the earliest because of the kill rate limit "
+        "(kills: 3 in the last 60s in namespace asr)"
     )
     assert decisions(usages, kills=kills[1:]).endswith("the enforcer kills it in 0.0s unless it frees 904 MiB")
 
