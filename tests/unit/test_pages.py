@@ -134,6 +134,7 @@ def test_links_of_the_repository_become_links_of_the_site(page: str, target: str
 
 
 def test_every_helm_command_renders() -> None:
+    helm.need()
     assert len(chart_options()) > 3
     for options in sorted({options for _, options in chart_options()}):
         assert "kind: DaemonSet" in helm.template(*options), options
@@ -149,6 +150,7 @@ def test_every_yaml_is_admitted_or_used_by_a_test(page: str) -> None:
         elif kind == "Namespace":
             NamespacePolicy.from_annotations(document["metadata"].get("annotations", {}))
         elif kind in yaml.safe_load(values.VALUES.read_text()):
+            helm.need()
             helm.template("--set-json", f"{kind}={json.dumps(document[kind])}")
         else:
             assert admitted(document), f"a {kind} that no test knows"
