@@ -1,7 +1,7 @@
 """The ``/dev/shm`` of an MPS client: whether a container brings its own, and who may open the server's file. Pure.
 
-The MPS server keeps a file ``cuda.shm.*`` there, which each client maps (NVIDIA/k8s-device-plugin issue 467: 4,096
-bytes, mode 0600). Linux decides by its owner and mode; capabilities apart, root may open every file.
+Before driver 580 the MPS server keeps a file ``cuda.shm.*`` there, which each client maps (NVIDIA/k8s-device-plugin
+issue 467: 4,096 bytes, mode 0600). Linux decides by its owner and mode; capabilities apart, root may open every file.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,6 +9,9 @@ from typing import Any, Final
 
 from gpushare import contract
 
+FIRST_WITHOUT_FILE: Final = 580
+"""The first driver branch whose MPS server makes no file there. Measured on an H100 with 580.159.04, whose server logs
+an anonymous region instead; that all of 580 are so, and no older branch is, is believed."""
 SERVER_FILE: Final = "cuda.shm."
 """How the names of the server's files begin."""
 MAX_FILES: Final = 256
@@ -26,6 +29,12 @@ def brings_memory(container: Mapping[str, Any]) -> bool:
     )
     wanted = _steps(contract.SHARED_MEMORY_PATH)
     return any(_steps(path) == wanted for path in paths)
+
+
+def needs_server_file(driver: str) -> bool:
+    """Tell whether MPS clients of a driver version (``580.159.04``) have to open their server's file; unknown: they have."""
+    branch = driver.partition(".")[0]
+    return not (branch.isascii() and branch.isdecimal()) or int(branch) < FIRST_WITHOUT_FILE
 
 
 def may_open(user: int, owner: int, mode: int) -> bool:

@@ -21,7 +21,7 @@ from tests.fakes.gpu.programs import CLIENT, GpuHost, Program, host
 from tests.gpu.kit.setup import python_of_others
 
 pytestmark = pytest.mark.node
-CONTEXT, TENANT, NOBODY = 300, 65533, 65534
+CONTEXT, SERVER, TENANT, NOBODY = 300, 66, 65533, 65534
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 LAUNCH = str(Path(__file__).parent / "kit" / "launch.py")
 EXCLUSIVE = 3
@@ -163,14 +163,14 @@ def test_a_limit_is_read_once(here: GpuHost, pipe: Path) -> None:
     assert client.ask("fill 256 2048")["mib"] == 2048
 
 
-@pytest.mark.parametrize(("default", "own", "count"), [("100", "", 108), ("50", "", 54), ("50", "25", 26)])
+@pytest.mark.parametrize(("default", "own", "count"), [("100", "", 74), ("50", "", 36), ("50", "25", 18)])
 def test_the_thread_percentage_is_a_number_of_sms(
     here: GpuHost, pipe: Path, default: str, own: str, count: int
 ) -> None:
     here.control(pipe, f"set_default_active_thread_percentage {default}")
     own = own or "100"
     assert here.start(pipe=pipe, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=own).ask("attributes")["sm_count"] == count
-    assert here.start(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=own).ask("attributes")["sm_count"] == 108, "only under MPS"
+    assert here.start(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=own).ask("attributes")["sm_count"] == 74, "only under MPS"
 
 
 def test_a_terminated_client_lives_on_with_an_error(here: GpuHost, pipe: Path) -> None:
@@ -180,10 +180,10 @@ def test_a_terminated_client_lives_on_with_an_error(here: GpuHost, pipe: Path) -
     assert here.control(pipe, f"terminate_client {server(here, pipe)} {client.pid}") == "0\n"
     assert client.ask("alloc 1")["name"] == "CUDA_ERROR_MPS_CLIENT_TERMINATED"
     assert client.ask("sync")["error"] == 810
-    assert here.sim.used(here.gpus[0]) == CONTEXT + 10
+    assert here.sim.used(here.gpus[0]) == CONTEXT + 10 + SERVER
     client.kill()
     assert neighbour.ask("gemm 64 2")["ok"]
-    assert here.control(pipe, f"terminate_client {server(here, pipe)} {client.pid}") == "1\n"
+    assert here.control(pipe, f"terminate_client {server(here, pipe)} {client.pid}") == "201\n"
 
 
 @pytest.mark.parametrize(("harm", "said"), [(1, {"error": 719}), (2, {"ok": False})])
@@ -270,7 +270,7 @@ def test_exclusive_mode_lets_mps_in_and_keeps_others_out(here: GpuHost, pipe: Pa
 
 def test_without_a_server_a_plain_process_takes_the_card(here: GpuHost, pipe: Path) -> None:
     here.sim.set_compute_mode(here.gpus[0], EXCLUSIVE)
-    world.change(here.sim, idle_server_holds_gpu=0)
+    world.change(here.sim, idle_server_holds_gpu=0, server_mib=0)
     here.control(pipe, f"start_server -uid {os.getuid()}")
     thief = here.start()
     assert thief.hello["ready"]
@@ -319,7 +319,7 @@ def test_a_driver_may_know_no_multi_user_mode(here: GpuHost) -> None:
 
 @pytest.mark.parametrize("lists", ["compute,mps", "mps", "compute", "none"])
 def test_which_of_nvml_s_lists_show_a_client_is_a_switch(here: GpuHost, pipe: Path, lists: str) -> None:
-    world.change(here.sim, mps_clients_listed=lists)
+    world.change(here.sim, mps_clients_listed=lists, server_mib=0)
     client = here.start(pipe=pipe)
     assert client.ask("alloc 1")
     ask = "import sys, pynvml as n; n.nvmlInit(); g = n.nvmlDeviceGetHandleByUUID(sys.argv[1])\n"
@@ -386,5 +386,5 @@ def test_another_user_is_answered_as_the_real_daemon_does(here: GpuHost, command
     assert daemon.answer(command, NOBODY) == said
     if switch:
         world.change(here.sim, **{f"foreign_uid_may_{switch}": 0})
-        assert "Not enough privilege" in daemon.answer(command, NOBODY)
+        assert "nsufficient privileges" in daemon.answer(command, NOBODY)
     assert "privilege" not in daemon.answer(command, 0)

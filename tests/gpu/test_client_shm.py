@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,17 @@ def test_who_may_open_the_server_s_file_is_served(here: GpuHost, user: Callable[
     assert user(TENANT, own).hello["ready"]
     (file,) = Path("/dev/shm").glob(f"cuda.shm.{TENANT:x}.{server(here, own):x}.*")
     assert (file.stat().st_mode & 0o777, file.stat().st_uid, file.stat().st_size) == (0o600, TENANT, 4096)
+
+
+@root
+def test_a_new_driver_needs_no_file(here: GpuHost, pipe: Path) -> None:
+    here.sim.become(replace(here.sim.machine, driver="580.159.04"))
+    prefix = (sys.executable, LAUNCH, "--private-shm", "--", sys.executable, str(CLIENT))
+    hello = here.start(prefix=prefix, pipe=pipe).hello
+    if hello.get("error") == -1:
+        missing(hello["name"])
+    assert hello["ready"]
+    assert not list(Path("/dev/shm").glob(f"cuda.shm.*.{server(here, pipe):x}.1"))
 
 
 def test_the_file_goes_with_its_server_and_the_next_server_has_another(here: GpuHost, pipe: Path) -> None:

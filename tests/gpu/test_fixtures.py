@@ -1,7 +1,7 @@
 """What real hardware said, read again by our parsers; and the fakes, held to the same shape.
 
-Recordings come from experiment H10. Until there is one of a real driver, the one marked "documentation" stands in: its
-answers were put together from NVIDIA's manuals and from the control daemon, and the tests say so.
+Recordings come from experiment H10. The answers of the one marked "documentation" were put together from NVIDIA's
+manuals and from the control daemon of driver 535.
 """
 
 import json
@@ -19,6 +19,8 @@ from tests.gpu.kit import replay
 from tests.gpu.kit.runner import RUN
 
 RECORDINGS = replay.recordings()
+LATER = {"get_client_list <server>  after"}
+"""The card's server lists a terminated client until that has disconnected, some 60 ms later; the simulator's at once."""
 
 
 @pytest.fixture(name="folder", params=RECORDINGS)
@@ -47,9 +49,8 @@ def test_there_is_a_recording_and_it_says_where_it_is_from(folder: Path) -> None
         assert origin["marks"].keys() == replay.load(folder, "mps").keys()
 
 
-def test_until_hardware_was_asked_the_tests_say_so() -> None:
-    if all(replay.load(each, "origin")["origin"] == replay.DOCUMENTED for each in RECORDINGS.values()):
-        pytest.skip("no recording of real hardware yet: parsers and fakes are held to answers from documentation")
+def test_there_is_a_recording_of_hardware() -> None:
+    assert replay.RECORDED in {replay.load(each, "origin")["origin"] for each in RECORDINGS.values()}
 
 
 def test_our_parsers_understand_what_mps_said(folder: Path) -> None:
@@ -64,7 +65,7 @@ def test_our_reader_understands_what_nvml_said(folder: Path) -> None:
 @pytest.mark.parametrize("part", ["mps", "nvml"])
 def test_the_fakes_answer_in_the_same_shape(folder: Path, simulated: dict[str, Any], part: str) -> None:
     recorded = replay.load(folder, part)
-    common = recorded.keys() & simulated[part].keys() - {"nvmlDeviceGetName"}
+    common = recorded.keys() & simulated[part].keys() - {"nvmlDeviceGetName"} - LATER
     different = {
         key: (replay.shape(recorded[key]), replay.shape(simulated[part][key]))
         for key in sorted(common) if not _alike(recorded[key], simulated[part][key])

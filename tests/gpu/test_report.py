@@ -27,11 +27,24 @@ def run(**changes: Any) -> dict[str, Any]:
 
 
 def test_real_results_become_a_table() -> None:
-    text = report.document([run()], experiments())
-    assert "NVIDIA H200, driver 580.159.04" in text
+    text = report.table(run())
+    assert "NVIDIA H200, 143000 MiB, driver 580.159.04" in text
     assert "| H1 | NVML \\| lists all | holds | each is listed (error_percent 0.4) |" in text
     assert '| H2 | limits hold | **fails** | escaped (table {"unset": 3584}) |' in text
     assert "not measured | mode change not allowed" in text
+
+
+def test_runs_of_a_driver_complement_each_other() -> None:
+    later = run(date="2026-12-02", gpu="GPU-0c1d2e3f-0000-4000-8000-123456789abd", results=[
+        asdict(not_measured("no MPS").of("H8", "clients")), asdict(holds("locked out").of("H7", "locked out")),
+    ])  # fmt: skip
+    first = run(results=[asdict(holds("48 served").of("H8", "clients")), *run()["results"][2:]])
+    text = report.document([later, first], experiments())
+    assert text.count("## NVIDIA H200, driver 580.159.04") == 1
+    assert "2 runs on 2 cards" in text
+    assert "| H8 | clients | holds | 48 served (2026-12-01) |" in text
+    assert "| H7 | locked out | holds | locked out (2026-12-02) |" in text
+    assert "Not yet measured with this driver: " in text
 
 
 SIMULATED: dict[str, dict[str, Any]] = {

@@ -79,7 +79,10 @@ ELSEWHERE = {"H11": "limits per cgroup came with driver 615"}
 """What the simulated machine cannot measure, and why not."""
 WORLDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "H1 managed memory is counted": ("H1", {"managed_counted": 1}, FAILS, "managed memory are in the process's own"),
-    "H1 imports count once": ("H1", {"ipc_counted": 0}, FAILS, "0 MiB of 512 MiB imported"),
+    "H1 imports count twice": ("H1", {"ipc_counted": 1}, FAILS, "512 MiB of 512 MiB imported memory are counted"),
+    "H1 imports count for nobody": ("H1", {"ipc_counted": 0}, FAILS, "0 MiB of 512 MiB imported"),
+    "H1-MPS the server is in no list": ("H1-MPS", {"server_mib": 0}, FAILS, "the MPS server stands in no list"),
+    "H1-MPS clients run kernels": ("H1-MPS", {"mps_kernels_of_client": 1}, FAILS, "names an MPS client"),
     "H1-MPS clients are in no list": ("H1-MPS", {"mps_clients_listed": "none"}, FAILS, "in no list with an amount"),
     "H2 an unseen entry changes nothing": ("H2", {"escape_by_unseen_entry": 0}, FAILS, "entry for an unseen GPU"),
     "H2 the environment may raise": ("H2", {"env_limit_raises": 1}, FAILS, "DEFAULT, higher: 7872 MiB"),
@@ -87,14 +90,13 @@ WORLDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "H2 a missing daemon is an error": ("H2", {"missing_pipe_runs_plain": 0}, FAILS, "wrong pipe directory"),
     "H2 handles are not limited": ("H2", {"limit_counts_created": 0}, FAILS, "DEFAULT, cuMemCreate: 12288 MiB"),
     "H2 pools are not limited": ("H2", {"limit_counts_pooled": 0}, FAILS, "a pool (cuMemAllocAsync): 12288 MiB"),
-    "H2 managed memory is limited": ("H2", {"limit_counts_managed": 1}, FAILS, "DEFAULT, managed memory: 37"),
-    "H2 imports are limited": ("H2", {"limit_counts_imported": 1}, FAILS, "DEFAULT, memory imported by IPC: 2048 MiB"),
-    "H3 a stranger may not terminate": ("H3", {"foreign_uid_may_terminate": 0}, FAILS, "terminate a neighbour"),
-    "H3 a stranger may not set": ("H3", {"foreign_uid_may_set": 0}, FAILS, "set the thread percentage"),
+    "H2 managed memory escapes": ("H2", {"limit_counts_managed": 0}, FAILS, "DEFAULT, managed memory: 12288 MiB"),
+    "H2 imports escape": ("H2", {"limit_counts_imported": 0}, FAILS, "DEFAULT, memory imported by IPC: 6144 MiB"),
+    "H3 a stranger may terminate": ("H3", {"foreign_uid_may_terminate": 1}, FAILS, "terminate a neighbour"),
+    "H3 a stranger may set": ("H3", {"foreign_uid_may_set": 1}, FAILS, "set the thread percentage"),
     "H10 MPS says something else": ("H10", {"mps.get_server_status": "BUSY"}, FAILS, "MPS, get_server_status"),
     "H10 NVML has a call less": ("H10", {"nvml.nvmlDeviceGetComputeMode": 3}, FAILS, "NVML, compute mode"),
-    "H14 it is not": ("H14", {"shm_needed": 0}, FAILS, "is served without"),
-    "H14 root's alone": ("H14", {"multiuser_shm_mode": 600}, HOLDS, "clients of other users are not served"),
+    "H14 a new driver needs the file": ("H14", {"shm_needed": 1}, FAILS, "/dev/shm empty: a client is not served"),
 }  # fmt: skip
 
 

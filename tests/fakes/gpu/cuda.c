@@ -67,7 +67,7 @@ EXPORT cuDeviceGetName(char *out, int room, int device) {
 
 /* Supported counts go in steps of two, rounded down. */
 static int sm_count(void) {
-    int all = sim_world("sm_count", 108), some = all * me.percentage / 100 / 2 * 2;
+    int fixed = sim_world("sm_count", 0), all = fixed != 0 ? fixed : me.visible[0]->sms, some = all * me.percentage / 100 / 2 * 2;
     return !me.is_mps || me.percentage >= 100 ? all : some < 2 ? 2 : some;
 }
 
@@ -218,11 +218,18 @@ EXPORT cuIpcOpenMemHandle_v2(uint64_t *out, struct ipc ipc, unsigned flags) {
     if (flags != 1 || strcmp(handle.uuid, me.gpu->uuid) != 0 || !sim_alive(handle.pid, &start)) return INVALID_VALUE;
     if (handle.pid == me.pid) return INVALID_CONTEXT;
     int error = take(out, handle.size, IMPORTED);
+    if (error == 0) error = process_import(*out, handle.size, handle.pid, start);
     if (error == 0) memcpy((void *)(uintptr_t)*out, &handle.word, 4);
     return error;
 }
 
-EXPORT cuIpcCloseMemHandle(uint64_t pointer) { CONTEXT_CALL(); return give(pointer, IMPORTED, IMPORTED); }
+EXPORT cuIpcCloseMemHandle(uint64_t pointer) {
+    CONTEXT_CALL();
+    struct block *block = block_at(pointer, 1);
+    if (block == NULL || block->sort != IMPORTED) return INVALID_VALUE;
+    process_import((uint64_t)(uintptr_t)block->at, 0, 0, 0);
+    return give(pointer, IMPORTED, IMPORTED);
+}
 
 static const char *module;
 

@@ -8,9 +8,13 @@ enum {
     INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500,
     ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719, MPS_CONNECTION_FAILED = 805, MPS_RPC_FAILURE = 806, UNKNOWN = 999
 };
+enum { MAX_IMPORTS = 256 };
 /* By which calls memory came: cuMemAlloc, cuMemAllocManaged, cuIpcOpenMemHandle, cuMemCreate, cuMemAllocAsync. */
 enum { PLAIN, MANAGED, IMPORTED, CREATED, POOLED, SORTS };
 static const uint64_t MIB = 1024 * 1024;
+
+/* What this process imported from another. */
+struct import { uint64_t pointer, bytes; unsigned pid; unsigned long long start; };
 
 /* This process: the GPUs it sees, whether through MPS, under which limits, and how much it holds on the one it uses. */
 struct process {
@@ -20,6 +24,7 @@ struct process {
     int count, is_mps, percentage, sticky, wrong;
     unsigned pid, server;
     char limits[TEXT * 8];
+    struct import imports[MAX_IMPORTS];
 };
 extern struct process me;
 
@@ -31,6 +36,8 @@ void process_leave(void);
 /* Takes or gives back so many bytes. Returns 0 or CUDA's error. */
 int process_take(int sort, uint64_t bytes);
 void process_give(int sort, uint64_t bytes);
+/* Says whose memory an imported one is; with `bytes` 0 that it is imported no more. Returns 0 or CUDA's error. */
+int process_import(uint64_t pointer, uint64_t bytes, unsigned pid, unsigned long long start);
 /* The error that struck this process by now, 0 for none. */
 int process_check(void);
 /* A kernel of ours wrote where nothing is. Returns the error. */

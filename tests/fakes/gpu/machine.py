@@ -20,6 +20,8 @@ class MachineGpu:
     memory_mib: int
     reserved_mib: int = 0
     cc: str = "8.0"
+    sms: int = 74
+    """Multiprocessors. The imaginary card has 74, so that a bare context on it takes 300 MiB."""
     minor: int = 0
     pci: str = "00000000:01:00.0"
     mig: bool = False
@@ -31,7 +33,9 @@ class MachineGpu:
 
     def line(self) -> str:
         values = {name: getattr(self, name) for name in ("uuid", "name", "memory_mib", "reserved_mib")}
-        values |= {"cc": self.cc, "minor": self.minor, "pci": self.pci} | ({"mig": 1} if self.mig else {})
+        values |= {"cc": self.cc, "sms": self.sms, "minor": self.minor, "pci": self.pci} | (
+            {"mig": 1} if self.mig else {}
+        )
         return line_of("mig", values | {"parent": self.parent}) if self.parent else line_of("gpu", values)
 
 
@@ -81,7 +85,7 @@ class Machine:
 def _gpu(row: dict[str, str]) -> MachineGpu:
     return MachineGpu(
         uuid=row["uuid"], name=row["name"], memory_mib=int(row["memory_mib"]),
-        reserved_mib=int(row.get("reserved_mib", "0")), cc=row["cc"], minor=int(row["minor"]), pci=row["pci"],
+        reserved_mib=int(row.get("reserved_mib", "0")), cc=row["cc"], sms=int(row.get("sms", "74")), minor=int(row["minor"]), pci=row["pci"],
         mig=row.get("mig") == "1", parent=row.get("parent", ""),
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from tests.fakes.gpu.mps_clients import JOIN, NOT_READY, Clients
 from tests.fakes.gpu.mps_words import DEVICES, device_and_limit, integer, memory, percentage, shown
 from tests.fakes.gpu.state import Sim
 from tests.fakes.gpu.tenants import Packet, Tenants, refusal
-from tests.fakes.gpu.world import current, number
+from tests.fakes.gpu.world import current, is_new, number, unless_new
 
 END = b"\0"
 MAX_PIPE = 87
@@ -29,6 +29,7 @@ WHERE_SUPPORTED = "-multiuser-server-where-supported"
 """What the simulator's program adds: on a node its daemons serve all users, unless the world says otherwise."""
 FIFO, PRIVILEGED = "log", "control_privileged"
 RPC_FAILURE, CLIENT_TERMINATED = 806, 810
+SETTINGS = ". Control deamon settings can only be modified by the user who started it or by the root user."
 
 
 class Daemon:
@@ -88,19 +89,20 @@ class Daemon:
         if "wait" in reply:
             return {"wait": True}
         limits = dict(entry.split("=", 1) for entry in reply["limits"].split(",") if entry)
-        needed = {"shm": reply["shm"]} if number(self._sim, "shm_needed") else {}
+        needed = {"shm": reply["shm"]} if unless_new(self._sim, "shm_needed") else {}
         return {"limit": int(limits[self._gpu].removesuffix("M")) if self._gpu in limits else None, **needed}
 
     def _refusal(self, words: list[str], uid: int | None) -> str:
-        """What the daemon says to another user than its own, as driver 535 does; the rest is a switch of the world."""
+        """What the daemon says to a user who is neither root nor its own: as driver 580 does, before as 535."""
+        refused = f"Insufficient privileges for UID {uid}" + (SETTINGS if is_new(self._sim) else "")
         if words[0] == "quit":
             return "Not enough privilege to execute quit command"
         if words[0] == "start_server" and words[1:] != ["-uid", str(uid)]:
-            return f"Insufficient privileges for UID {uid}"
+            return refused
         switches = {"terminate_client": "terminate", "shutdown_server": "shutdown"}
         switch = "set" if words[0].startswith("set_") else switches.get(words[0])
-        allowed = switch is None or number(self._sim, f"foreign_uid_may_{switch}")
-        return "" if allowed else f"Not enough privilege to execute {words[0]} command"
+        allowed = switch is None or unless_new(self._sim, f"foreign_uid_may_{switch}")
+        return "" if allowed else f"{refused}\n800" if words[0] == "terminate_client" else refused
 
     def clients(self) -> list[int]:
         """Pids of the processes that hold memory of kind ``mps`` on this GPU."""
@@ -146,7 +148,8 @@ class Daemon:
         self._servers[pid] = uid
         mode = current(self._sim)["multiuser_shm_mode"] if self._multiuser else f"{mps_file.OWN:o}"
         try:
-            mps_file.make(pid, uid, int(mode, 8))
+            if unless_new(self._sim, "shm_needed"):
+                mps_file.make(pid, uid, int(mode, 8))
         except OSError as error:
             print(f"[Control {os.getpid()}] server {pid}: {error}", file=sys.stderr, flush=True)
             self._kill(pid)
@@ -196,19 +199,32 @@ class Daemon:
         self._kill(int(words[0]))
         return ""
 
+    def _do_device_query(self, _: list[str]) -> str:
+        gpus = [gpu for gpu in self._sim.machine.gpus if self._gpu in {"", gpu.uuid}]
+        head = "Device Ordinal  PCI IDs  UUID  Name  Attributes\n"
+        rows = "".join(
+            f"{number}  0000:00.{number + 6:02}.00  {gpu.uuid}  {gpu.name}  N/A\n" for number, gpu in enumerate(gpus)
+        )
+        return f"Default\n{head}{rows}" + "".join(f"\nServer {pid}\n{head}{rows}" for pid in self.servers())
+
     def _do_terminate_client(self, words: list[str]) -> str:
         unknown = self._unknown(words)
         if unknown:
             return f"{unknown}{unknown.rstrip()}!\n1\n"
         client = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
-        if client not in self.clients() or self._sim.marked("no-terminate", self._gpu):
+        if client not in self.clients():
+            return "201\n"
+        if self._sim.marked("no-terminate", self._gpu):
             return "1\n"
         self._joined.end(client, CLIENT_TERMINATED)
         self._joined.hurt(self.clients())
         return "0\n"
 
     def _do_get_device_client_list(self, words: list[str]) -> str:
-        return "" if integer(" ".join(words)) is None else self._unknown(words)
+        unknown = "" if integer(" ".join(words)) is None else self._unknown(words)
+        names = [gpu.name for gpu in self._sim.machine.gpus if self._gpu in {"", gpu.uuid}]
+        clients = "".join(f"{pid}.1\n" for pid in self.clients())
+        return unknown or (f"[0] 00:00.0, {names[0]}\n{clients}" if names else "")
 
     def _do_get_default_active_thread_percentage(self, _: list[str]) -> str:
         return f"{self._percentage}\n"

@@ -54,7 +54,7 @@ STAND_IN: Final = (
 )
 """What the MPS stand-in is made of: it has to run in the enforcer's container, which has none of it."""
 MODELS: Final = {"B200": "10.0", "H100": "9.0", "H200": "9.0", "L4": "8.9", "A100": "8.0", "T4": "7.5", "V100": "7.0"}
-DRIVER: Final = "570.86.15"
+DRIVER: Final = "580.159.04"
 CUDA: Final = {615: 13040, 580: 13000, 0: 12080}
 """Driver branch to CUDA version, the newest first."""
 MAX_GPUS: Final = 16

@@ -22,6 +22,11 @@ typedef struct gpu *Device;
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 typedef struct { unsigned pid; unsigned long long memory; unsigned instance, compute_instance; } ProcessInfo;
+typedef struct {
+    unsigned multiprocessors, copy_engines, decoders, encoders, jpegs, ofas, gpu_slices, compute_slices;
+    unsigned long long memory_mib;
+} Attributes;
+typedef struct { unsigned gpu, memory; } Rates;
 typedef struct { unsigned pid; unsigned long long time_us; unsigned sm, memory, encoder, decoder; } Utilization;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } PciInfo;
 typedef struct { const char *name_space; unsigned long long soft, hard; } SetLimits;
@@ -119,6 +124,14 @@ EXPORT nvmlDeviceGetCudaComputeCapability(Device gpu, int *major, int *minor) {
     return SUCCESS;
 }
 
+/* Cores of a multiprocessor, as NVIDIA's programming guide has them by compute capability. */
+EXPORT nvmlDeviceGetNumGpuCores(Device gpu, unsigned *out) {
+    DEVICE_CALL(gpu);
+    if (is_instance(gpu)) return NOT_SUPPORTED;
+    *out = (unsigned)gpu->sms * (gpu->major < 8 || (gpu->major == 8 && gpu->minor_cc == 0) ? 64 : 128);
+    return SUCCESS;
+}
+
 EXPORT nvmlDeviceGetPciInfo_v3(Device gpu, PciInfo *out) {
     DEVICE_CALL(gpu);
     memset(out, 0, sizeof *out);
@@ -192,6 +205,19 @@ EXPORT nvmlDeviceGetProcessUtilization(Device gpu, Utilization *out, unsigned *c
     return needed == 0 ? NOT_FOUND : needed > room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
+/* Of the whole GPU: whether anything ran within the last second. */
+EXPORT nvmlDeviceGetUtilizationRates(Device gpu, Rates *out) {
+    unsigned pids[MAX_GPUS];
+    unsigned long long times[MAX_GPUS];
+    struct timespec now;
+    DEVICE_CALL(gpu);
+    if (gpu->mig || is_instance(gpu)) return NOT_SUPPORTED;
+    clock_gettime(CLOCK_REALTIME, &now);
+    unsigned long long us = (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+    *out = (Rates){sim_ran_kernels(gpu->uuid, us - 1000000, pids, times, MAX_GPUS) > 0 ? 50 : 0, 0};
+    return SUCCESS;
+}
+
 EXPORT nvmlDeviceGetComputeMode(Device gpu, unsigned *out) {
     DEVICE_CALL(gpu);
     *out = (unsigned)sim_get_number("compute_mode", gpu->uuid, 0);
@@ -254,7 +280,14 @@ EXPORT nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device gpu, Device *out) {
 EXPORT nvmlDeviceIsMigDeviceHandle(Device gpu, unsigned *out) { DEVICE_CALL(gpu); *out = is_instance(gpu); return SUCCESS; }
 EXPORT nvmlDeviceGetGpuInstanceId(Device gpu, unsigned *out) { DEVICE_CALL(gpu); (void)out; return NOT_SUPPORTED; }
 EXPORT nvmlDeviceGetComputeInstanceId(Device gpu, unsigned *out) { DEVICE_CALL(gpu); (void)out; return NOT_SUPPORTED; }
-EXPORT nvmlDeviceGetAttributes_v2(Device gpu, void *out) { DEVICE_CALL(gpu); (void)out; return NOT_SUPPORTED; }
+EXPORT nvmlDeviceGetAttributes_v2(Device gpu, Attributes *out) {
+    DEVICE_CALL(gpu);
+    if (!is_instance(gpu)) return NOT_SUPPORTED;
+    memset(out, 0, sizeof *out);
+    out->multiprocessors = (unsigned)gpu->sms;
+    out->memory_mib = gpu->memory_mib;
+    return SUCCESS;
+}
 
 /* Limits per cgroup came with driver R615; the path is taken as below /sys/fs/cgroup, or below a hierarchy of v1. */
 static const char *below(const char *path) {

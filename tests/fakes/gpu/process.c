@@ -42,7 +42,8 @@ static uint64_t amount_mib(const char *text) {
     return end == text ? 0 : *end == 'G' ? number * 1024 : *end == 'M' ? number : 0;
 }
 
-/* Lowers limits by a list such as 0=2G,GPU-...=512M. An entry for a GPU that is not seen drops them all, if so here. */
+/* Lowers limits by a list such as 0=2G,GPU-...=512M. An entry for a GPU that is not seen, or whose amount means nothing,
+ * drops them all, if so here: those of the daemon as well. */
 static void lower_limits(const char *list, int raises, int escapes) {
     char copy[REPLY], *rest;
     snprintf(copy, sizeof copy, "%s", list);
@@ -55,7 +56,7 @@ static void lower_limits(const char *list, int raises, int escapes) {
             uint64_t mib = amount_mib(amount);
             if (me.visible[i] == gpu && mib != 0 && (raises || me.limit[i] == 0 || mib < me.limit[i])) me.limit[i] = mib;
         }
-        if (gpu == NULL && escapes) {
+        if ((gpu == NULL || amount_mib(amount) == 0) && escapes) {
             memset(me.limit, 0, sizeof me.limit);
             return;
         }
@@ -99,7 +100,8 @@ static int ask_daemon(char *reply) {
 /* Whether the server's file in /dev/shm is there for this process, and may be opened by its user. */
 static int has_server_file(const char *reply) {
     char name[TEXT], path[TEXT + 16];
-    if (!sim_world("shm_needed", 1)) return 1;
+    int needed = sim_world("shm_needed", -1);
+    if (needed == 0 || (needed < 0 && atoi(me.machine.driver) >= 580)) return 1;
     if (!sim_value(reply, "shm", name, sizeof name)) return 0;
     snprintf(path, sizeof path, "/dev/shm/%s", name);
     int file = open(path, O_RDWR | O_CLOEXEC);
@@ -139,12 +141,19 @@ int process_begin(void) {
 }
 
 static uint64_t mib_of(uint64_t bytes) { return (bytes + MIB - 1) / MIB; }
-static uint64_t context_mib(void) { return (uint64_t)sim_world("context_mib", 300); }
+
+/* What the context of a bare client takes, by the multiprocessors it may use: 516 MiB at the 132 of an H100 (measured). */
+static uint64_t context_of(const struct gpu *gpu) {
+    int fixed = sim_world("context_mib", 0);
+    return fixed != 0 ? (uint64_t)fixed : 24 + (uint64_t)gpu->sms * (uint64_t)me.percentage * 373 / 10000;
+}
+
+static uint64_t context_mib(void) { return context_of(me.gpu); }
 
 /* Whether NVML shows memory that came that way in the process's own row. */
 static int in_row(int sort) {
     return sort == MANAGED    ? sim_world("managed_counted", 0)
-           : sort == IMPORTED ? sim_world("ipc_counted", 1)
+           : sort == IMPORTED ? sim_world("ipc_counted", 2)
            : sort == CREATED  ? sim_world("created_counted", 1)
            : sort == POOLED   ? sim_world("pooled_counted", 1)
                               : 1;
@@ -152,8 +161,8 @@ static int in_row(int sort) {
 
 /* Whether the pinned limit is for memory that came that way. */
 static int in_limit(int sort) {
-    return sort == MANAGED    ? sim_world("limit_counts_managed", 0)
-           : sort == IMPORTED ? sim_world("limit_counts_imported", 0)
+    return sort == MANAGED    ? sim_world("limit_counts_managed", 1)
+           : sort == IMPORTED ? sim_world("limit_counts_imported", 1)
            : sort == CREATED  ? sim_world("limit_counts_created", 1)
            : sort == POOLED   ? sim_world("limit_counts_pooled", 1)
                               : 1;
@@ -169,9 +178,16 @@ static void tell(void) {
         uint64_t mib = mib_of(me.held[sort]) + (sort == PLAIN ? context_mib() : 0);
         /* An importer's memory is the exporter's on the card. */
         const char *seen = sort == IMPORTED ? "rows" : in_row(sort) ? "both" : "device";
-        if (mib == 0 || (sort == IMPORTED && !in_row(sort))) continue;
+        if (mib == 0 || (sort == IMPORTED && in_row(sort) != 1)) continue;
         at += snprintf(text + at, sizeof text - (size_t)at, "gpu=%s\tmemory_mib=%llu\tkind=%s\tstart=%llu\tseen=%s\n",
                        me.gpu->uuid, (unsigned long long)mib, me.is_mps ? "mps" : "compute", start, seen);
+    }
+    for (int i = 0; in_row(IMPORTED) == 2 && i < MAX_IMPORTS; i++) {
+        const struct import *each = &me.imports[i];
+        if (each->bytes == 0 || at >= (int)sizeof text - 256) continue;
+        at += snprintf(text + at, sizeof text - (size_t)at,
+                       "gpu=%s\tmemory_mib=%llu\tkind=%s\tstart=%llu\tseen=after\tof=%u\tof_start=%llu\n", me.gpu->uuid,
+                       (unsigned long long)mib_of(each->bytes), me.is_mps ? "mps" : "compute", start, each->pid, each->start);
     }
     snprintf(name, sizeof name, "%u", me.pid);
     sim_put_text("processes", name, text);
@@ -287,7 +303,7 @@ int process_enter(struct gpu *gpu) {
     /* Who died before this one came hurts those who were there, and not it. */
     if (me.is_mps && hurt != 0) sim_find_killed(gpu->uuid, hurt);
     if (error == 0 && !admitted()) error = DEVICE_UNAVAILABLE;
-    if (error == 0 && less(card_mib(gpu), sim_held(gpu->uuid)) < context_mib()) error = OUT_OF_MEMORY;
+    if (error == 0 && less(card_mib(gpu), sim_held(gpu->uuid)) < context_of(gpu)) error = OUT_OF_MEMORY;
     if (error == 0) tell();
     if (error != 0) me.gpu = NULL;
     sim_unlock(lock);
@@ -322,6 +338,17 @@ void process_give(int sort, uint64_t bytes) {
     me.held[sort] -= bytes;
     if (process_error() == 0) tell();
     sim_unlock(lock);
+}
+
+int process_import(uint64_t pointer, uint64_t bytes, unsigned pid, unsigned long long start) {
+    struct import *entry = me.imports;
+    while (entry < me.imports + MAX_IMPORTS && (bytes != 0 ? entry->bytes != 0 : entry->pointer != pointer)) entry++;
+    if (entry == me.imports + MAX_IMPORTS) return OUT_OF_MEMORY;
+    *entry = bytes != 0 ? (struct import){pointer, bytes, pid, start} : (struct import){0};
+    int lock = sim_lock();
+    tell();
+    sim_unlock(lock);
+    return SUCCESS;
 }
 
 int process_check(void) {

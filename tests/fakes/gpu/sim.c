@@ -96,6 +96,7 @@ static void read_gpu(const char *line, struct gpu *gpu) {
     gpu->reserved_mib = (uint64_t)sim_number(line, "reserved_mib", 0);
     gpu->minor = (int)sim_number(line, "minor", 0);
     gpu->mig = (int)sim_number(line, "mig", 0);
+    gpu->sms = (int)sim_number(line, "sms", 74);
 }
 
 int sim_load(struct machine *machine) {
@@ -164,6 +165,12 @@ static int kind_of(const char *line) {
     return (strstr(lists, "mps") != NULL ? MPS : 0) | (strstr(lists, "compute") != NULL ? COMPUTE : 0);
 }
 
+/* Whether memory that a process imported is still its exporter's. */
+static int of_living(const char *line) {
+    unsigned long long start = 0;
+    return sim_alive((unsigned)sim_number(line, "of", 0), &start) && (unsigned long long)sim_number(line, "of_start", 0) == start;
+}
+
 /* Adds up what one process holds on one GPU. Returns 0 where it holds nothing there, or is gone. */
 static int read_process(const char *name, const char *uuid, struct row *row) {
     char line[LINE], gpu[TEXT];
@@ -181,6 +188,7 @@ static int read_process(const char *name, const char *uuid, struct row *row) {
         uint64_t mib = memory_of(line);
         char seen[TEXT] = "both", kind[TEXT];
         sim_value(line, "seen", seen, sizeof seen);
+        if (strcmp(seen, "after") == 0 && of_living(line)) continue;
         holds = 1;
         row->is_mps |= sim_value(line, "kind", kind, sizeof kind) && strcmp(kind, "mps") == 0;
         if (strcmp(seen, "rows") != 0 && mib != UNKNOWN_MIB) row->device_mib += mib;

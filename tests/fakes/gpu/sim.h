@@ -11,7 +11,7 @@ static const uint64_t UNKNOWN_MIB = ~0ULL;
 struct gpu {
     char uuid[TEXT], name[TEXT], pci[TEXT], parent[TEXT];
     uint64_t memory_mib, reserved_mib;
-    int major, minor_cc, minor, mig;
+    int major, minor_cc, minor, mig, sms;
 };
 
 struct machine {

@@ -9,7 +9,8 @@ time. Layout (``nvml.c`` reads the same):
 - ``processes/<pid>``: one line per holding, ``gpu=<uuid>``, ``memory_mib=<n>``, ``kind=compute|graphics|mps``, and
   ``start=<field 22 of /proc/pid/stat>`` so that a reused pid inherits nothing. A dead process or a zombie holds nothing
   (a zombie leader whose other threads live does). ``seen=device``: in the card's total but in no process's row, as
-  managed memory; ``seen=rows``: the other way round, as what another process exported;
+  managed memory; ``seen=rows``: the other way round, as what another process exported; ``seen=after``: in both once the
+  process ``of`` that started at ``of_start`` has ended, as what it exported;
 - ``world``: how hardware behaves where nobody knows it yet, see ``world.py``; ``sticky/<pid>``: the error that every
   CUDA call of a process returns from now on; ``servers/<uuid>``: the MPS server of a GPU;
 - ``ecc/<uuid>``, ``no-mps/<uuid>``, ``no-terminate/<uuid>``: see ``mark``;
@@ -62,6 +63,12 @@ class Holding:
     memory_mib: int | None
     kind: str = "compute"
     seen: str = "both"
+    of: tuple[int, int] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it counts for another process as yet: the one that exported it."""
+        return self.of is not None and started(self.of[0]) == self.of[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +187,7 @@ class Sim:
 
     def processes(self) -> dict[int, tuple[Holding, ...]]:
         """What every live process is seen to hold."""
-        found = {pid: tuple(h for h in holdings if h.seen != "device") for pid, holdings in self._all()}
+        found = {pid: tuple(h for h in holdings if h.seen != "device" and not h.waits) for pid, holdings in self._all()}
         return {pid: holdings for pid, holdings in found.items() if holdings}
 
     def _all(self) -> Iterator[tuple[int, list[Holding]]]:
@@ -193,7 +200,7 @@ class Sim:
 
     def _used_by_pid(self, gpu: str) -> list[tuple[int, int]]:
         every = ((pid, h) for pid, holdings in self._all() for h in holdings)
-        return [(pid, h.memory_mib or 0) for pid, h in every if h.gpu == gpu and h.seen != "rows"]
+        return [(pid, h.memory_mib or 0) for pid, h in every if h.gpu == gpu and h.seen != "rows" and not h.waits]
 
     def strike(self, pid: int, gpu: str, error: int, *, fault: bool = False, wrong: bool = False) -> None:
         """From now on every CUDA call of a process fails, or computes wrongly.
@@ -305,6 +312,7 @@ class Sim:
         stamp = {} if start is None else {"start": start}
         rows = [
             {"gpu": h.gpu, "memory_mib": _number(h.memory_mib), "kind": h.kind, **stamp, "seen": h.seen}
+            | ({"of": h.of[0], "of_start": h.of[1]} if h.of is not None else {})
             for h in holdings
         ]
         _write(file, "".join(line_of(None, row) + "\n" for row in rows))
@@ -342,7 +350,8 @@ def _tasks(pid: int) -> list[str]:
 
 def _holding(row: Mapping[str, str]) -> Holding:
     memory = None if row["memory_mib"] == "none" else int(row["memory_mib"])
-    return Holding(gpu=row["gpu"], memory_mib=memory, kind=row["kind"], seen=row.get("seen", "both"))
+    of = (int(row["of"]), int(row["of_start"])) if "of" in row else None
+    return Holding(gpu=row["gpu"], memory_mib=memory, kind=row["kind"], seen=row.get("seen", "both"), of=of)
 
 
 def _row(line: str) -> dict[str, str]:

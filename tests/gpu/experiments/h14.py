@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from enforcer.mps.daemon import MpsDaemon
-from gpushare.shared_memory import SERVER_FILE, barred
+from gpushare.shared_memory import SERVER_FILE, barred, needs_server_file
 from tests.gpu.kit.backend import Backend
 from tests.gpu.kit.client import ClientGoneError, ClientTimeoutError
 from tests.gpu.kit.registry import experiment
@@ -15,19 +15,20 @@ MIB: Final = 512
 NOBODY: Final = 65534
 SHM: Final = Path("/dev/shm")
 SHARED, EMPTY, FILE, OTHER, OWN = "daemon's", "empty", "file alone", "another user", "server of its own user"
-EXPECTED: Final = {SHARED: True, EMPTY: False, FILE: True, OWN: True}
-"""Whether a client is served with each; another user's as the file's owner and mode say."""
+REPLACED: Final = "after the server was replaced"
 
 
 @experiment(
     "H14",
     title="What a client needs of /dev/shm",
-    hypothesis="A client is served if it can open its server's file /dev/shm/cuda.shm.*, in its daemon's /dev/shm or "
-    "as the only file of its own, and not with an empty one; owner and mode of the file decide for another user, and "
-    "the server of a user serves that user; after a server was replaced new clients are served and running ones fail",
+    hypothesis="From driver 580 on a server makes no file in /dev/shm, and a client is served with an empty /dev/shm of "
+    "its own and as another user; before, it has to open its server's file /dev/shm/cuda.shm.*, whose owner and mode "
+    "decide for another user; the server of a user serves that user; after a server was replaced new clients are served "
+    "and running ones fail",
     needs=("mps", "root", "mounts"),
     limit_s=120,
     order=25,
+    judge=lambda figures, driver: judge_figures(figures, driver),
 )
 def h14(backend: Backend) -> Result:
     """Start the same client with each /dev/shm and as each user."""
@@ -38,36 +39,37 @@ def h14(backend: Backend) -> Result:
             FILE: _served(backend, daemon, private_shm=True, server_files=True),
             OTHER: _served(backend, daemon, uid=NOBODY),
         }
-        files = _files(daemon)
-        running, served["after the server was replaced"] = _replaced(backend, daemon)
+        files = _files(backend, daemon)
+        running, served[REPLACED] = _replaced(backend, daemon)
     with backend.mps(single_user=True, name="own") as daemon:
         served[OWN] = _served(backend, daemon, uid=NOBODY)
-        own = _files(daemon)
+        own = _files(backend, daemon)
     if not served[SHARED]["under_mps"]:
         raise NotMeasurable(f"not even a client with the daemon's /dev/shm is served: {served[SHARED]}")
-    return judged(
-        list(_wrong(served, files, running)), _right(files), served=served, files=files, own_files=own, running=running
-    )
+    return judge_figures({"served": served, "files": files, "own_files": own, "running": running}, backend.facts.driver)
 
 
-def _wrong(
-    served: Mapping[str, Mapping[str, Any]], files: Sequence[Mapping[str, Any]], running: object
-) -> Iterator[str]:
-    if not files:
-        yield "the server makes no file /dev/shm/cuda.shm.*"
-    if served[EMPTY]["under_mps"]:
-        yield "a client is served without its server's file"
-    may = not _barred(files)
-    expected = EXPECTED | {OTHER: may, "after the server was replaced": True}
+def judge_figures(figures: Mapping[str, Any], driver: str) -> Result:
+    """Compare with what the product does by the driver's version: a shared /dev/shm below 580, each its own from there."""
+    return judged(list(_wrong(figures, needed=needs_server_file(driver))), _right(figures["files"]), **figures)
+
+
+def _wrong(figures: Mapping[str, Any], *, needed: bool) -> Iterator[str]:
+    served, files, running = figures["served"], figures["files"], figures["running"]
+    if bool(files) is not needed:
+        yield f"the server makes {'a' if files else 'no'} file /dev/shm/cuda.shm.*"
+    expected = {SHARED: True, EMPTY: not needed, FILE: True, OWN: True, OTHER: not _barred(files), REPLACED: True}
     for case, wanted in expected.items():
-        if case != EMPTY and served[case]["under_mps"] is not wanted:
-            yield f"{case}: a client is {'not ' if wanted else ''}served"
+        if served[case]["under_mps"] is not wanted:
+            yield f"/dev/shm {case}: a client is {'not ' if wanted else ''}served"
     if isinstance(running, Mapping) and _well(running):
         yield "a running client goes on when its server is replaced"
 
 
 def _right(files: Sequence[Mapping[str, Any]]) -> str:
     """Name what the first GPU decides: whether the default serves containers of other users."""
+    if not files:
+        return "a client needs nothing of /dev/shm: the server makes no file there"
     modes = ", ".join(sorted({f"{each['mode']} of user {each['user']}" for each in files}))
     others = "not served" if _barred(files) else "served"
     return f"a client needs its server's file ({modes}) and no other of /dev/shm; clients of other users are {others}"
@@ -77,11 +79,15 @@ def _barred(files: Sequence[Mapping[str, Any]]) -> bool:
     return barred(NOBODY, [(each["user"], int(each["mode"], 8)) for each in files])
 
 
-def _files(daemon: MpsDaemon) -> list[dict[str, Any]]:
-    """The files that name a server of the daemon; all there are where none does."""
+def _files(backend: Backend, daemon: MpsDaemon) -> list[dict[str, Any]]:
+    """The files that name a server of the daemon; on hardware all there are where none does.
+
+    Beside a simulated machine there are others, whose servers have files in the same folder.
+    """
     files = sorted(SHM.glob(f"{SERVER_FILE}*"))
     servers = {f"{pid:x}" for pid in daemon.servers()}
-    return [_about(file) for file in [each for each in files if servers & set(each.name.split("."))] or files]
+    named = [each for each in files if servers & set(each.name.split("."))]
+    return [_about(file) for file in named or (files if backend.name == "real" else [])]
 
 
 def _about(file: Path) -> dict[str, Any]:

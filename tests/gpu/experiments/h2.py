@@ -3,7 +3,7 @@
 The limit is filled by each of CUDA's allocators, too: frameworks do not keep to ``cuMemAlloc``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -12,18 +12,18 @@ from enforcer.mps.daemon import MpsDaemon
 from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_MEMORY_LIMIT, MPS_PIPE_DIRECTORY
 from tests.gpu.kit.backend import Backend
 from tests.gpu.kit.client import Client, ClientGoneError, ClientTimeoutError
-from tests.gpu.kit.machine import MODE_REFUSED
 from tests.gpu.kit.registry import experiment
 from tests.gpu.kit.result import NotMeasurable, Result, judged
 
 SMALL_MIB, LIMIT_MIB, LARGE_MIB, CAP_MIB = 2048, 4096, 8192, 12288
 """The client's own lower limit, the daemon's, the client's own higher one, and where filling stops by itself."""
+MODES: Final = ("DEFAULT", "EXCLUSIVE_PROCESS")
 STEP_MIB: Final = 64
 SLACK_MIB: Final = 64
 EXPORTERS, EXPORT_MIB = 3, 2048
 """Processes and what each exports: more than the limit together, and each within its own."""
 FOREIGN: Final = "GPU-00000000-0000-4000-8000-00000000dead"
-Outcome = Literal["own", "daemon", "more", "escapes", "refused", "any"]
+Outcome = Literal["own", "daemon", "bounded", "more", "escapes", "refused", "any"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +53,16 @@ def ways(gpu: str) -> tuple[Way, ...]:
         Way(name="unset", expected="daemon"),
         Way(name="lower", limit=f"0={SMALL_MIB}M", expected="own"),
         Way(name="higher", limit=f"0={LARGE_MIB}M", expected="daemon"),
-        Way(name="lower, by UUID", limit=f"{gpu}={SMALL_MIB}M", expected="any"),
+        Way(name="lower, by UUID", limit=f"{gpu}={SMALL_MIB}M", expected="own"),
         Way(name="entry for an unseen GPU", limit=f"0={SMALL_MIB}M,1={LARGE_MIB}M", expected="escapes"),
-        Way(name="unknown UUID", limit=f"{FOREIGN}={SMALL_MIB}M", expected="any"),
-        Way(name="no limit it can read", limit="0=lots", expected="any"),
+        Way(name="unknown UUID", limit=f"{FOREIGN}={SMALL_MIB}M", expected="escapes"),
+        Way(name="no limit it can read", limit="0=lots", expected="escapes"),
         Way(name="set before CUDA is loaded", limit=f"0={SMALL_MIB}M", set_early=early, expected="daemon"),
         Way(name="set when running", limit=f"0={SMALL_MIB}M", set_late=late, expected="own"),
         Way(name="cuMemCreate", how="created", expected="daemon"),
         Way(name="a pool (cuMemAllocAsync)", how="pooled", expected="daemon"),
-        Way(name="managed memory", how="managed", expected="escapes"),
-        Way(name="memory imported by IPC", how="imported", expected="escapes"),
+        Way(name="managed memory", how="managed", expected="daemon"),
+        Way(name="memory imported by IPC", how="imported", expected="bounded"),
         Way(name="two processes", limit=f"0={SMALL_MIB}M", copies=2, expected="more"),
         Way(
             name="wrong pipe directory",
@@ -79,43 +79,50 @@ def ways(gpu: str) -> tuple[Way, ...]:
     "H2",
     title="Ways around the pinned limit",
     hypothesis="The lower of the daemon's and the client's own limit holds for each process, whether it allocates by "
-    "cuMemAlloc, cuMemCreate or from a pool; it is escaped by managed and imported memory, by an entry for a GPU the "
-    "process cannot see, by more processes, and in DEFAULT mode by missing the pipe directory, which EXCLUSIVE_PROCESS "
-    "turns into a refusal",
+    "cuMemAlloc, cuMemCreate, from a pool, as managed memory or by importing what others hold; an entry for a GPU that "
+    "the process cannot see, an unknown UUID and an amount that cannot be read drop the daemon's limit as well; it is "
+    "escaped by more processes, and in DEFAULT mode by missing the pipe directory, which EXCLUSIVE_PROCESS turns into a "
+    "refusal",
     needs=("mps",),
     limit_s=100,
     order=30,
+    judge=lambda figures, _: judge_figures(figures),
 )
 def h2(backend: Backend) -> Result:
     """The table, in DEFAULT mode and, where that is allowed, in EXCLUSIVE_PROCESS."""
-    wrong: list[str] = []
     figures: dict[str, Any] = {"limit_mib": LIMIT_MIB, "own_mib": SMALL_MIB}
     with backend.mps(limit_mib=LIMIT_MIB) as daemon:
-        figures["DEFAULT"] = dict(_table(backend, daemon, wrong, exclusive=False))
+        figures["DEFAULT"] = dict(_table(backend, daemon, exclusive=False))
     try:
         with backend.mps(limit_mib=LIMIT_MIB, exclusive=True, name="exclusive") as daemon:
-            figures["EXCLUSIVE_PROCESS"] = dict(_table(backend, daemon, wrong, exclusive=True))
+            figures["EXCLUSIVE_PROCESS"] = dict(_table(backend, daemon, exclusive=True))
     except NotMeasurable as error:
         figures["EXCLUSIVE_PROCESS"] = f"not measured: {error}"
-    left_out = "" if backend.allow_mode_change else f"; EXCLUSIVE_PROCESS not measured: {MODE_REFUSED}"
+    return judge_figures(figures)
+
+
+def judge_figures(figures: Mapping[str, Any]) -> Result:
+    """Compare what could be allocated in each way with what is expected."""
+    modes = [mode for mode in MODES if isinstance(figures[mode], Mapping)]
+    wrong = [
+        f"{mode}, {way.name}: {got}{' MiB' if isinstance(got, int) else ''}, expected {_told(expected)}"
+        for mode in modes for way in ways("") if (got := figures[mode].get(way.name)) is not None
+        and not fits(got, expected := _expected(way, mode))
+    ]  # fmt: skip
+    left_out = "".join(f"; {mode} {figures[mode]}" for mode in MODES if mode not in modes)
     return judged(wrong, f"limits hold and are escaped as expected{left_out}", **figures)
 
 
-def _table(
-    backend: Backend, daemon: MpsDaemon, wrong: list[str], *, exclusive: bool
-) -> Iterator[tuple[str, int | str]]:
-    mode = "EXCLUSIVE_PROCESS" if exclusive else "DEFAULT"
+def _expected(way: Way, mode: str) -> Outcome:
+    return (way.exclusive if mode == MODES[1] else None) or way.expected
+
+
+def _table(backend: Backend, daemon: MpsDaemon, *, exclusive: bool) -> Iterator[tuple[str, int | str]]:
     # Somebody uses MPS while others try to get around it: without a server the mode alone would keep nobody out.
     with backend.client(backend.daemon_env(daemon)):
         # The compute mode says who gets a context, and nothing of allocators.
         for way in (each for each in ways(backend.gpu) if not exclusive or each.how == "plain"):
-            got = _try(backend, daemon, way)
-            expected = (way.exclusive if exclusive else None) or way.expected
-            if not fits(got, expected):
-                wrong.append(
-                    f"{mode}, {way.name}: {got}{' MiB' if isinstance(got, int) else ''}, expected {_told(expected)}"
-                )
-            yield way.name, got
+            yield way.name, _try(backend, daemon, way)
 
 
 def fits(got: int | str, expected: Outcome) -> bool:
@@ -125,7 +132,7 @@ def fits(got: int | str, expected: Outcome) -> bool:
     if expected == "refused" or isinstance(got, str):
         return expected == "refused" and isinstance(got, str)
     bounds = {
-        "own": (1, SMALL_MIB), "daemon": (SMALL_MIB + 1, LIMIT_MIB), "more": (SMALL_MIB + 1, 2 * SMALL_MIB),
+        "own": (1, SMALL_MIB), "daemon": (SMALL_MIB + 1, LIMIT_MIB), "bounded": (1, LIMIT_MIB), "more": (SMALL_MIB + 1, 2 * SMALL_MIB),
         "escapes": (LIMIT_MIB + 1, CAP_MIB),
     }  # fmt: skip
     low, high = bounds[expected]
@@ -181,5 +188,5 @@ def _filled(clients: Sequence[Client], way: Way) -> int | str:
 def _told(expected: Outcome) -> str:
     return {
         "own": f"at most its own {SMALL_MIB} MiB", "daemon": f"the daemon's {LIMIT_MIB} MiB", "refused": "a refusal",
-        "more": f"more than {SMALL_MIB} MiB together", "escapes": f"more than {LIMIT_MIB} MiB", "any": "anything",
+        "bounded": f"at most {LIMIT_MIB} MiB", "more": f"more than {SMALL_MIB} MiB together", "escapes": f"more than {LIMIT_MIB} MiB", "any": "anything",
     }[expected]  # fmt: skip

@@ -1,7 +1,7 @@
 """H3: what somebody without any privilege can do to everybody else through the control socket every tenant gets."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -45,31 +45,35 @@ class Attack:
 @experiment(
     "H3",
     title="What a stranger can do to the control socket",
-    hypothesis="Any user who can open the v2 control socket may change limits, terminate neighbours' clients and shut "
-    "the server down; only quit and starting a server for root are refused; one who stays silent blocks all "
-    "administration until he disconnects",
+    hypothesis="A user who can open the v2 control socket and is neither root nor the daemon's changes no limit, ends "
+    "no neighbour's client and no server, and starts none for root; one who stays silent blocks all administration "
+    "until he disconnects",
     needs=("mps", "root"),
     limit_s=90,
     order=40,
+    judge=lambda figures, _: judge_figures(figures),
 )
 def h3(backend: Backend) -> Result:
     """Every command as uid 65534 against a live server; each that destroys something gets victims of its own."""
     did: dict[str, Any] = {}
-    for name, act, _ in ACTS:
+    for name, act in ACTS:
         with ExitStack() as stack:
             attack = _scene(backend, stack, name)
             did[name] = act(attack)
-    wrong = [
-        f"{name}: {_told(did[name])}, expected {_told(expected)}" for name, _, expected in ACTS if did[name] != expected
-    ]
     with ExitStack() as stack:
         holder = _silent(_scene(backend, stack, "silent"))
+    return judge_figures({"effect_on_others": did, "silent_holder": holder})
+
+
+def judge_figures(figures: Mapping[str, Any]) -> Result:
+    """Name each command of a stranger that had an effect, and what is unexpected of a silent connection."""
+    holder, did = figures["silent_holder"], figures["effect_on_others"]
+    wrong = [f"{name}: has an effect on others" for name, effect in did.items() if effect]
     if not holder["blocked"]:
         wrong.append("a silent holder of the socket does not block administration")
     if not holder["served_afterwards"]:
         wrong.append("administration does not work again after the silent holder has gone")
-    told = "a stranger can do all of it but quit, and start a server for root"
-    return judged(wrong, told, effect_on_others=did, silent_holder=holder)
+    return judged(wrong, "no command of a stranger has an effect; one who is silent blocks administration", **figures)
 
 
 def _scene(backend: Backend, stack: ExitStack, name: str) -> Attack:
@@ -124,16 +128,16 @@ def _start_for_root(attack: Attack) -> bool:
     return bool(set(attack.daemon.servers()) - before)
 
 
-ACTS: Final[tuple[tuple[str, Callable[[Attack], bool], bool], ...]] = (
-    ("set the default memory limit", _default_limit, True),
-    ("set the server's memory limit", _server_limit, True),
-    ("set the thread percentage", _percentage, True),
-    ("terminate a neighbour's client", _terminate, True),
-    ("shut the server down", _shutdown, True),
-    ("start a server for root", _start_for_root, False),
-    ("quit", _quit, False),
+ACTS: Final[tuple[tuple[str, Callable[[Attack], bool]], ...]] = (
+    ("set the default memory limit", _default_limit),
+    ("set the server's memory limit", _server_limit),
+    ("set the thread percentage", _percentage),
+    ("terminate a neighbour's client", _terminate),
+    ("shut the server down", _shutdown),
+    ("start a server for root", _start_for_root),
+    ("quit", _quit),
 )
-"""What is tried, and whether it is expected to have an effect on others."""
+"""What is tried; each says whether it had an effect on others."""
 
 
 def _silent(attack: Attack) -> dict[str, Any]:
@@ -178,7 +182,3 @@ def _eventually(true: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.1)
     return True
-
-
-def _told(effect: bool) -> str:  # noqa: FBT001 - a word for it
-    return "has an effect on others" if effect else "has none"

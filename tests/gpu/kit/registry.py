@@ -2,14 +2,16 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from tests.gpu.kit.backend import Backend
 from tests.gpu.kit.result import Result
 
 Function = Callable[[Backend], Result]
+Judge = Callable[[Mapping[str, Any], str], Result]
+"""From an experiment's figures and the driver's version to what they say: the figures of an old run can be asked again."""
 Group = Literal["core", "bench"]
 BASE_NEEDS: Final = ("nvml", "cuda", "idle")
 NEEDS: Final = {
@@ -30,7 +32,10 @@ NEEDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One registered experiment. ``order``: smaller runs first; ``limit_s``: after so long it is ended."""
+    """One registered experiment. ``order``: smaller runs first; ``limit_s``: after so long it is ended.
+
+    ``judge``: what its figures say; ``None`` where only the run itself can say.
+    """
 
     name: str
     title: str
@@ -40,6 +45,7 @@ class Experiment:
     group: Group
     order: int
     run: Function
+    judge: Judge | None = None
 
 
 _known: dict[str, Experiment] = {}
@@ -54,6 +60,7 @@ def experiment(
     limit_s: float = 60,
     group: Group = "core",
     order: int = 100,
+    judge: Judge | None = None,
 ) -> Callable[[Function], Function]:
     """Register a function ``(backend) -> Result``. Beside ``needs``, each needs ``BASE_NEEDS``."""
     unknown = set(needs) - NEEDS.keys()
@@ -63,7 +70,7 @@ def experiment(
     def register(function: Function) -> Function:
         _known[name] = Experiment(
             name=name, title=title, hypothesis=hypothesis, needs=(*BASE_NEEDS, *needs), limit_s=limit_s,
-            group=group, order=order, run=function,
+            group=group, order=order, run=function, judge=judge,
         )  # fmt: skip
         return function
 

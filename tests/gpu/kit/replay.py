@@ -128,7 +128,9 @@ def shape(value: Any) -> Any:
     if isinstance(value, list):
         return [shape(each) for each in value[:1]]
     if isinstance(value, str):
-        named = re.sub(r"GPU-[0-9a-f][0-9a-f-]*", "GPU", value)
+        named = re.sub(
+            r"NVIDIA [A-Z][A-Z0-9-]+(?: [A-Z0-9]+)*", "MODEL", re.sub(r"GPU-[0-9a-f][0-9a-f-]*", "GPU", value)
+        )
         # One line stands for many: lists of pids are as long as there are clients.
         lines = [" ".join(re.sub(r"[0-9]+(?:\.[0-9]+)?", "N", line).split()[:COLUMNS]) for line in named.splitlines()]
         return list(dict.fromkeys(lines))

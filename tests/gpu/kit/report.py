@@ -5,7 +5,9 @@ by its backend, by what its process had loaded, and by the GPU's UUID, each of t
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ from tests.gpu.kit.setup import ROOT
 
 COMMITTED: Final = ROOT / "tests" / "gpu" / "results"
 DOCUMENT: Final = ROOT / "docs" / "design" / "hardware.md"
+FRAGMENTS: Final = tuple(Path(__file__).parent / f"hardware.{part}.md" for part in ("head", "simulator"))
 SHOWN: Final = 160
 SIGNS: Final = {Verdict.HOLDS: "holds", Verdict.FAILS: "**fails**", Verdict.NOT_MEASURED: "not measured"}
 
@@ -51,23 +54,62 @@ def table(run: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     fake = "" if run.get("backend") == "real" else "**A simulated machine: this says nothing about hardware.**\n\n"
     head = f"{fake}{', '.join(parts)}; {run.get('date')}\n"
-    rows = [_row(Result.from_dict(each)) for each in run.get("results", [])]
+    rows = [_row(each) for each in verdicts(run)]
     return "\n".join([head, "| | Hypothesis | Verdict | What was found |", "|---|---|---|---|", *rows, ""])
 
 
+def verdicts(run: Mapping[str, Any], known: Sequence[Experiment] = ()) -> list[Result]:
+    """What a run found; of experiments that can say it from figures, what today's hypothesis makes of them."""
+    judges = {each.name: each for each in known if each.judge is not None}
+    found = []
+    for result in map(Result.from_dict, run.get("results", [])):
+        now = judges.get(result.experiment)
+        if now is not None and now.judge is not None and result.verdict is not Verdict.NOT_MEASURED:
+            said = now.judge(result.figures, run["driver"])
+            result = replace(result, hypothesis=now.hypothesis, verdict=said.verdict, reason=said.reason)
+        found.append(result)
+    return found
+
+
 def document(runs: Iterable[Mapping[str, Any]], known: Sequence[Experiment]) -> str:
-    """``docs/design/hardware.md``. Raises ``SimulatedError``."""
-    sections = []
+    """``docs/design/hardware.md``: a section for each model and driver. Raises ``SimulatedError``."""
+    sections: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for run in runs:
         refuse_fakes(run)
-        sections.append(f"## {run['facts']['model']}, driver {run['driver']}\n\n{table(run)}")
-    body = "\n".join(sections) if sections else _not_yet(known)
-    return f"{(Path(__file__).parent / 'hardware.head.md').read_text()}\n{body}"
+        sections[run["facts"]["model"], run["driver"]].append(run)
+    body = "\n".join(_section(*key, found, known) for key, found in sections.items()) if sections else _not_yet(known)
+    return "\n".join((*(file.read_text() for file in FRAGMENTS), body))
+
+
+def _section(model: str, driver: str, runs: Sequence[Mapping[str, Any]], known: Sequence[Experiment]) -> str:
+    """All runs of a driver on one model: an experiment that several measured is shown as the newest did."""
+    facts = runs[-1]["facts"]
+    found: dict[str, tuple[str, Result]] = {}
+    for run in sorted(runs, key=lambda each: str(each["date"])):
+        for result in verdicts(run, known):
+            if result.verdict is not Verdict.NOT_MEASURED or result.experiment not in found:
+                found[result.experiment] = run["date"], result
+    order = [each.name for each in known if each.name in found]
+    rows = [_short_row(*found[name]) for name in order]
+    cards = len({run["gpu"] for run in runs})
+    head = (
+        f"## {model}, driver {driver}\n\n{facts['memory_mib']:,} MiB usable, CUDA {facts.get('cuda')}, kernel "
+        f"{facts.get('kernel')}; {len(runs)} runs on {cards} cards of this model. Figures and every raw answer are in "
+        "`tests/gpu/results`.\n"
+    )
+    missing = [each.name for each in known if each.name not in found]
+    rest = f"\nNot yet measured with this driver: {', '.join(missing)}.\n" if missing else ""
+    return "\n".join([head, "| | Hypothesis | Verdict | What was found |", "|---|---|---|---|", *rows, rest])
+
+
+def _short_row(date: str, result: Result) -> str:
+    found = f"{result.reason} ({date})"
+    return f"| {result.experiment} | {_cell(result.hypothesis)} | {SIGNS[result.verdict]} | {_cell(found)} |"
 
 
 def committed(folder: Path = COMMITTED) -> list[dict[str, Any]]:
-    """The runs that were committed, by file name."""
-    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    """The runs that were committed, by model and driver, then by file name."""
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*/*.json"))]
 
 
 def _row(result: Result) -> str:
