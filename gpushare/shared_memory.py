@@ -32,7 +32,10 @@ def brings_memory(container: Mapping[str, Any]) -> bool:
 
 
 def needs_server_file(driver: str) -> bool:
-    """Tell whether MPS clients of a driver version (``580.159.04``) have to open their server's file; unknown: they have."""
+    """Tell whether MPS clients of a driver version (``580.159.04``) have to open their server's file.
+
+    They have where the version is not known.
+    """
     branch = driver.partition(".")[0]
     return not (branch.isascii() and branch.isdecimal()) or int(branch) < FIRST_WITHOUT_FILE
 

@@ -20,7 +20,7 @@ from tests.gpu.kit.runner import RUN
 
 RECORDINGS = replay.recordings()
 LATER = {"get_client_list <server>  after"}
-"""The card's server lists a terminated client until that has disconnected, some 60 ms later; the simulator's at once."""
+"""The card's server lists a terminated client until that has disconnected, some 60 ms later; the simulator's not."""
 
 
 @pytest.fixture(name="folder", params=RECORDINGS)

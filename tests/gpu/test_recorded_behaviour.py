@@ -135,8 +135,7 @@ OTHERS: dict[str, tuple[Any, str, dict[str, Any], str]] = {
 def test_a_driver_that_differs_from_the_recorded_one_fails(case: str) -> None:
     module, experiment, changes, said = OTHERS[case]
     figures, driver = committed(experiment)
-    arguments = (figures | changes, driver) if module in {h1, h14} else (figures | changes,)
-    found = module.judge_figures(*arguments)
+    found = module.judge_figures(figures | changes, driver)
     assert (found.verdict, said in found.reason) == (Verdict.FAILS, True), found.reason
 
 

@@ -85,7 +85,8 @@ class Machine:
 def _gpu(row: dict[str, str]) -> MachineGpu:
     return MachineGpu(
         uuid=row["uuid"], name=row["name"], memory_mib=int(row["memory_mib"]),
-        reserved_mib=int(row.get("reserved_mib", "0")), cc=row["cc"], sms=int(row.get("sms", "74")), minor=int(row["minor"]), pci=row["pci"],
+        reserved_mib=int(row.get("reserved_mib", "0")), cc=row["cc"], sms=int(row.get("sms", "74")),
+        minor=int(row["minor"]), pci=row["pci"],
         mig=row.get("mig") == "1", parent=row.get("parent", ""),
     )  # fmt: skip
 

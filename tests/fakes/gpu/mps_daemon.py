@@ -20,7 +20,7 @@ from tests.fakes.gpu.mps_clients import JOIN, NOT_READY, Clients
 from tests.fakes.gpu.mps_words import DEVICES, device_and_limit, integer, memory, percentage, shown
 from tests.fakes.gpu.state import Sim
 from tests.fakes.gpu.tenants import Packet, Tenants, refusal
-from tests.fakes.gpu.world import current, is_new, number, unless_new
+from tests.fakes.gpu.world import current, is_new, unless_new
 
 END = b"\0"
 MAX_PIPE = 87
@@ -202,9 +202,7 @@ class Daemon:
     def _do_device_query(self, _: list[str]) -> str:
         gpus = [gpu for gpu in self._sim.machine.gpus if self._gpu in {"", gpu.uuid}]
         head = "Device Ordinal  PCI IDs  UUID  Name  Attributes\n"
-        rows = "".join(
-            f"{number}  0000:00.{number + 6:02}.00  {gpu.uuid}  {gpu.name}  N/A\n" for number, gpu in enumerate(gpus)
-        )
+        rows = "".join(f"{at}  0000:00.{at + 6:02}.00  {gpu.uuid}  {gpu.name}  N/A\n" for at, gpu in enumerate(gpus))
         return f"Default\n{head}{rows}" + "".join(f"\nServer {pid}\n{head}{rows}" for pid in self.servers())
 
     def _do_terminate_client(self, words: list[str]) -> str:

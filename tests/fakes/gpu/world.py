@@ -12,7 +12,7 @@ from typing import Final
 from tests.fakes.gpu.state import Sim
 
 NEW: Final = 580
-"""From this driver on an MPS server makes no file in /dev/shm, and a stranger changes nothing over the control socket."""
+"""From this driver on an MPS server makes no file in /dev/shm, and a stranger's commands to its daemon are refused."""
 DEFAULTS: Final[Mapping[str, str]] = {
     # Memory: what a context takes, and whose row shows what.
     "context_mib": "0",  # of a bare client; 0: by the multiprocessors it may use, 516 at 132

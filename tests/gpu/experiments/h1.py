@@ -26,8 +26,8 @@ GRANULE_MIB: Final = 4
 
 SAYS: Final = (
     "every CUDA process stands in a list of NVML with what it allocated (error at most 2 %), our attribution finds its "
-    "container; managed memory is in the device's total alone; imported memory counts for its exporter alone while that "
-    "lives, and for the importer when the exporter has ended"
+    "container; managed memory is in the device's total alone; imported memory counts for its exporter alone while "
+    "that lives, and for the importer when the exporter has ended"
 )
 SERVER_SAYS: Final = "; the MPS server stands in a list, and of processes that ran kernels NVML names the server alone"
 

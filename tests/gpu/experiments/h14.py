@@ -18,39 +18,8 @@ SHARED, EMPTY, FILE, OTHER, OWN = "daemon's", "empty", "file alone", "another us
 REPLACED: Final = "after the server was replaced"
 
 
-@experiment(
-    "H14",
-    title="What a client needs of /dev/shm",
-    hypothesis="From driver 580 on a server makes no file in /dev/shm, and a client is served with an empty /dev/shm of "
-    "its own and as another user; before, it has to open its server's file /dev/shm/cuda.shm.*, whose owner and mode "
-    "decide for another user; the server of a user serves that user; after a server was replaced new clients are served "
-    "and running ones fail",
-    needs=("mps", "root", "mounts"),
-    limit_s=120,
-    order=25,
-    judge=lambda figures, driver: judge_figures(figures, driver),
-)
-def h14(backend: Backend) -> Result:
-    """Start the same client with each /dev/shm and as each user."""
-    with backend.mps() as daemon:
-        served = {
-            SHARED: _served(backend, daemon),
-            EMPTY: _served(backend, daemon, private_shm=True),
-            FILE: _served(backend, daemon, private_shm=True, server_files=True),
-            OTHER: _served(backend, daemon, uid=NOBODY),
-        }
-        files = _files(backend, daemon)
-        running, served[REPLACED] = _replaced(backend, daemon)
-    with backend.mps(single_user=True, name="own") as daemon:
-        served[OWN] = _served(backend, daemon, uid=NOBODY)
-        own = _files(backend, daemon)
-    if not served[SHARED]["under_mps"]:
-        raise NotMeasurable(f"not even a client with the daemon's /dev/shm is served: {served[SHARED]}")
-    return judge_figures({"served": served, "files": files, "own_files": own, "running": running}, backend.facts.driver)
-
-
 def judge_figures(figures: Mapping[str, Any], driver: str) -> Result:
-    """Compare with what the product does by the driver's version: a shared /dev/shm below 580, each its own from there."""
+    """Compare with what the product does by the driver: below 580 a shared /dev/shm, from there each its own."""
     return judged(list(_wrong(figures, needed=needs_server_file(driver))), _right(figures["files"]), **figures)
 
 
@@ -77,6 +46,37 @@ def _right(files: Sequence[Mapping[str, Any]]) -> str:
 
 def _barred(files: Sequence[Mapping[str, Any]]) -> bool:
     return barred(NOBODY, [(each["user"], int(each["mode"], 8)) for each in files])
+
+
+@experiment(
+    "H14",
+    title="What a client needs of /dev/shm",
+    hypothesis="From driver 580 on a server makes no file in /dev/shm, and a client is served with an empty /dev/shm "
+    "of its own and as another user; before, it has to open its server's file /dev/shm/cuda.shm.*, whose owner and "
+    "mode decide for another user; the server of a user serves that user; after a server was replaced new clients are "
+    "served and running ones fail",
+    needs=("mps", "root", "mounts"),
+    limit_s=120,
+    order=25,
+    judge=judge_figures,
+)
+def h14(backend: Backend) -> Result:
+    """Start the same client with each /dev/shm and as each user."""
+    with backend.mps() as daemon:
+        served = {
+            SHARED: _served(backend, daemon),
+            EMPTY: _served(backend, daemon, private_shm=True),
+            FILE: _served(backend, daemon, private_shm=True, server_files=True),
+            OTHER: _served(backend, daemon, uid=NOBODY),
+        }
+        files = _files(backend, daemon)
+        running, served[REPLACED] = _replaced(backend, daemon)
+    with backend.mps(single_user=True, name="own") as daemon:
+        served[OWN] = _served(backend, daemon, uid=NOBODY)
+        own = _files(backend, daemon)
+    if not served[SHARED]["under_mps"]:
+        raise NotMeasurable(f"not even a client with the daemon's /dev/shm is served: {served[SHARED]}")
+    return judge_figures({"served": served, "files": files, "own_files": own, "running": running}, backend.facts.driver)
 
 
 def _files(backend: Backend, daemon: MpsDaemon) -> list[dict[str, Any]]:

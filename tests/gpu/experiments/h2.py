@@ -75,33 +75,7 @@ def ways(gpu: str) -> tuple[Way, ...]:
     )
 
 
-@experiment(
-    "H2",
-    title="Ways around the pinned limit",
-    hypothesis="The lower of the daemon's and the client's own limit holds for each process, whether it allocates by "
-    "cuMemAlloc, cuMemCreate, from a pool, as managed memory or by importing what others hold; an entry for a GPU that "
-    "the process cannot see, an unknown UUID and an amount that cannot be read drop the daemon's limit as well; it is "
-    "escaped by more processes, and in DEFAULT mode by missing the pipe directory, which EXCLUSIVE_PROCESS turns into a "
-    "refusal",
-    needs=("mps",),
-    limit_s=100,
-    order=30,
-    judge=lambda figures, _: judge_figures(figures),
-)
-def h2(backend: Backend) -> Result:
-    """The table, in DEFAULT mode and, where that is allowed, in EXCLUSIVE_PROCESS."""
-    figures: dict[str, Any] = {"limit_mib": LIMIT_MIB, "own_mib": SMALL_MIB}
-    with backend.mps(limit_mib=LIMIT_MIB) as daemon:
-        figures["DEFAULT"] = dict(_table(backend, daemon, exclusive=False))
-    try:
-        with backend.mps(limit_mib=LIMIT_MIB, exclusive=True, name="exclusive") as daemon:
-            figures["EXCLUSIVE_PROCESS"] = dict(_table(backend, daemon, exclusive=True))
-    except NotMeasurable as error:
-        figures["EXCLUSIVE_PROCESS"] = f"not measured: {error}"
-    return judge_figures(figures)
-
-
-def judge_figures(figures: Mapping[str, Any]) -> Result:
+def judge_figures(figures: Mapping[str, Any], _: str = "") -> Result:
     """Compare what could be allocated in each way with what is expected."""
     modes = [mode for mode in MODES if isinstance(figures[mode], Mapping)]
     wrong = [
@@ -115,6 +89,32 @@ def judge_figures(figures: Mapping[str, Any]) -> Result:
 
 def _expected(way: Way, mode: str) -> Outcome:
     return (way.exclusive if mode == MODES[1] else None) or way.expected
+
+
+@experiment(
+    "H2",
+    title="Ways around the pinned limit",
+    hypothesis="The lower of the daemon's and the client's own limit holds for each process, whether it allocates by "
+    "cuMemAlloc, cuMemCreate, from a pool, as managed memory or by importing what others hold; an entry for a GPU that "
+    "the process cannot see, an unknown UUID and an amount that cannot be read drop the daemon's limit as well; it is "
+    "escaped by more processes, and in DEFAULT mode by missing the pipe directory, which EXCLUSIVE_PROCESS turns into "
+    "a refusal",
+    needs=("mps",),
+    limit_s=100,
+    order=30,
+    judge=judge_figures,
+)
+def h2(backend: Backend) -> Result:
+    """The table, in DEFAULT mode and, where that is allowed, in EXCLUSIVE_PROCESS."""
+    figures: dict[str, Any] = {"limit_mib": LIMIT_MIB, "own_mib": SMALL_MIB}
+    with backend.mps(limit_mib=LIMIT_MIB) as daemon:
+        figures["DEFAULT"] = dict(_table(backend, daemon, exclusive=False))
+    try:
+        with backend.mps(limit_mib=LIMIT_MIB, exclusive=True, name="exclusive") as daemon:
+            figures["EXCLUSIVE_PROCESS"] = dict(_table(backend, daemon, exclusive=True))
+    except NotMeasurable as error:
+        figures["EXCLUSIVE_PROCESS"] = f"not measured: {error}"
+    return judge_figures(figures)
 
 
 def _table(backend: Backend, daemon: MpsDaemon, *, exclusive: bool) -> Iterator[tuple[str, int | str]]:
@@ -132,7 +132,8 @@ def fits(got: int | str, expected: Outcome) -> bool:
     if expected == "refused" or isinstance(got, str):
         return expected == "refused" and isinstance(got, str)
     bounds = {
-        "own": (1, SMALL_MIB), "daemon": (SMALL_MIB + 1, LIMIT_MIB), "bounded": (1, LIMIT_MIB), "more": (SMALL_MIB + 1, 2 * SMALL_MIB),
+        "own": (1, SMALL_MIB), "daemon": (SMALL_MIB + 1, LIMIT_MIB), "bounded": (1, LIMIT_MIB),
+        "more": (SMALL_MIB + 1, 2 * SMALL_MIB),
         "escapes": (LIMIT_MIB + 1, CAP_MIB),
     }  # fmt: skip
     low, high = bounds[expected]
@@ -188,5 +189,6 @@ def _filled(clients: Sequence[Client], way: Way) -> int | str:
 def _told(expected: Outcome) -> str:
     return {
         "own": f"at most its own {SMALL_MIB} MiB", "daemon": f"the daemon's {LIMIT_MIB} MiB", "refused": "a refusal",
-        "bounded": f"at most {LIMIT_MIB} MiB", "more": f"more than {SMALL_MIB} MiB together", "escapes": f"more than {LIMIT_MIB} MiB", "any": "anything",
+        "bounded": f"at most {LIMIT_MIB} MiB",
+        "more": f"more than {SMALL_MIB} MiB together", "escapes": f"more than {LIMIT_MIB} MiB", "any": "anything",
     }[expected]  # fmt: skip

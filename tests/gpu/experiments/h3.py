@@ -42,6 +42,17 @@ class Attack:
         return self.backend.control(self.daemon, command).out.strip()
 
 
+def judge_figures(figures: Mapping[str, Any], _: str = "") -> Result:
+    """Name each command of a stranger that had an effect, and what is unexpected of a silent connection."""
+    holder, did = figures["silent_holder"], figures["effect_on_others"]
+    wrong = [f"{name}: has an effect on others" for name, effect in did.items() if effect]
+    if not holder["blocked"]:
+        wrong.append("a silent holder of the socket does not block administration")
+    if not holder["served_afterwards"]:
+        wrong.append("administration does not work again after the silent holder has gone")
+    return judged(wrong, "no command of a stranger has an effect; one who is silent blocks administration", **figures)
+
+
 @experiment(
     "H3",
     title="What a stranger can do to the control socket",
@@ -51,7 +62,7 @@ class Attack:
     needs=("mps", "root"),
     limit_s=90,
     order=40,
-    judge=lambda figures, _: judge_figures(figures),
+    judge=judge_figures,
 )
 def h3(backend: Backend) -> Result:
     """Every command as uid 65534 against a live server; each that destroys something gets victims of its own."""
@@ -63,17 +74,6 @@ def h3(backend: Backend) -> Result:
     with ExitStack() as stack:
         holder = _silent(_scene(backend, stack, "silent"))
     return judge_figures({"effect_on_others": did, "silent_holder": holder})
-
-
-def judge_figures(figures: Mapping[str, Any]) -> Result:
-    """Name each command of a stranger that had an effect, and what is unexpected of a silent connection."""
-    holder, did = figures["silent_holder"], figures["effect_on_others"]
-    wrong = [f"{name}: has an effect on others" for name, effect in did.items() if effect]
-    if not holder["blocked"]:
-        wrong.append("a silent holder of the socket does not block administration")
-    if not holder["served_afterwards"]:
-        wrong.append("administration does not work again after the silent holder has gone")
-    return judged(wrong, "no command of a stranger has an effect; one who is silent blocks administration", **figures)
 
 
 def _scene(backend: Backend, stack: ExitStack, name: str) -> Attack:

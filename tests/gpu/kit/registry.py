@@ -11,7 +11,7 @@ from tests.gpu.kit.result import Result
 
 Function = Callable[[Backend], Result]
 Judge = Callable[[Mapping[str, Any], str], Result]
-"""From an experiment's figures and the driver's version to what they say: the figures of an old run can be asked again."""
+"""From an experiment's figures and the driver's version to what they say: those of an old run can be asked again."""
 Group = Literal["core", "bench"]
 BASE_NEEDS: Final = ("nvml", "cuda", "idle")
 NEEDS: Final = {

@@ -61,14 +61,14 @@ def table(run: Mapping[str, Any]) -> str:
 def verdicts(run: Mapping[str, Any], known: Sequence[Experiment] = ()) -> list[Result]:
     """What a run found; of experiments that can say it from figures, what today's hypothesis makes of them."""
     judges = {each.name: each for each in known if each.judge is not None}
-    found = []
-    for result in map(Result.from_dict, run.get("results", [])):
-        now = judges.get(result.experiment)
-        if now is not None and now.judge is not None and result.verdict is not Verdict.NOT_MEASURED:
-            said = now.judge(result.figures, run["driver"])
-            result = replace(result, hypothesis=now.hypothesis, verdict=said.verdict, reason=said.reason)
-        found.append(result)
-    return found
+    return [_today(result, judges.get(result.experiment), run) for result in map(Result.from_dict, run["results"])]
+
+
+def _today(result: Result, known: Experiment | None, run: Mapping[str, Any]) -> Result:
+    if known is None or known.judge is None or result.verdict is Verdict.NOT_MEASURED:
+        return result
+    found = known.judge(result.figures, run["driver"])
+    return replace(result, hypothesis=known.hypothesis, verdict=found.verdict, reason=found.reason)
 
 
 def document(runs: Iterable[Mapping[str, Any]], known: Sequence[Experiment]) -> str:
