@@ -38,6 +38,8 @@ TENSORFLOW_SYSTEM: Final = ((2 * GIB, 225 * MIB), (math.inf, 1800 * MIB))
 class Evidence(StrEnum):
     """How a row is known."""
 
+    MEASURED = "measured"
+    """Run by this project in a share of a real GPU."""
     DOCUMENTED = "documented"
     """Read in the framework's documentation or source."""
     BELIEVED = "believed"
@@ -195,8 +197,8 @@ TABLE: Final = (
         ),
         settings=(TORCH_FRACTION,),
         backends="gpu-share sets `PYTORCH_CUDA_ALLOC_CONF` under `watch-only` only",
-        source="docs.pytorch.org torch.cuda.set_per_process_memory_fraction; pytorch PR 161035",
-        evidence=Evidence.DOCUMENTED,
+        source="PyTorch 2.11; docs.pytorch.org torch.cuda.set_per_process_memory_fraction; pytorch PR 161035",
+        evidence=Evidence.MEASURED,
         example="pytorch.yaml",
     ),
     Framework(
@@ -212,9 +214,22 @@ TABLE: Final = (
             Rule(when="with `frameworks: jax`", size=_fraction),
         ),
         settings=(JAX_GROWTH, JAX_FRACTION),
-        source="docs.jax.dev gpu_memory_allocation; variables accepted by jaxlib 0.4.38, 0.7.2 and 0.10.2 (measured)",
-        evidence=Evidence.DOCUMENTED,
+        source="docs.jax.dev gpu_memory_allocation; variables accepted by jaxlib 0.4.38, 0.7.2 and 0.10.2",
+        evidence=Evidence.MEASURED,
         example="jax.yaml",
+    ),
+    Framework(
+        name="CuPy",
+        default="Its memory pool grows as needed, and keeps what was freed.",
+        advice="No setting is needed under `mps-v2` or `driver-cgroup`. To cap the pool, set its limit in bytes.",
+        line=f'set_limit(size=int(os.environ["{contract.USABLE_MIB}"]) * 2**20)',
+        rules=(
+            Rule(when="by default", size=_as_needed, capped=False),
+            Rule(when="with `set_limit`", size=_usable),
+        ),
+        source="docs.cupy.dev memory management, `MemoryPool.set_limit`",
+        evidence=Evidence.MEASURED,
+        example="cupy.yaml",
     ),
     Framework(
         name="TensorFlow",
@@ -289,7 +304,7 @@ TABLE: Final = (
     ),
     Framework(
         name="RAPIDS (cudf.pandas)",
-        default="Takes a pool of managed memory, which neither MPS nor NVML counts for a process.",
+        default="Takes a pool of managed memory, which the MPS limit counts and NVML shows for no process.",
         advice="No setting is needed. Give the size of an RMM pool of your own in bytes, not as a percentage.",
         line="python -m cudf.pandas",
         rules=(Rule(when="with `CUDF_PANDAS_RMM_MODE`", size=_cudf, capped=False),),
@@ -306,8 +321,8 @@ TABLE: Final = (
         line=f'--nproc-per-node="${contract.GPUS_VARIABLE}"',
         rules=(Rule(when="by default", size=_as_needed, capped=False),),
         backends="several GPUs in `time-slicing`",
-        source="NVIDIA/nccl issues 418 and 231",
-        evidence=Evidence.DOCUMENTED,
+        source='NCCL 2.28.9: "Duplicate GPU detected"; NVIDIA/nccl issues 418 and 231',
+        evidence=Evidence.MEASURED,
         example="nccl.yaml",
     ),
     Framework(

@@ -1,12 +1,14 @@
 """What a program may ask CUDA for: its limit less a reserve, in MiB and as fractions of what CUDA reports. Pure.
 
 The reserve is for what the memory budget of a framework leaves out: CUDA context, workspaces of libraries, CUDA graphs.
+What a context takes depends on the card and the compute limit: ``gpushare.cuda_context``.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 from gpushare import defaults
+from gpushare.cuda_context import WORKSPACE_MIB
 from gpushare.errors import QuantityError
 from gpushare.quantity import parse_memory, parse_percent
 
@@ -16,18 +18,25 @@ HUNDRED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """``mib``, or ``percent`` of the limit where that is more; never more than half of the limit.
+    """What the operator chose: ``mib``, or ``percent`` of the limit where that is more.
 
-    512 MiB is the most that NVIDIA measured a CUDA context to take of a limit (256 to 512 MiB). By the rule of the
-    half, the default is whole for limits of 1 GiB and more.
+    ``mib`` is ``None`` where nothing was chosen: the reserve is then the context and its workspaces, or 4 % of the
+    limit where that is more.
     """
 
-    mib: int = defaults.RESERVE_MIB
+    mib: int | None = None
     percent: int = defaults.RESERVE_PERCENT
 
-    def of(self, limit_mib: int) -> int:
-        """Return the MiB that a limit keeps in reserve; a part of a MiB counts as one."""
-        return min(max(self.mib, -(-limit_mib * self.percent // HUNDRED)), limit_mib // 2)
+    def of(self, limit_mib: int, context_mib: int) -> int:
+        """Return the MiB that a limit keeps in reserve; a part of a MiB counts as one.
+
+        Chosen by the operator it is at most half of the limit, else at most the context and half of the rest.
+        """
+        part = -(-limit_mib * self.percent // HUNDRED)
+        if self.mib is not None:
+            return min(max(self.mib, part), limit_mib // 2)
+        beside = max(0, limit_mib - context_mib)
+        return min(max(context_mib + WORKSPACE_MIB, part), limit_mib - beside // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +63,17 @@ class Budget:
         return self.of_total if self.watch_only else fraction(self.usable_mib, self.limit_mib)
 
 
-def budget(limit_mib: int, total_mib: int, reserve: Reserve, *, watch_only: bool = False) -> Budget:
+def budget(limit_mib: int, total_mib: int, reserve: Reserve, *, context_mib: int, watch_only: bool = False) -> Budget:
     """Work out what a container may ask for.
 
     Args:
         limit_mib: its limit.
         total_mib: what CUDA reports as the memory of its GPU; of several, the most.
         reserve: what its limit keeps in reserve.
+        context_mib: what a CUDA context takes of it; of several GPUs, the most.
         watch_only: see ``Budget``.
     """
-    usable = limit_mib - reserve.of(limit_mib)
+    usable = limit_mib - reserve.of(limit_mib, context_mib)
     return Budget(limit_mib=limit_mib, usable_mib=usable, total_mib=total_mib, watch_only=watch_only)
 
 

@@ -58,8 +58,9 @@ _ADMISSION: Final = (
         action="Write what the message suggests, for example 4Gi of memory, 25% of compute or 5s.",
     ),
     ReasonRow(
-        reason=Reason.BELOW_MINIMUM, places=(Place.ADMISSION, Place.RESIZE, Place.METRIC, Place.LOG),
-        meaning="The requested memory is below the smallest share of this cluster.",
+        reason=Reason.BELOW_MINIMUM, places=_ADMISSION_CLAIM_OR_RESIZE,
+        meaning="The requested memory is below the smallest share of this cluster, or smaller than a CUDA context on "
+        "the GPU that the pod was placed on.",
         action="Ask for at least the minimum that the message names.",
     ),
     ReasonRow(

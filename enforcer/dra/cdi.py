@@ -11,10 +11,13 @@ from typing import Any, Final
 from enforcer.dra.prepared_claim import AllocatedDevice, PreparedClaim, Seen
 from enforcer.quota.types import Mode
 from gpushare import contract, framework_variables
+from gpushare.cuda_context import context_mib
 from gpushare.memory_fraction import Budget, Reserve, budget
 
 Object = dict[str, Any]
 VERSION: Final = "0.6.0"
+WHOLE: Final = 100
+"""Percent of the SMs that a process may use where nothing limits it."""
 LOWER: Final = "1"
 """``CUDA_MPS_CLIENT_PRIORITY`` of a client that gives way; 0 is normal, and there is nothing above."""
 
@@ -78,7 +81,8 @@ def variables(
     limits = [limit for limit in claim.limits if limit.request == grants[0].request]
     memory = {limit.memory_mib for limit in limits} or {min(each.memory_mib for each in grants)}
     compute = {limit.compute for limit in limits} or {grants[0].compute or None}
-    mine = _budget(claim, grants, min(memory), mps=mps, reserve=reserve or Reserve())
+    percent = next(iter(compute)) if mps and len(compute) == 1 else None
+    mine = _budget(claim, grants, min(memory), mps=mps, reserve=reserve or Reserve(), percent=percent or WHOLE)
     seen = ",".join(each.gpu or "" for each in grants)
     found = {
         contract.CUDA_VISIBLE_DEVICES: seen,
@@ -115,14 +119,15 @@ def _mps_variables(memory: set[int], compute: set[int | None]) -> dict[str, str]
 
 
 def _budget(
-    claim: PreparedClaim, grants: Sequence[AllocatedDevice], limit: int, *, mps: bool, reserve: Reserve
+    claim: PreparedClaim, grants: Sequence[AllocatedDevice], limit: int, *, mps: bool, reserve: Reserve, percent: int
 ) -> Budget:
     """Work out what each of these GPUs has for a container with this limit; where GPUs differ, what fits on all."""
     known = {each.gpu: each for each in claim.seen}
     seen = [known.get(each.gpu or "") or Seen(gpu="", total_mib=each.device_mib) for each in grants]
     totals = [limit if each.by_cgroup else each.total_mib for each in seen]
     watched = [not each.by_cgroup and grant.mode is Mode.TIME_SLICING for each, grant in zip(seen, grants, strict=True)]
-    return budget(limit, max(totals), reserve, watch_only=not mps and any(watched))
+    context = max(context_mib(each.sms, percent) for each in seen)
+    return budget(limit, max(totals), reserve, context_mib=context, watch_only=not mps and any(watched))
 
 
 def toolkit_device(gpu: str) -> str:

@@ -75,11 +75,15 @@ class ResizeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What CUDA reports as the memory of a GPU: ``total_mib``, or the container's limit where the driver keeps that."""
+    """What CUDA reports as the memory of a GPU: ``total_mib``, or the container's limit where the driver keeps that.
+
+    ``sms`` is the number of its multiprocessors, 0 where that is not known: a context is as large as they are many.
+    """
 
     gpu: str
     total_mib: int
     by_cgroup: bool = False
+    sms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +183,8 @@ def encode(claim: PreparedClaim) -> bytes:
         "lowPriority": claim.low_priority,
         "ownSharedMemory": claim.own_shared_memory,
         "driverCapabilities": dict(claim.driver_capabilities),
-        "seen": [{"gpu": each.gpu, "totalMib": each.total_mib, "byCgroup": each.by_cgroup} for each in claim.seen],
+        "seen": [{"gpu": each.gpu, "totalMib": each.total_mib, "byCgroup": each.by_cgroup, "sms": each.sms}
+                 for each in claim.seen],
         "settings": dict(claim.settings),
         "clients": dict(claim.clients),
         "answers": [
@@ -275,6 +280,7 @@ def _seen(row: Mapping[str, Any]) -> Seen:
         gpu=_field(row, "gpu", _text),
         total_mib=_field(row, "totalMib", _whole),
         by_cgroup=_field(row, "byCgroup", _flag),
+        sms=_field(row, "sms", _whole) if "sms" in row else 0,
     )
 
 

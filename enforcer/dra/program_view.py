@@ -38,6 +38,7 @@ def with_view(
             gpu=gpu.uuid,
             total_mib=gpu.memory_mib - gpu.reserved_mib,
             by_cgroup=backends.get(gpu.uuid) == Backend.DRIVER_CGROUP,
+            sms=gpu.sms,
         )
         for gpu in sorted(gpus)
         if gpu.uuid in claim.gpus

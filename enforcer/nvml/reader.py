@@ -14,6 +14,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import pynvml
 
+from enforcer.nvml import multiprocessors
 from enforcer.nvml.driver_root import DriverRoot
 from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import MIB, ComputeMode, Gpu, GpuSample, Utilization
@@ -215,7 +216,7 @@ class NvmlReader(GpuReader):
         return check_gpu(parent._replace(
             uuid=self._nvml.nvmlDeviceGetUUID(handle), memory_mib=memory["total"],
             reserved_mib=memory["reserved"], mig_enabled=False, parent=parent.uuid,
-            profile=self._profile(name, handle),
+            profile=self._profile(name, handle), sms=self._instance_sms(handle),
         ))  # fmt: skip
 
     def _profile(self, name: str, handle: Any) -> str:
@@ -254,8 +255,19 @@ class NvmlReader(GpuReader):
             driver_version=driver,
             cuda_version=cuda,
             mig_enabled=self._mig_enabled(handle),
+            sms=self._sms(handle, (major, minor)),
         )
         return check_gpu(found)
+
+    def _sms(self, handle: Any, compute_capability: tuple[int, int]) -> int:
+        with suppress(*SILENT):
+            return multiprocessors.of_cores(self._nvml.nvmlDeviceGetNumGpuCores(handle), compute_capability)
+        return 0
+
+    def _instance_sms(self, handle: Any) -> int:
+        with suppress(*SILENT):
+            return int(self._nvml.nvmlDeviceGetAttributes(handle).multiprocessorCount)
+        return 0
 
     def _read_sample(self, uuid: str) -> GpuSample:
         handle = self._handle(uuid)

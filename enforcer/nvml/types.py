@@ -22,7 +22,8 @@ class ComputeMode(IntEnum):
 class Gpu(NamedTuple):
     """One GPU as NVML describes it. Memory in MiB; ``reserved_mib`` is what the driver keeps for itself.
 
-    A MIG instance is one with a ``parent``, the UUID of the GPU it was cut from, and a ``profile`` such as ``1g.10gb``.
+    ``sms`` is the number of its multiprocessors, 0 where that is not known. A MIG instance is one with a ``parent``,
+    the UUID of the GPU it was cut from, and a ``profile`` such as ``1g.10gb``.
     """
 
     uuid: str
@@ -38,6 +39,7 @@ class Gpu(NamedTuple):
     mig_enabled: bool = False
     parent: str | None = None
     profile: str = ""
+    sms: int = 0
 
 
 class GpuProcess(NamedTuple):

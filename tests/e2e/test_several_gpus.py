@@ -91,7 +91,7 @@ def test_by_turns_one_container_has_a_share_of_each_of_two_gpus_and_is_evaluated
     assert (env[contract.GPUS_VARIABLE], env[contract.MEMORY_MIB], env[contract.MEMORY_FRACTION]) == (
         "2",
         "4096",
-        "0.218750",
+        "0.216186",
     )
     site.until(
         "it is seen on both",

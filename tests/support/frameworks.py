@@ -4,11 +4,12 @@
 ``gpushare.frameworks``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpushare.cuda_context import context_mib
 from gpushare.framework_variables import SETTINGS
 from gpushare.frameworks import MIB, TABLE, Program, Rule
 from gpushare.memory_fraction import Reserve, budget
@@ -19,9 +20,10 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "tenants" / "frameworks.md"
 BACKENDS: Final = ("mps-v2", "driver-cgroup", "watch-only", "mig-instance")
 CARDS: Final = Machine.named("cards").gpus
 SHARES: Final = tuple(gib * 1024 for gib in (2, 4, 8, 12, 16, 24))
-CONTEXTS: Final = (0, 256, 300, 512, None)
-"""MiB that the CUDA context of a program takes; ``None``: as much as the limit keeps in reserve."""
-SHOWN: Final = ("NVIDIA H100 80GB HBM3", 12288, 300)
+CONTEXTS: Final = (lambda _: 0, lambda card: card.bare_context_mib, lambda card: context_mib(card.sms), None)
+"""MiB that the CUDA context of a program takes on a card; ``None``: as much as the limit keeps in reserve."""
+SHOWN: Final = ("NVIDIA H100 80GB HBM3", 12288, lambda _: 612)
+"""A context of 612 MiB is that of PyTorch there, measured with driver 580.159.04."""
 MARK: Final = "<!-- python -m tests.support.frameworks: {} -->\n"
 END: Final = "<!-- end -->\n"
 HEADS: Final = {
@@ -39,14 +41,15 @@ class Case:
     backend: str
     card: MachineGpu
     limit: int
-    context: int | None
+    context: Callable[[MachineGpu], int] | None
 
     @property
     def program(self) -> Program:
         watched, whole = self.backend == "watch-only", self.backend in {"mps-v2", "watch-only"}
         total = self.card.usable_mib if whole else self.limit
-        mine = budget(self.limit, total, Reserve(), watch_only=watched)
-        context = mine.limit_mib - mine.usable_mib if self.context is None else self.context
+        needed = context_mib(self.card.sms)
+        mine = budget(self.limit, total, Reserve(), context_mib=needed, watch_only=watched)
+        context = mine.limit_mib - mine.usable_mib if self.context is None else self.context(self.card)
         return Program(budget=mine, free=((total if watched else self.limit) - context) * MIB)
 
 

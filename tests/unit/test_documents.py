@@ -38,7 +38,7 @@ KUBERNETES: Final = frozenset(
         "ResourceHealthStatus", "ResourceHealthStatusMessage", "ContainerCreating", "ImagePullBackOff",
     }
 )  # fmt: skip
-OF_OTHERS: Final = frozenset({"CUDA_ERROR_MPS_CLIENT_TERMINATED"})
+OF_OTHERS: Final = frozenset({"CUDA_ERROR_MPS_CLIENT_TERMINATED", "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED"})
 MADE_LATER: Final = frozenset({"tests/gpu/results"})
 
 

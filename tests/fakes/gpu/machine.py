@@ -31,6 +31,11 @@ class MachineGpu:
     def usable_mib(self) -> int:
         return self.memory_mib - self.reserved_mib
 
+    @property
+    def bare_context_mib(self) -> int:
+        """What the context of a bare client takes, as ``process.c`` has it."""
+        return 24 + self.sms * 373 // 100
+
     def line(self) -> str:
         values = {name: getattr(self, name) for name in ("uuid", "name", "memory_mib", "reserved_mib")}
         values |= {"cc": self.cc, "sms": self.sms, "minor": self.minor, "pci": self.pci} | (

@@ -222,7 +222,7 @@ class Daemon:
         unknown = "" if integer(" ".join(words)) is None else self._unknown(words)
         names = [gpu.name for gpu in self._sim.machine.gpus if self._gpu in {"", gpu.uuid}]
         clients = "".join(f"{pid}.1\n" for pid in self.clients())
-        return unknown or (f"[0] 00:00.0, {names[0]}\n{clients}" if names else "")
+        return unknown or (f"[0] 00:00.0, {names[0]}\n{clients}" if names and clients else "")
 
     def _do_get_default_active_thread_percentage(self, _: list[str]) -> str:
         return f"{self._percentage}\n"

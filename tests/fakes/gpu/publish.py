@@ -40,7 +40,7 @@ def _gpu(machine: Machine, index: int, each: MachineGpu, node: str) -> Gpu:
         uuid=one.uuid, index=index, minor=minor_of.get(one.parent, one.minor), model=model, memory_mib=one.memory_mib,
         reserved_mib=one.reserved_mib, compute_capability=(int(major), int(minor)), pci_bus_id=one.pci,
         driver_version=machine.driver, cuda_version=(machine.cuda // 1000, machine.cuda % 1000 // 10),
-        mig_enabled=one.mig, parent=_parent(one, node), profile=profile if one.parent else "",
+        mig_enabled=one.mig, parent=_parent(one, node), profile=profile if one.parent else "", sms=one.sms,
     )  # fmt: skip
 
 

@@ -67,6 +67,10 @@ class SimNvml:
         self._call("nvmlDeviceGetCudaComputeCapability", gpu)
         return _capability(gpu)
 
+    def nvmlDeviceGetNumGpuCores(self, gpu: MachineGpu) -> int:  # noqa: N802
+        self._call("nvmlDeviceGetNumGpuCores", gpu)
+        return gpu.sms * (64 if _capability(gpu) <= (8, 0) else 128)
+
     def nvmlDeviceGetPciInfo(self, gpu: MachineGpu) -> Any:  # noqa: N802
         self._call("nvmlDeviceGetPciInfo_v3", gpu)
         return SimpleNamespace(busId=gpu.pci)
@@ -106,7 +110,10 @@ class SimNvml:
         self._call("nvmlDeviceGetAttributes_v2", gpu)
         slices = int(next(part for part in gpu.name.split()[::-1] if "g." in part).rpartition("g.")[0][-1])
         size = gpu.memory_mib
-        return SimpleNamespace(gpuInstanceSliceCount=slices, computeInstanceSliceCount=slices, memorySizeMB=size)
+        return SimpleNamespace(
+            gpuInstanceSliceCount=slices, computeInstanceSliceCount=slices, memorySizeMB=size,
+            multiprocessorCount=gpu.sms,
+        )  # fmt: skip
 
     def nvmlDeviceGetComputeMode(self, gpu: MachineGpu) -> int:  # noqa: N802
         self._call("nvmlDeviceGetComputeMode", gpu)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpushare.cuda_context import context_mib
 from gpushare.frameworks import MIB, TABLE, Program
 from gpushare.memory_fraction import Reserve, budget
 from tests.fakes.gpu.need import need_library
@@ -28,7 +29,7 @@ def test_what_each_framework_asks_for_at_its_start_is_there(here: GpuHost, *, wa
         program = here.start(pipe=pipe, env=limits, CUDA_VISIBLE_DEVICES=card.uuid)
         memory = program.ask("meminfo")
         assert memory["total_mib"] == card.usable_mib, "what the fraction is of"
-        mine = budget(LIMIT, card.usable_mib, Reserve(), watch_only=watched)
+        mine = budget(LIMIT, card.usable_mib, Reserve(), context_mib=context_mib(card.sms), watch_only=watched)
         found = Program(budget=mine, free=int(memory["free_mib"] * MIB))
         for framework in TABLE:
             for size in (rule.size(found) for rule in framework.rules):

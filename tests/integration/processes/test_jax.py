@@ -18,7 +18,7 @@ from tests.support.need import missing
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 RELEASES: Final = ("0.4.38", "0.7.2", "0.10.2")
 CACHE: Final = Path.home() / ".cache" / "gpu-share"
-MINE: Final = budget(4096, 81_008, Reserve())
+MINE: Final = budget(4096, 81_008, Reserve(), context_mib=619)
 SET: Final = variables([each.key for each in SETTINGS], MINE)
 OPTIONS: Final = (
     "import json; from jaxlib import xla_client as x; print(json.dumps(x.generate_pjrt_gpu_plugin_options()))"

@@ -69,11 +69,12 @@ def test_a_gpu_is_described_as_the_machine_file_says(probe: Probe, uuid: str) ->
             "reserved_mib": 512,
             "compute_capability": [8, 0],
             "pci_bus_id": "00000000:01:00.0",
-            "driver_version": "570.86.15",
-            "cuda_version": [12, 8],
+            "driver_version": "580.159.04",
+            "cuda_version": [13, 0],
             "mig_enabled": False,
             "parent": None,
             "profile": "",
+            "sms": 74,
         }
     ]
 

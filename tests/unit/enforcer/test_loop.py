@@ -41,7 +41,7 @@ RESTARTED = "d" * 64
 def card(uuid: str, index: int) -> Gpu:
     return Gpu(
         uuid=uuid, index=index, minor=index, model="NVIDIA A100", memory_mib=CARD, reserved_mib=512,
-        compute_capability=(8, 0), pci_bus_id="", driver_version="570", cuda_version=(12, 8),
+        compute_capability=(8, 0), pci_bus_id="", driver_version="570", cuda_version=(12, 8), sms=74,
     )  # fmt: skip
 
 

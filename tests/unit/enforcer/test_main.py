@@ -48,7 +48,7 @@ def test_what_is_kept_of_the_audit_log_is_an_option() -> None:
 
 
 def test_the_reserve_and_the_variables_of_frameworks_are_options() -> None:
-    assert (parse(BASE).reserve, parse(BASE).no_framework_variables) == (Reserve(512, 4), False)
+    assert (parse(BASE).reserve, parse(BASE).no_framework_variables) == (Reserve(), False)
     assert parse([*BASE, "--memory-reserve", "6%"]).reserve == Reserve(0, 6)
     assert parse([*BASE, "--no-framework-variables"]).no_framework_variables
 

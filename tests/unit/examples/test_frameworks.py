@@ -14,6 +14,7 @@ from enforcer.nvml.types import Gpu
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import device_name
 from gpushare import contract
+from gpushare.cuda_context import context_mib
 from gpushare.frameworks import MIB, TABLE, Framework, Program
 from gpushare.memory_fraction import Reserve, budget
 from gpushare.namespace_policy import NamespacePolicy
@@ -47,7 +48,7 @@ def gpus(card: MachineGpu, number: int) -> list[Gpu]:
         Gpu(
             uuid=f"{card.uuid[:-1]}{index}", index=index, minor=index, model=card.name, memory_mib=card.memory_mib,
             reserved_mib=card.reserved_mib, compute_capability=(8, 0), pci_bus_id="", driver_version="570",
-            cuda_version=(12, 8),
+            cuda_version=(12, 8), sms=card.sms,
         )
         for index in range(number)
     ]  # fmt: skip
@@ -72,11 +73,17 @@ def test_every_example_starts_on_every_card(framework: Framework) -> None:
     for card in CARDS:
         for mode in (Mode.MPS, Mode.TIME_SLICING):
             found = environment(pod, card, mode)
-            mine = budget(LIMIT, card.usable_mib, Reserve(), watch_only=mode is Mode.TIME_SLICING)
+            mine = budget(
+                LIMIT,
+                card.usable_mib,
+                Reserve(),
+                context_mib=context_mib(card.sms),
+                watch_only=mode is Mode.TIME_SLICING,
+            )
             assert (found[contract.USABLE_MIB], found[contract.MEMORY_FRACTION], found[contract.FREE_FRACTION]) == (
                 str(mine.usable_mib), mine.of_total, mine.of_free,
             )  # fmt: skip
-            free = (mine.total_mib if mine.watch_only else mine.limit_mib) - 300
+            free = (mine.total_mib if mine.watch_only else mine.limit_mib) - context_mib(card.sms)
             program = Program(budget=mine, free=free * MIB)
             assert all(rule.size(program).start <= program.free for rule in framework.rules)
             read = {word for word in NAME.findall(text) if word.startswith("GPU_SHARE_")}

@@ -6,8 +6,8 @@ from gpushare.framework_variables import SETTINGS, free, variables
 from gpushare.memory_fraction import Reserve, budget
 
 Object = dict[str, Any]
-LIMITED = budget(4096, 81_008, Reserve())
-WATCHED = budget(4096, 81_008, Reserve(), watch_only=True)
+LIMITED = budget(4096, 81_008, Reserve(512, 4), context_mib=300)
+WATCHED = budget(4096, 81_008, Reserve(512, 4), context_mib=300, watch_only=True)
 USUAL = ("XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH", "CUDF_PANDAS_RMM_MODE")
 ALL = ("jax", "torch")
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpushare.cuda_context import context_mib
 from gpushare.errors import QuantityError
 from gpushare.memory_fraction import Reserve, budget, fraction, parse_reserve
 
@@ -12,10 +13,25 @@ MIB = 2**20
 
 @pytest.mark.parametrize(
     ("limit", "reserve"),
-    [(512, 256), (1000, 500), (1024, 512), (4096, 512), (12800, 512), (12801, 513), (24576, 984), (81920, 3277)],
+    [(640, 630), (1024, 769), (4096, 769), (19225, 769), (19226, 770), (81920, 3277), (512, 512)],
 )
-def test_512_mib_or_4_percent_are_in_reserve_and_never_more_than_half(limit: int, reserve: int) -> None:
-    assert Reserve().of(limit) == reserve
+def test_context_and_workspaces_or_4_percent_are_in_reserve_and_never_all_beside_the_context(
+    limit: int, reserve: int
+) -> None:
+    assert Reserve().of(limit, context_mib(132)) == reserve
+
+
+@given(st.integers(1, 300_000), st.integers(130, 800))
+def test_beside_a_context_something_is_always_usable(limit: int, context: int) -> None:
+    usable = limit - Reserve().of(limit, context)
+    assert 0 <= usable <= max(0, limit - context)
+    assert usable > 0 or limit <= context + 1
+    assert usable <= limit + 1 - Reserve().of(limit + 1, context), "a larger share never has less"
+
+
+@pytest.mark.parametrize(("limit", "reserve"), [(512, 256), (1024, 512), (100_000, 6000)])
+def test_what_an_operator_chose_is_at_most_half(limit: int, reserve: int) -> None:
+    assert Reserve(512, 6).of(limit, 700) == reserve
 
 
 @pytest.mark.parametrize(
@@ -23,7 +39,7 @@ def test_512_mib_or_4_percent_are_in_reserve_and_never_more_than_half(limit: int
 )
 def test_a_reserve_is_an_amount_or_a_percentage(text: str, reserve: Reserve) -> None:
     assert parse_reserve(text) == reserve
-    assert reserve.of(100_000) in {4000, 1024, 6000, 300}
+    assert reserve.of(100_000, 619) in {4000, 1024, 6000, 300}
 
 
 @pytest.mark.parametrize("value", ["much", "0%", "1.5%", "512", " ", "-1Gi", "101%", None, 600, "1" * 10_000])
@@ -48,11 +64,11 @@ def test_a_fraction_of_nothing_is_none() -> None:
 @example(100_000, 100_000)
 def test_who_allocates_by_total_asks_for_no_byte_beyond_the_usable_memory(limit: int, card: int) -> None:
     """As vLLM does, with the fraction as a binary number."""
-    mine = budget(min(limit, card), card, Reserve())
+    mine = budget(min(limit, card), card, Reserve(), context_mib=context_mib(132))
     assert math.ceil(card * MIB * float(mine.of_total)) <= mine.usable_mib * MIB
     assert math.ceil(mine.limit_mib * MIB * float(mine.of_free)) <= mine.usable_mib * MIB
 
 
 def test_what_is_free_is_the_limit_or_in_watch_only_the_card() -> None:
-    assert budget(4096, 81_008, Reserve()).of_free == "0.875000"
-    assert budget(4096, 81_008, Reserve(), watch_only=True).of_free == "0.044242"
+    assert budget(4096, 81_008, Reserve(512), context_mib=300).of_free == "0.875000"
+    assert budget(4096, 81_008, Reserve(512), context_mib=300, watch_only=True).of_free == "0.044242"

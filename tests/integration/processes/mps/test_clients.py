@@ -72,7 +72,7 @@ def test_a_client_is_terminated_and_its_neighbour_is_not(stand_in: Path, make: M
     daemon.start()
     first, second, plain = tenant(), tenant(), tenant(kind="compute")
     assert daemon.terminate(first.pid) is True
-    assert sorted(sim.processes()) == sorted([second.pid, plain.pid])
+    assert sorted(sim.processes()) == sorted([second.pid, plain.pid, *daemon.servers()])
     assert first.poll() is None, "MPS ends contexts, not processes"
     assert first.stdout.readline().startswith("CUDA error: MPS client terminated")
     assert daemon.terminate(first.pid) is None

@@ -11,6 +11,7 @@ from enforcer.dra.prepared_claim import PreparedClaim, decode, encode
 from enforcer.quota.types import Mode, OnExceed
 from gpushare import contract
 from gpushare.errors import ConfigError, PrepareError
+from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import (
     NODE,
     Object,
@@ -79,9 +80,9 @@ def test_what_its_process_finds() -> None:
         contract.CUDA_VISIBLE_DEVICES: GPU,
         contract.NVIDIA_VISIBLE_DEVICES: GPU,
         contract.DEVICE_MEMORY_MIB: str(CARD),
-        contract.USABLE_MIB: "3584",
-        contract.MEMORY_FRACTION: "0.218750",
-        contract.FREE_FRACTION: "0.875000",
+        contract.USABLE_MIB: "3668",
+        contract.MEMORY_FRACTION: "0.223876",
+        contract.FREE_FRACTION: "0.895507",
         contract.MEMORY_MIB: "4096",
         contract.MPS_PIPE_DIRECTORY: contract.PIPE_PATH,
         contract.MPS_LOG_DIRECTORY: contract.LOG_PATH,
@@ -152,7 +153,7 @@ def test_containers_with_different_limits_of_one_request_keep_their_own() -> Non
     variables = env(found, "model")
     assert variables[contract.CUDA_VISIBLE_DEVICES] == GPU
     assert not {contract.MPS_MEMORY_LIMIT, contract.MEMORY_MIB, contract.MPS_THREAD_PERCENTAGE} & variables.keys()
-    assert variables[contract.MEMORY_FRACTION] == "0.218750"
+    assert variables[contract.MEMORY_FRACTION] == "0.196777"
 
 
 def test_one_that_does_not_state_its_own_limit_there_is_refused() -> None:
@@ -385,3 +386,33 @@ def test_a_claim_of_no_known_mode_is_not_read() -> None:
     text = encode(prepared(claim(made), made).shared_by(THROUGH_MPS)).replace(b'"mps"', b'"magic"')
     with pytest.raises(ConfigError, match="magic"):
         decode(text)
+
+
+@pytest.mark.parametrize(
+    ("memory", "compute", "said"),
+    [
+        (
+            "512Mi",
+            None,
+            r"container model has a share of 512Mi, but a CUDA context alone takes about 619Mi of it on .*",
+        ),
+        ("618Mi", None, r"; ask for 832Mi or more, in gpu-share.io/memory or in the claim"),
+        ("512Mi", "80%", r"with 80% of its compute; ask for 704Mi or more"),
+        ("619Mi", None, ""),
+        ("512Mi", "50%", ""),
+    ],
+)
+def test_a_share_that_is_smaller_than_a_context_of_its_gpu_is_refused(
+    memory: str, compute: str | None, said: str
+) -> None:
+    made = pod("tts", {contract.MEMORY: memory} | ({contract.COMPUTE: compute} if compute else {}))
+    h100 = {DEVICE: DEVICES[DEVICE]._replace(sms=132)}
+    ask = PrepareRequest(claim(made), made, namespace())
+    if not said:
+        assert compute_limits(NODE, ask, h100).limits
+        return
+    with pytest.raises(PrepareError, match=said) as refused:
+        compute_limits(NODE, ask, h100)
+    assert refused.value.reason is Reason.BELOW_MINIMUM
+    unknown = {DEVICE: DEVICES[DEVICE]._replace(sms=0)}
+    assert compute_limits(NODE, ask, unknown).limits, "where NVML does not say, nothing is known to be too small"

@@ -53,10 +53,10 @@ def test_containers_that_start_later_see_what_the_back_end_of_then_makes_of_thei
     with KubeletCalls(folder / "kubelet") as calls:
         calls.register()
         assert calls.prepare((ref.namespace, ref.name, ref.uid))[ref.uid].error == ""
-    assert fraction(world, ref) == "0.225806"
+    assert fraction(world, ref) == "0.223160"
     world.backends[GPU] = "driver-cgroup"
     deadline = time.monotonic() + 20
-    while fraction(world, ref) != "0.875000":
+    while fraction(world, ref) != "0.864746":
         assert time.monotonic() < deadline, "its containers still see the whole card"
         time.sleep(0.05)
     manager.stop()

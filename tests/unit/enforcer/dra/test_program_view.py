@@ -48,17 +48,17 @@ def told(found: dict[str, str]) -> tuple[str, str, str]:
 @pytest.mark.parametrize(
     ("backend", "mode", "fractions"),
     [
-        ("mps-v2", Mode.MPS, ("0.225806", "0.875000")),
-        ("watch-only", Mode.TIME_SLICING, ("0.225806", "0.225806")),
-        ("driver-cgroup", Mode.MPS, ("0.875000", "0.875000")),
-        ("driver-cgroup", Mode.TIME_SLICING, ("0.875000", "0.875000")),
-        ("", Mode.MPS, ("0.225806", "0.875000")),
+        ("mps-v2", Mode.MPS, ("0.223160", "0.864746")),
+        ("watch-only", Mode.TIME_SLICING, ("0.223160", "0.223160")),
+        ("driver-cgroup", Mode.MPS, ("0.864746", "0.864746")),
+        ("driver-cgroup", Mode.TIME_SLICING, ("0.864746", "0.864746")),
+        ("", Mode.MPS, ("0.223160", "0.864746")),
     ],
 )
 def test_the_fraction_is_of_what_cuda_reports(backend: str, mode: Mode, fractions: tuple[str, str]) -> None:
     found = viewed(pod("llm", {contract.MEMORY: "4Gi"}), backend=backend)
     assert decode(encode(found)) == found
-    assert told(env(found, mode)) == ("3584", *fractions)
+    assert told(env(found, mode)) == ("3542", *fractions)
 
 
 def test_a_share_reads_how_many_mps_clients_its_claim_consumed_and_so_does_the_enforcer() -> None:
@@ -77,10 +77,10 @@ def test_a_share_reads_how_many_mps_clients_its_claim_consumed_and_so_does_the_e
 @pytest.mark.parametrize(
     ("before", "now", "fraction"),
     [
-        ("", {GPU: "driver-cgroup"}, "0.875000"),
-        ("driver-cgroup", {GPU: "mps-v2"}, "0.225806"),
-        ("driver-cgroup", {OTHER_GPU: "mps-v2"}, "0.875000"),
-        ("driver-cgroup", {}, "0.875000"),
+        ("", {GPU: "driver-cgroup"}, "0.864746"),
+        ("driver-cgroup", {GPU: "mps-v2"}, "0.223160"),
+        ("driver-cgroup", {OTHER_GPU: "mps-v2"}, "0.864746"),
+        ("driver-cgroup", {}, "0.864746"),
     ],
 )
 def test_the_fraction_follows_the_back_end_while_it_is_known(before: str, now: dict[str, str], fraction: str) -> None:
@@ -90,19 +90,19 @@ def test_the_fraction_follows_the_back_end_while_it_is_known(before: str, now: d
 
 def test_of_a_mig_instance_it_is_of_the_instance() -> None:
     found = viewed(pod("llm", {contract.MEMORY: "9984Mi"}), backend="mig-instance", gpu=INSTANCE)
-    assert told(env(found, Mode.MIG)) == ("9472", "0.948717", "0.948717")
+    assert told(env(found, Mode.MIG)) == ("9430", "0.944511", "0.944511")
 
 
 def test_it_follows_the_reserve_and_another_limit() -> None:
     found = viewed(pod("llm", {contract.MEMORY: "4Gi"}))
     assert told(env(found, reserve=Reserve(1024, 0))) == ("3072", "0.193548", "0.750000")
     smaller = replace(found, limits=tuple(replace(each, memory_mib=2048) for each in found.limits))
-    assert told(env(smaller)) == ("1536", "0.096774", "0.750000")
+    assert told(env(smaller)) == ("1494", "0.094128", "0.729492")
 
 
 def test_a_claim_of_an_older_enforcer_gets_a_fraction_of_the_card_and_no_variables() -> None:
     found = replace(viewed(pod("llm", {contract.MEMORY: "4Gi"})), seen=(), settings=())
-    assert told(env(found)) == ("3584", "0.218750", "0.875000")
+    assert told(env(found)) == ("3224", "0.196777", "0.787109")
     assert not {*USUAL} & env(found).keys()
 
 
@@ -111,17 +111,17 @@ def test_by_default_three_frameworks_get_variables_and_on_request_others() -> No
     assert {*USUAL} <= env(viewed(made)).keys()
     assert JAX not in env(viewed(made))
     asked = env(viewed(made, {contract.FRAMEWORKS: "jax, torch"}))
-    assert (asked[JAX], asked["XLA_CLIENT_MEM_FRACTION"]) == ("0.225806", "")
+    assert (asked[JAX], asked["XLA_CLIENT_MEM_FRACTION"]) == ("0.223160", "")
     assert "PYTORCH_CUDA_ALLOC_CONF" not in asked
     watched = env(viewed(made, {contract.FRAMEWORKS: "torch"}, backend="watch-only"), Mode.TIME_SLICING)
-    assert watched["PYTORCH_CUDA_ALLOC_CONF"] == "per_process_memory_fraction:0.225806"
+    assert watched["PYTORCH_CUDA_ALLOC_CONF"] == "per_process_memory_fraction:0.223160"
 
 
 def test_namespace_and_node_can_switch_them_off() -> None:
     made = pod("llm", {contract.MEMORY: "4Gi"})
     for found in (viewed(made, {contract.FRAMEWORKS: "none"}), viewed(made, frameworks=False)):
         assert found.settings == ()
-        assert told(env(found)) == ("3584", "0.225806", "0.875000")
+        assert told(env(found)) == ("3542", "0.223160", "0.864746")
 
 
 def test_a_variable_is_left_to_containers_that_name_it_or_may() -> None:

@@ -75,9 +75,9 @@ def test_its_programs_see_both_gpus_and_what_they_may_hold_of_each(world: World)
         contract.CUDA_VISIBLE_DEVICES: f"{GPU},{OTHER_GPU}",
         contract.NVIDIA_VISIBLE_DEVICES: f"{GPU},{OTHER_GPU}",
         contract.DEVICE_MEMORY_MIB: str(CARD),
-        contract.USABLE_MIB: "3584",
-        contract.MEMORY_FRACTION: "0.225806",
-        contract.FREE_FRACTION: "0.225806",
+        contract.USABLE_MIB: "3542",
+        contract.MEMORY_FRACTION: "0.223160",
+        contract.FREE_FRACTION: "0.223160",
         contract.MEMORY_MIB: "4096",
         contract.GPUS_VARIABLE: "2",
         "CUDF_PANDAS_RMM_MODE": "cuda",
@@ -196,7 +196,7 @@ def test_of_gpus_of_different_sizes_no_fraction_is_beyond_the_limit() -> None:
     small, large = found.of("model")
     found = replace(found, granted=(replace(small, device_mib=8192), replace(large, device_mib=81920)))
     said = variables(found, found.granted, mps=False)
-    assert (said[contract.DEVICE_MEMORY_MIB], said[contract.MEMORY_FRACTION]) == ("81920", "0.043750")
+    assert (said[contract.DEVICE_MEMORY_MIB], said[contract.MEMORY_FRACTION]) == ("81920", "0.039355")
 
 
 def test_a_claim_by_hand_limits_to_the_least_it_consumed_of_one() -> None:

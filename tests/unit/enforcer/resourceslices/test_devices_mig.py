@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,7 +68,9 @@ def test_a_profile_that_is_in_no_name_is_worked_out(
     sim: Sim, name: str, profile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Broken(sim)
-    counts = type("Attributes", (), {"gpuInstanceSliceCount": 2, "computeInstanceSliceCount": 2, "memorySizeMB": 19968})
+    counts = SimpleNamespace(
+        gpuInstanceSliceCount=2, computeInstanceSliceCount=2, memorySizeMB=19968, multiprocessorCount=32
+    )
     monkeypatch.setattr(library, "nvmlDeviceGetName", lambda _: name)
     monkeypatch.setattr(library, "nvmlDeviceGetAttributes", lambda _: counts)
     assert {each.profile for each in NvmlReader(library).gpus() if each.parent} == {profile}
