@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from enforcer.dra import permission
+from enforcer.dra import contexts, permission
 from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
 from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object, env_int, parse_int, parse_mib, parse_policy
 from enforcer.resourceslices.devices import STATUS_DEVICE
 from gpushare import contract
-from gpushare.cuda_context import context_mib, smallest_share_mib
 from gpushare.errors import PrepareError, QuantityError
 from gpushare.host_access import NOTHING_LISTED, HostAccess
 from gpushare.main_container import main_container
@@ -27,8 +26,6 @@ from gpushare.shared_memory import brings_memory
 APP: Final = "app"
 SIDECAR: Final = "sidecar"
 INIT: Final = "init"
-WHOLE: Final = 100
-"""Percent of a GPU's SMs."""
 LOW: Final = "low"
 NORMAL: Final = "normal"
 """Of ``gpu-share.io/priority``."""
@@ -103,9 +100,10 @@ def compute_limits(node: str, ask: PrepareRequest, devices: Mapping[str, Gpu]) -
     _check_used(ask, used, granted)
     limits = _limits(ask.pod, used)
     for use, limit in zip(used, limits, strict=True):
-        permission.check_amount(policy, limit, instance=any(devices[each.device].parent for each in use.granted))
+        gpus = [devices[each.device] for each in use.granted]
+        permission.check_amount(policy, limit, instance=any(gpu.parent for gpu in gpus))
+        contexts.check_fits(limit, gpus)
     _check_sums(ask, used, limits, granted)
-    _check_contexts(used, limits, devices)
     check_variables(used, limits)
     metadata, pod = ask.claim["metadata"], ask.pod["metadata"]
     return PreparedClaim(
@@ -326,26 +324,6 @@ def _check_sums(
             shares = ", ".join(f"{limit.container} {limit.compute or 0}%" for _, limit in here)
             problem = f"use {compute}% of one GPU at once ({shares}), but {claim} reserves {percent}%"
             raise _mismatch(ask.pod, problem, annotated=any(use.own for use, _ in here))
-
-
-def _check_contexts(uses: Sequence[ContainerUse], limits: Sequence[ContainerLimit], devices: Mapping[str, Gpu]) -> None:
-    """Refuse a share that is smaller than a CUDA context on its GPU: no program could start in it.
-
-    Where NVML does not say how many SMs the GPU has, nothing is known to be too small.
-    """
-    for use, limit in zip(uses, limits, strict=True):
-        percent = limit.compute or WHOLE
-        gpu = max((devices[each.device] for each in use.granted), key=lambda gpu: gpu.sms)
-        needed = context_mib(gpu.sms, percent)
-        if not gpu.sms or limit.memory_mib >= needed:
-            continue
-        cap = f" with {percent}% of its compute" if percent < WHOLE else ""
-        raise PrepareError(
-            f"container {use.name} has a share of {format_mib(limit.memory_mib)}, but a CUDA context alone takes about "
-            f"{needed}Mi of it on {gpu.model}{cap}; ask for {format_mib(smallest_share_mib(gpu.sms, percent))} or "
-            f"more, in {contract.MEMORY} or in the claim",
-            Reason.BELOW_MINIMUM,
-        )
 
 
 def _mismatch(pod: Object, problem: str, *, annotated: bool) -> PrepareError:

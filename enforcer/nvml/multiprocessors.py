@@ -1,4 +1,4 @@
-"""How many multiprocessors (SMs) a GPU has, from what NVML says: the number of its cores. Pure."""
+"""How many multiprocessors (SMs) a GPU has, from the number of its cores that NVML says. Pure."""
 
 from typing import Final
 
@@ -12,5 +12,9 @@ MOST: Final = 1024
 
 def of_cores(cores: int, compute_capability: tuple[int, int]) -> int:
     """Return the number of SMs; 0 where the number of cores cannot be."""
-    sms = cores // CORES.get(compute_capability, NEWER)
+    return possible(cores // CORES.get(compute_capability, NEWER))
+
+
+def possible(sms: int) -> int:
+    """Return a number of SMs; 0 where it cannot be."""
     return sms if 0 < sms <= MOST else 0

@@ -36,9 +36,9 @@ WHOLE: Final = 100
 """Percent of a GPU's time."""
 XID: Final = 8
 """The event type of critical errors (nvml.h, ``nvmlEventTypeXidCriticalError``)."""
-LOST: Final = (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired)
 SILENT: Final = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
 """What a card without that ability, or a driver older than the question, answers."""
+LOST: Final = (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired)
 
 _FIELD: Final = ctypes.Structure.__getattribute__
 
@@ -49,8 +49,8 @@ R = TypeVar("R")
 class NvmlReader(GpuReader):
     """Reads GPUs through NVML. After any failure the library is initialised afresh; handles never outlive a failure.
 
-    Memory is compared without the driver's reserve where NVML can tell it apart (its second memory call); where it
-    cannot, ``includes_reserve`` is true and ``GpuSample.used_mib`` contains it, which only makes the check laxer.
+    Memory is compared without the driver's reserve where NVML can tell it apart (its second memory call); elsewhere
+    ``GpuSample.used_mib`` contains it, which only makes the check laxer.
 
     Args:
         library: nvidia-ml-py, or something that answers like it.
@@ -66,7 +66,6 @@ class NvmlReader(GpuReader):
         self._parts: dict[str, tuple[Gpu, ...]] = {}
         self._listed: set[tuple[str, str]] = set()
         self._events: Any = None
-        self.includes_reserve = False
         self._lock = threading.RLock()
         """Handles are shared, and a failure drops them all: one question at a time."""
 
@@ -216,7 +215,8 @@ class NvmlReader(GpuReader):
         return check_gpu(parent._replace(
             uuid=self._nvml.nvmlDeviceGetUUID(handle), memory_mib=memory["total"],
             reserved_mib=memory["reserved"], mig_enabled=False, parent=parent.uuid,
-            profile=self._profile(name, handle), sms=self._instance_sms(handle),
+            profile=self._profile(name, handle), sms=multiprocessors.possible(
+                self._count(lambda: self._nvml.nvmlDeviceGetAttributes(handle).multiprocessorCount)),
         ))  # fmt: skip
 
     def _profile(self, name: str, handle: Any) -> str:
@@ -255,19 +255,15 @@ class NvmlReader(GpuReader):
             driver_version=driver,
             cuda_version=cuda,
             mig_enabled=self._mig_enabled(handle),
-            sms=self._sms(handle, (major, minor)),
+            sms=multiprocessors.of_cores(self._count(lambda: nvml.nvmlDeviceGetNumGpuCores(handle)), (major, minor)),
         )
         return check_gpu(found)
 
-    def _sms(self, handle: Any, compute_capability: tuple[int, int]) -> int:
+    @staticmethod
+    def _count(ask: Callable[[], int]) -> int:
         with suppress(*SILENT):
-            return multiprocessors.of_cores(self._nvml.nvmlDeviceGetNumGpuCores(handle), compute_capability)
-        return 0
-
-    def _instance_sms(self, handle: Any) -> int:
-        with suppress(*SILENT):
-            return int(self._nvml.nvmlDeviceGetAttributes(handle).multiprocessorCount)
-        return 0
+            return int(ask())
+        return 0  # the driver does not say
 
     def _read_sample(self, uuid: str) -> GpuSample:
         handle = self._handle(uuid)
@@ -299,9 +295,7 @@ class NvmlReader(GpuReader):
             info = self._nvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
         except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
             info = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-            self.includes_reserve = True
             return {"total": info.total // MIB, "reserved": 0, "used": info.used // MIB}
-        self.includes_reserve = False
         return {name: getattr(info, name) // MIB for name in ("total", "reserved", "used")}
 
     def _mig_enabled(self, handle: Any) -> bool:

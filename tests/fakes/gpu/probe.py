@@ -61,8 +61,6 @@ def answer(reader: NvmlReader, what: str, *arguments: Any) -> Any:
         return getattr(reader, what)(*arguments)
     if what == "set_mode":
         return reader.set_compute_mode(arguments[0], ComputeMode(arguments[1]))
-    if what == "includes_reserve":
-        return reader.includes_reserve
     return plain(getattr(reader, what)(*arguments))
 
 
