@@ -19,6 +19,7 @@ from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError, QuantityError
 from gpushare.memory_fraction import Reserve, parse_reserve
 from gpushare.quantity import MAX_DEBT, parse_overcommit
+from gpushare.shared_memory import SharedMemory
 
 MIN_POLL: Final = 0.01
 MAX_POLL: Final = 60.0
@@ -123,9 +124,6 @@ def _parser() -> argparse.ArgumentParser:
         "--health-taint", type=Effect, choices=list(Effect),
         help="effect of the taint on an unhealthy GPU (%(default)s)",
     )  # fmt: skip
-    add("--mps-check-seconds", type=float, metavar="S", help="seconds between checks of MPS daemons (%(default)s)")
-    add("--mps-host", action="store_true", help="let `gpu-share mps` run the MPS daemons, so they outlive the enforcer")
-    add("--mps-shared-memory", action="store_true", help="mount the /dev/shm of `gpu-share mps` into MPS clients")
     add(
         "--limit-verification-seconds", type=float, metavar="S",
         help="seconds from one verification of all containers' limits to the next (%(default)s)",
@@ -139,12 +137,23 @@ def _parser() -> argparse.ArgumentParser:
     add("--tenant-host-network", action="store_true", help="prepare claims of pods that use hostNetwork")
     what = "for tests: take the pids of NVML as pids of the enforcer's own pid namespace"
     add("--allow-any-pid-namespace", action="store_true", help=what)
+    _add_mps(parser)
     _add_kill_rules(parser)
     _add_offers(parser)
     _add_outlets(parser)
     _add_keeping(parser)
     parser.set_defaults(**defaults.ENFORCER)
     return parser
+
+
+def _add_mps(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--mps-check-seconds", type=float, metavar="S", help="seconds between checks of MPS daemons (%(default)s)")
+    add("--mps-host", action="store_true", help="let `gpu-share mps` run the MPS daemons, so they outlive the enforcer")
+    add(
+        "--mps-shared-memory", type=SharedMemory, choices=list(SharedMemory),
+        help="shared memory of MPS clients: of the node, their own, or by the driver (%(default)s)",
+    )  # fmt: skip
 
 
 def _add_kill_rules(parser: argparse.ArgumentParser) -> None:

@@ -59,6 +59,7 @@ ENFORCER: Final[Mapping[str, str | float]] = {
     "limit_backend": "auto",
     "limit_verification_seconds": 30.0,
     "mps_check_seconds": 30.0,
+    "mps_shared_memory": "auto",
     "audit_keep_mib": 256,
     "audit_keep_segments": 0,
     "audit_keep_days": 0,

@@ -5,6 +5,7 @@ issue 467: 4,096 bytes, mode 0600). Linux decides by its owner and mode; capabil
 """
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import Any, Final
 
 from gpushare import contract
@@ -19,6 +20,15 @@ MAX_FILES: Final = 256
 ROOT: Final = 0
 _OTHERS: Final = 0o006
 _OWNER: Final = 0o600
+
+
+class SharedMemory(StrEnum):
+    """What the operator chose: chart value ``mps.sharedMemory``."""
+
+    AUTO = "auto"
+    """The node's before driver 580, whose MPS servers keep a file there; from 580 on each container's own."""
+    NODE = "node"
+    PRIVATE = "private"
 
 
 def brings_memory(container: Mapping[str, Any]) -> bool:

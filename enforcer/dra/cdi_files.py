@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import stat
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +13,7 @@ import structlog
 import yaml
 
 from enforcer.dra import cdi
+from enforcer.dra.client_memory import ClientMemory
 from enforcer.dra.prepared_claim import PreparedClaim, safe_uid
 from enforcer.mps.launcher import pipe_of
 from enforcer.quota.types import Mode
@@ -29,7 +29,6 @@ ADMIN_CDI: Final = Path("/etc/cdi")
 """The other directory that runtimes read; NVIDIA's toolkit may write there."""
 MAX_SPEC: Final = 4 * 1024 * 1024
 READABLE: Final = 0o644
-FOR_ALL: Final = 0o1777
 LEAVING: Final = ".leaving-"
 STATUS: Final = "status"
 
@@ -41,7 +40,7 @@ class CdiFileStore:
         cdi_root: directory of CDI specs that are made at run time.
         run: directory below which pods' status directories are.
         mps: whether this node has MPS daemons.
-        shared_memory: what clients of MPS get as /dev/shm; ``None``: each container its own.
+        memory: what clients of MPS get as /dev/shm; ``None``: each container its own.
         reserve: what limits keep in reserve; ``None``: the default.
     """
 
@@ -51,11 +50,11 @@ class CdiFileStore:
         run: Path,
         *,
         mps: bool,
-        shared_memory: Path | None = None,
+        memory: ClientMemory | None = None,
         reserve: Reserve | None = None,
     ) -> None:
-        self._shared_memory, self._reserve = shared_memory, reserve
-        self._memory_before: str | None = None
+        self._client_memory, self._reserve = memory, reserve
+        self._memory_before: str | None = ""  # equals no answer: what was written before NVML answered may be wrong
         self._cdi, self._run, self._status, self._mps = cdi_root, run, run / STATUS, mps
         self._toolkit = ToolkitSpecs((cdi_root, ADMIN_CDI))
 
@@ -82,21 +81,17 @@ class CdiFileStore:
         return {each: (*self._toolkit_devices(claim, each), cdi.device_id(claim, each)) for each in requests}
 
     def memory_changed(self) -> bool:
-        """Say whether the shared memory of MPS has come or gone since this was asked last."""
+        """Say whether clients get another shared memory than when this was asked last."""
         before, self._memory_before = self._memory_before, self._memory()
         return before != self._memory_before
 
     @property
     def memory_made(self) -> bool:
-        """Whether an MPS pod has made the shared memory and not taken it away."""
+        """Whether clients get the node's shared memory: an MPS pod has made it, and the driver needs it."""
         return self._memory() is not None
 
     def _memory(self) -> str | None:
-        """The MPS pod is replaced by hand: while it is older than the setting, nobody has made this directory."""
-        where = self._shared_memory
-        if where is None or not (where.is_dir() and stat.S_IMODE(where.stat().st_mode) == FOR_ALL):
-            return None
-        return str(where)
+        return None if self._client_memory is None else self._client_memory.folder()
 
     def remove(self, uid: str) -> None:
         """Remove a claim's spec."""

@@ -24,6 +24,7 @@ from enforcer.status.metrics import Metrics
 from gpushare.host_access import HostAccess
 from gpushare.kube_client import KubeClient
 from gpushare.memory_fraction import Reserve
+from gpushare.shared_memory import SharedMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ class DraPluginConfig:
     """Set whenever the kubelet has (again) taken the driver in: slices have to be checked then."""
     quotas_changed: Wake
     """Set when quotas have to be worked out again."""
-    shared_memory: bool = False
+    shared_memory: SharedMemory = SharedMemory.AUTO
     """Whether clients of MPS get the node's shared memory of MPS."""
     host_network: bool = False
     """Whether sharing pods may use hostNetwork."""

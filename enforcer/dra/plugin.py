@@ -8,6 +8,7 @@ from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.claim_status import Conditions
 from enforcer.dra.cleanup import EVERY as CLEANUP_EVERY
 from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner
+from enforcer.dra.client_memory import ClientMemory
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.driver import Driver
 from enforcer.dra.health_service import HealthService
@@ -137,6 +138,6 @@ class DraPlugin:
 
 
 def _cdi_files(setup: DraPluginConfig) -> CdiFileStore:
-    memory = shared_memory_of(setup.run) if setup.shared_memory else None
+    memory = ClientMemory(shared_memory_of(setup.run), setup.shared_memory, setup.watch)
     mps = setup.mps is not None
-    return CdiFileStore(setup.cdi_root, setup.run, mps=mps, shared_memory=memory, reserve=setup.reserve)
+    return CdiFileStore(setup.cdi_root, setup.run, mps=mps, memory=memory, reserve=setup.reserve)

@@ -1,4 +1,4 @@
-"""Explain why a container's user cannot reach its MPS server: the file that the server keeps in /dev/shm."""
+"""Explain why a container cannot reach its MPS server: before driver 580 the server keeps a file in /dev/shm."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +8,9 @@ from gpushare.shared_memory import ROOT, barred, brings_memory, user_of
 
 
 def hindrances(pod: Object, container: Object, claims: Sequence[Object]) -> Iterator[str]:
-    """Say that a container's user may open none of the files that MPS servers had when its claims were prepared.
+    """Say why a container opens none of the files that MPS servers had when its claims were prepared.
+
+    Either it mounts a volume of its own there, or its user may open none. Drivers from 580 on make no such file.
 
     Args:
         pod: the pod.
@@ -16,7 +18,13 @@ def hindrances(pod: Object, container: Object, claims: Sequence[Object]) -> Iter
         claims: those that the container uses.
     """
     user, files = user_of(pod, container), [each for claim in claims for each in _files(claim)]
-    if user is None or brings_memory(container) or not barred(user, files):
+    if files and brings_memory(container):
+        yield (
+            f"container {text(container, 'name')} mounts a volume of its own at {contract.SHARED_MEMORY_PATH}, where "
+            "it needs the file of its MPS server, so CUDA probably fails with error 805: remove that volumeMount"
+        )
+        return
+    if user is None or not barred(user, files):
         return
     modes = ", ".join(sorted({f"mode {mode:04o}, user {owner}" for owner, mode in files}))
     others = sorted({owner for owner, _ in files} - {ROOT})

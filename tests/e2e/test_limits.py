@@ -15,13 +15,14 @@ from gpushare.memory_fraction import fraction
 from tests.e2e import pinned, pods
 from tests.e2e.pods import Object
 from tests.e2e.site import NAME, RUN, STATE, SYSTEM, Site, restarts
+from tests.fakes.gpu.node import DRIVER
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 PROOF = 5
 NEWER, OLDER = "615.71.09", "570.86.15"
 LATE = 120.0
 BEFORE = (
-    f"simulate.driver={OLDER}", "simulate.privileged=false",
+    f"simulate.driver={DRIVER}", "simulate.privileged=false",
     "enforcer.limitVerificationSeconds=30", "enforcer.limitBackend=auto",
     "mps.checkSeconds=30", "mps.sharedMemorySize=50%",
 )  # fmt: skip

@@ -125,14 +125,7 @@ def _shared(view: PodView, main: str, sharing: frozenset[str], around: _Around) 
     yield from guarded(sidecar_validation.problems(view, around.settings))
     yield from _checked(view, main, sharing, around)
     yield from framework_warnings.warnings(view, plan)
-    yield from validation.own_shared_memory(view, _by_mps(plan, around.settings))
     return (yield from _share(view, plan, around))
-
-
-def _by_mps(plan: ShareRequest, settings: Settings) -> frozenset[str]:
-    """Name the containers whose shares MPS serves; none where GPUs may be shared in another way."""
-    shares = plan.shares if settings.several_gpus == "refuse" else ()
-    return frozenset(share.container for share in shares if not share.profile)
 
 
 def _checked(view: PodView, main: str, sharing: frozenset[str], around: _Around) -> Check[None]:

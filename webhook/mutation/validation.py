@@ -13,7 +13,6 @@ from gpushare.fields import check_number, mapping
 from gpushare.host_access import HostAccess
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import exact_value, quoted
-from gpushare.shared_memory import brings_memory
 from webhook.mutation.podview import Container, Json, PodView
 from webhook.mutation.settings import Settings
 
@@ -49,17 +48,6 @@ def check_host(pod: Json, policy: NamespacePolicy, settings: Settings) -> Check[
 def validate_container(container: Container) -> Check[None]:
     """Check one container that is added to a sharing pod: no access to the node, no devices, no whole GPU."""
     yield from independent([host_access.check_container(container.raw, container.field), _whole_gpus(container)])
-
-
-def own_shared_memory(pod: PodView, sharing: Collection[str]) -> Iterator[str]:
-    """Warn of each sharing container that keeps a volume of its own at /dev/shm, where the MPS server has a file."""
-    for container in pod.containers:
-        if container.name in sharing and brings_memory(container.raw):
-            name = f"{container.name:.{_NAME_SHOWN}}"
-            yield (
-                f"{name} mounts its own {contract.SHARED_MEMORY_PATH}, so it can fail to reach MPS: remove "
-                "that volumeMount"
-            )
 
 
 def as_root(pod: PodView, sharing: Collection[str]) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""The chart with other values than the default ones; the default rendering is what test_manifests looks at."""
+"""The chart with other values than the default ones, which test_manifests has."""
 
 import json
 import re
@@ -386,7 +386,7 @@ def test_a_shared_memory_of_mps_is_one_and_the_same_for_daemons_enforcer_and_cli
         assert spec["containers"][0]["securityContext"].get("privileged", False) is (options is not SIMULATED)
     read = mps_host._parser().parse_args(host["containers"][0]["args"][1:])
     assert (read.shared_memory, read.run) == ("50%", Path("/run/gpu-share"))
-    assert "--mps-shared-memory" in enforcers["containers"][0]["args"]
+    assert "--mps-shared-memory=auto" in enforcers["containers"][0]["args"]
     (run,) = [each for each in host["containers"][0]["volumeMounts"] if each["name"] == "run"]
     assert run.get("mountPropagation") == (None if options is SIMULATED else "Bidirectional"), "only the privileged may"
 
@@ -397,4 +397,4 @@ def test_the_shared_memory_of_mps_has_the_size_it_is_given() -> None:
 
 
 def test_where_it_is_private_nothing_of_the_sort_is_mounted() -> None:
-    assert not re.findall("Bidirectional|shared-memory", helm.template("--set=mps.sharedMemory=private"))
+    assert re.findall("Bidirectional|shared-memory.*", helm.template(*WORLDS[3])) == ["shared-memory=private"]

@@ -34,8 +34,7 @@ from tests.support.clock import FakeClock
 from tests.support.wiring import Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, POD, neighbour, quota
 
-CARD = 16384
-RESTARTED = "d" * 64
+CARD, RESTARTED = 16384, "d" * 64
 
 
 def card(uuid: str, index: int) -> Gpu:
@@ -51,12 +50,13 @@ class Reader(GpuReader):
     broken: set[str] = field(default_factory=set)
     all_broken: bool = False
     counted: int = 0
+    driver: str = "570"
 
     def gpus(self) -> tuple[Gpu, ...]:
         self.counted += 1
         if self.all_broken:
             raise NvmlError("the driver is gone")
-        return tuple(card(uuid, number) for number, uuid in enumerate(self.used))
+        return tuple(card(uuid, number)._replace(driver_version=self.driver) for number, uuid in enumerate(self.used))
 
     def sample(self, uuid: str) -> GpuSample:
         if self.all_broken or uuid in self.broken:

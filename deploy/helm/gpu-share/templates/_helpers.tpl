@@ -76,7 +76,7 @@ capabilities:
 
 {{/* Volume of what MPS's daemons have as /dev/shm. */}}
 {{- define "gpu-share.sharedMemory" -}}
-{{- if eq .Values.mps.sharedMemory "node" -}}
+{{- if ne .Values.mps.sharedMemory "private" -}}
 hostPath: {path: {{ printf "%s/shm" .Values.runDir | quote }}, type: DirectoryOrCreate}
 {{- else -}}
 hostPath: {path: /dev/shm, type: Directory}

@@ -11,11 +11,13 @@ from enforcer.dra.allocation import PrepareRequest, compute_limits
 from enforcer.dra.cdi import document
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.claim_status import status_of
+from enforcer.dra.client_memory import ClientMemory
 from enforcer.dra.prepared_claim import PreparedClaim, decode, encode
 from enforcer.mps.shared_memory import server_files
 from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.errors import ConfigError
+from gpushare.shared_memory import SharedMemory
 from tests.unit.enforcer.dra.objects import NODE, Object, claim, container, namespace, pod
 from tests.unit.enforcer.dra.test_allocation import DEVICES
 from tests.unit.enforcer.dra.world import World
@@ -83,7 +85,8 @@ def test_the_node_writes_it_where_it_is_asked_to(tmp_path: Path) -> None:
     world.driver.prepare(ref)
     assert "/dev/shm" not in str(world.document(ref))
     (kept,) = world.store.prepared()
-    files = CdiFileStore(world.cdi, world.run, mps=True, shared_memory=world.run / "shm")
+    memory = ClientMemory(world.run / "shm", SharedMemory.NODE, world.setup.watch)
+    files = CdiFileStore(world.cdi, world.run, mps=True, memory=memory)
     files.write(kept)
     assert "/dev/shm" not in str(world.document(ref)), "the MPS pod has not made it yet"
     (world.run / "shm").mkdir(mode=0o755)
@@ -97,7 +100,8 @@ def test_the_node_writes_it_where_it_is_asked_to(tmp_path: Path) -> None:
 def test_containers_that_start_again_get_it_once_the_mps_pod_has_made_it_and_not_after_it_went(tmp_path: Path) -> None:
     """As in an upgrade from a release without it: the enforcer is replaced first, the MPS pod later and by hand."""
     world = World(tmp_path)
-    memory = world.shared_memory = world.run / "shm"
+    memory = world.run / "shm"
+    world.shared_memory = SharedMemory.NODE
     world.restart()
     ref = world.tenant("tts")
     world.driver.prepare(ref)
@@ -108,6 +112,41 @@ def test_containers_that_start_again_get_it_once_the_mps_pod_has_made_it_and_not
         memory.chmod(mode)
         world.driver.forget_finished()
         assert ("/dev/shm" in str(world.document(ref))) is there
+
+
+@pytest.mark.parametrize(
+    ("choice", "driver", "given"),
+    [
+        ("auto", "570.86.15", True), ("auto", "579", True), ("auto", "580.65.06", False), ("auto", "1000.1", False),
+        ("auto", "", True), ("auto", "new", True), ("node", "580.159.04", True), ("private", "570.86.15", False),
+    ],
+)  # fmt: skip
+def test_by_default_the_driver_decides_who_gets_it(tmp_path: Path, choice: str, driver: str, *, given: bool) -> None:
+    world, memory = World(tmp_path), tmp_path / "shm"
+    memory.mkdir()
+    memory.chmod(0o1777)
+    found = ClientMemory(memory, SharedMemory(choice), world.setup.watch)
+    assert (found.folder() is None) is (choice == "private"), "before NVML answered every driver serves with it"
+    world.reader.driver = driver
+    world.setup.watch.sample()
+    assert (found.folder() is not None) is given
+
+
+def test_after_a_driver_upgrade_containers_that_start_again_have_their_own(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    memory = world.run / "shm"
+    memory.mkdir(parents=True)
+    memory.chmod(0o1777)
+    world.shared_memory = SharedMemory.AUTO
+    world.restart()
+    ref = world.tenant("tts")
+    world.driver.prepare(ref)
+    assert "/dev/shm" in str(world.document(ref))
+    world.reader.driver = "580.159.04"
+    world.restart()
+    world.setup.watch.sample()
+    world.driver.forget_finished()
+    assert "/dev/shm" not in str(world.document(ref))
 
 
 def test_owner_and_mode_of_the_servers_files_stand_in_the_status_of_claims_that_mps_serves(tmp_path: Path) -> None:

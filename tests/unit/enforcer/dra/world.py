@@ -12,6 +12,7 @@ from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.dra.cdi import file_name
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.checkpoint import ClaimStore
+from enforcer.dra.client_memory import ClientMemory
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.driver import ClaimRef, Driver
 from enforcer.quota.checkpoint import Checkpoint
@@ -22,6 +23,7 @@ from enforcer.status.api_writer import ApiWriter
 from enforcer.status.metrics import Metrics
 from gpushare import contract
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
+from gpushare.shared_memory import SharedMemory
 from tests.support.api import Api
 from tests.support.wiring import Messages, availability, fixed_modes, limits
 from tests.unit.enforcer.dra.objects import NAMESPACE, NODE, Object, claim, namespace, pod
@@ -62,7 +64,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder, self.api, self.reader, self.pods = folder, Api(), Reader(), Pods()
         self.cdi, self.run, self.state = folder / "cdi", folder / "run", folder / "state"
-        self.shared_memory: Path | None = None
+        self.shared_memory = SharedMemory.PRIVATE
         self.mps: MpsSupervisor | None = None
         self.quotas_changed = Wake()
         self.modes = fixed_modes()
@@ -77,9 +79,9 @@ class World:
     def restart(self) -> None:
         """A new process on the same disk."""
         self.store = ClaimStore(self.state)
-        memory = self.shared_memory
-        self.files = CdiFileStore(self.cdi, self.run, mps=True, shared_memory=memory)
         self.setup = self.config()
+        memory = ClientMemory(self.run / "shm", self.shared_memory, self.setup.watch)
+        self.files = CdiFileStore(self.cdi, self.run, mps=True, memory=memory)
         self.driver = Driver(self.setup, self.files)
         self.driver._publisher = Published(self.published)  # type: ignore[assignment] # a stand-in
         self.driver.recover()

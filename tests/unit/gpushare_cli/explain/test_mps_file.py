@@ -35,6 +35,19 @@ def test_a_user_who_may_not_open_the_file_of_the_mps_server_is_notified_why_and_
     assert "set runAsUser to 1001" in crashing(1000, [{"user": 0, "mode": 0o600}, {"user": 1001, "mode": 0o600}])[1]
 
 
+def test_a_volume_of_its_own_at_dev_shm_is_a_reason_only_where_the_server_has_a_file() -> None:
+    content = load("running")
+    for each in content["pod"]["spec"]["containers"]:
+        each["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]
+    for status in content["pod"]["status"]["containerStatuses"]:
+        status |= {"lastState": ENDED, "restartCount": 1}
+    assert not any("/dev/shm" in line for line in told(content)[1]), "a driver from 580 on"
+    (claim,) = content["claims"].values()
+    for entry in claim["status"]["devices"]:
+        entry.setdefault("data", {})["mpsFiles"] = FILES
+    assert any("container main mounts a volume of its own at /dev/shm" in line for line in told(content)[1])
+
+
 @pytest.mark.parametrize(("last", "restarts"), [(ENDED, 1), ({}, 1), (ENDED, None)])
 def test_a_container_that_runs_again_after_a_failure_has_the_same_reason(last: object, restarts: object) -> None:
     fine, text = crashing(1000, state="running", last=last, restarts=restarts)
