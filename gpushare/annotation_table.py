@@ -149,10 +149,6 @@ TABLE: Final = (
         default="1", meaning="number of GPUs on each of which a container gets a share",
     ),
     Annotation(
-        key=contract.PRIORITY, on=Object.POD, read_by=_SHARE, default="normal", meaning="MPS priority",
-        type=_one_of(low="MPS priority below normal", normal="the default"),
-    ),
-    Annotation(
         key=contract.GPU_MODEL, on=Object.POD, type=_MODELS, read_by=_WEBHOOK, default="any model",
         meaning="GPU models that the scheduler may choose; each must be a whole word of the GPU's product name",
     ),

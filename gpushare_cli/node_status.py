@@ -69,7 +69,6 @@ class Use:
     state: str
     sentence: str
     processes: tuple[tuple[int, int | None], ...] = ()
-    low_priority: bool = False
     reserved_mib: int | None = None
     limit: str = ""
     """Whether its limit is in force, and what says so; empty where that is not known."""
@@ -284,7 +283,6 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
             processes=tuple(_processes(one)),
             reserved_mib=_number(one, "reservedMib"),
             limit=_limit(one.get("limit")),
-            low_priority=_text(one, "priority") == "low",
             killed=ended.get(_text(one, "containerId") or "-", ""),
             failed=tuple(_failed(raw, one)),
             kill_in=_seconds(one, "killIn"),

@@ -18,7 +18,7 @@ from gpushare.errors import PrepareError, QuantityError
 from gpushare.host_access import NOTHING_LISTED, HostAccess
 from gpushare.main_container import main_container
 from gpushare.pod_claims import uses
-from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit, quoted
+from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit
 from gpushare.reasons import Reason
 from gpushare.share_annotations import ShareAnnotation, memory_and_compute
 from gpushare.shared_memory import brings_memory
@@ -26,9 +26,6 @@ from gpushare.shared_memory import brings_memory
 APP: Final = "app"
 SIDECAR: Final = "sidecar"
 INIT: Final = "init"
-LOW: Final = "low"
-NORMAL: Final = "normal"
-"""Of ``gpu-share.io/priority``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,6 @@ def compute_limits(node: str, ask: PrepareRequest, devices: Mapping[str, Gpu]) -
         granted=granted,
         limits=limits,
         terms=parse_policy(ask.namespace["metadata"].get("annotations") or {}),
-        low_priority=_low_priority(ask.pod),
         own_shared_memory=tuple(sorted({use.request for use in used if brings_memory(use.raw)})),
         driver_capabilities=permission.driver_capabilities(
             [(use.request, variable(use.raw, contract.NVIDIA_DRIVER_CAPABILITIES)) for use in used], policy
@@ -290,16 +286,6 @@ def _read(wanted: ShareAnnotation, parse: Callable[[object], int]) -> int:
         return parse(wanted.value)
     except QuantityError as error:
         raise PrepareError(f"metadata.annotations[{wanted.key:.120}]: {error.message}", error.reason) from error
-
-
-def _low_priority(pod: Object) -> bool:
-    value = (pod["metadata"].get("annotations") or {}).get(contract.PRIORITY, NORMAL)
-    if value not in {LOW, NORMAL}:
-        message = (
-            f'{quoted(str(value))} is neither "{LOW}" nor "{NORMAL}"; write "{LOW}" (gives way to others) or "{NORMAL}"'
-        )
-        raise PrepareError(f"metadata.annotations[{contract.PRIORITY}]: {message}", Reason.INVALID_VALUE)
-    return bool(value == LOW)
 
 
 def _check_sums(

@@ -18,8 +18,6 @@ Object = dict[str, Any]
 VERSION: Final = "0.6.0"
 WHOLE: Final = 100
 """Percent of the SMs that a process may use where nothing limits it."""
-LOWER: Final = "1"
-"""``CUDA_MPS_CLIENT_PRIORITY`` of a client that gives way; 0 is normal, and there is nothing above."""
 
 
 def file_name(uid: str) -> str:
@@ -102,9 +100,6 @@ def variables(
         found |= _mps_variables(memory, compute)
         if clients := dict(claim.clients).get(grants[0].request):
             found[contract.MPS_CLIENTS] = str(clients)
-    if mps and claim.low_priority:
-        # Where it is not low no variable is set: the daemon's default stands, and a tenant's own can only lower it.
-        found[contract.MPS_CLIENT_PRIORITY] = LOWER
     return found
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.dra.allocation import LOW, NORMAL
 from enforcer.dra.prepared_claim import AllocatedDevice, PreparedClaim
 from enforcer.limits.applier import LimitApplier
 from enforcer.mps.shared_memory import server_files
@@ -107,7 +106,7 @@ def _entry(claim: PreparedClaim, granted: AllocatedDevice, ways: Object, time: s
         ]
         entry["data"] = _answers(claim, granted) | {
             "uuid": granted.gpu, **ways, "memoryMiB": granted.memory_mib, "computePercent": granted.compute,
-            "limits": limits, "priority": LOW if claim.low_priority else NORMAL,
+            "limits": limits,
             "pod": claim.pod, "podUid": claim.pod_uid,
         }  # fmt: skip
     return entry

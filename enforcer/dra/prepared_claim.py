@@ -98,8 +98,6 @@ class PreparedClaim:
     granted: tuple[AllocatedDevice, ...]
     limits: tuple[ContainerLimit, ...]
     terms: Terms
-    low_priority: bool = False
-    """Whether its containers' work gives way to that of others on their GPU."""
     answers: tuple[ResizeResult, ...] = ()
     own_shared_memory: tuple[str, ...] = ()
     """Requests whose containers bring a /dev/shm of their own."""
@@ -180,7 +178,6 @@ def encode(claim: PreparedClaim) -> bytes:
             "toleranceMib": claim.terms.tolerance_mib, "tolerancePercent": claim.terms.tolerance_percent,
             "debtCredit": claim.terms.debt_credit, "debtRefill": claim.terms.debt_refill,
         },
-        "lowPriority": claim.low_priority,
         "ownSharedMemory": claim.own_shared_memory,
         "driverCapabilities": dict(claim.driver_capabilities),
         "seen": [{"gpu": each.gpu, "totalMib": each.total_mib, "byCgroup": each.by_cgroup, "sms": each.sms}
@@ -231,7 +228,6 @@ def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
         limits=limits,
         terms=_terms(content["terms"]),
         # Files of older enforcers lack the fields from here on.
-        low_priority="lowPriority" in content and _field(content, "lowPriority", _flag),
         answers=tuple(_answer(row) for row in content.get("answers", [])),
         own_shared_memory=tuple(_named(each, _REQUEST) for each in content.get("ownSharedMemory", [])),
         driver_capabilities=tuple(

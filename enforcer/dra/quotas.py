@@ -138,7 +138,6 @@ def _quota(
         on_exceed=terms.on_exceed,
         grace_seconds=terms.grace_seconds,
         tolerance_mib=terms.tolerance(limit.memory_mib) if limit.memory_mib else 0,
-        low_priority=claim.low_priority and bool(limit.memory_mib),
         reserved_mib=reserved_mib,
         clients=dict(claim.clients).get(limit.request) if limit.memory_mib else None,
         debt_credit=terms.debt_credit,

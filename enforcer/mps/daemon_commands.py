@@ -36,16 +36,6 @@ class DaemonCommands:
         """Set the percentage for servers that start from now on."""
         protocol.check_percentage(self._control.ask(protocol.set_percentage(percent), deadline), percent)
 
-    def priority(self, deadline: Deadline | None = None) -> int:
-        """Return the default priority of clients: 0 normal, 1 below normal."""
-        return protocol.parse_priority(self._control.ask(protocol.GET_PRIORITY, deadline))
-
-    def set_priority(self, priority: int, deadline: Deadline | None = None) -> None:
-        """Set the priority for clients that connect from now on."""
-        limit = deadline or Deadline()
-        self._control.ask(protocol.set_priority(priority), limit)
-        protocol.check_priority(self._control.ask(protocol.GET_PRIORITY, limit), priority)
-
     def check_limit(self, mib: int, deadline: Deadline | None = None) -> None:
         """Compare the default memory limit of clients with ``mib``, as far as the answer allows.
 

@@ -18,7 +18,6 @@ from gpushare.reasons import Reason
 
 INITIALIZING_SECONDS: Final = 60.0
 """A server may take so long to come up; then it never will."""
-NORMAL: Final = 0
 
 
 class HealthCheck:
@@ -61,9 +60,6 @@ class HealthCheck:
         if self._client.percentage(deadline) != WHOLE:
             changed.append("the thread percentage")
             self._client.set_percentage(WHOLE, deadline)
-        if self._client.priority(deadline) != NORMAL:
-            changed.append("the client priority")
-            self._client.set_priority(NORMAL, deadline)
         if changed:
             note = (
                 f"a process changed {' and '.join(changed)} of the MPS daemon of {self._gpu}; the enforcer "

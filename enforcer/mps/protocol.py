@@ -18,13 +18,11 @@ MAX_PIPE_PATH: Final = 86
 NO_DAEMON: Final = "Cannot find MPS control daemon process"
 """What the control program says where nobody listens."""
 GET_PERCENTAGE: Final = "get_default_active_thread_percentage"
-GET_PRIORITY: Final = "get_default_client_priority"
 GET_SERVERS: Final = "get_server_list"
 QUIT: Final = "quit"
 MIB_PER_GIB: Final = 1024
 WHOLE: Final = 100
 """Percent."""
-PRIORITIES: Final = (0, 1)
 _PERCENTAGE: Final = Pattern(r"[0-9]{1,3}(?:\.[0-9]+)?", 32)
 _PID: Final = Pattern(r"[0-9]{1,10}", 10)
 _SHOWN: Final = 120
@@ -96,19 +94,6 @@ def check_percentage(answer: str, percent: float) -> None:
         raise MpsError(f"the enforcer set the MPS thread percentage to {percent:g}, but MPS reports {shown(answer)}")
 
 
-def set_priority(priority: int) -> str:
-    """Priority of clients to come. Raises ``ConfigError``: neither 0 (normal) nor 1 (below)."""
-    if priority not in PRIORITIES:
-        raise ConfigError(f"an MPS client priority of {priority} is invalid; write 0 (normal) or 1 (below normal)")
-    return f"set_default_client_priority {priority}"
-
-
-def check_priority(answer: str, priority: int) -> None:
-    """Compare what was read back. Raises ``MpsError``."""
-    if parse_priority(answer) != priority:
-        raise MpsError(f"the enforcer set the MPS client priority to {priority}, but MPS reports {shown(answer)}")
-
-
 def start_server(uid: int) -> str:
     """Start the server of a user before its first client comes."""
     return f"start_server -uid {uid}"
@@ -149,14 +134,6 @@ def parse_percentage(answer: str) -> float:
     if not _PERCENTAGE.fullmatch(text) or not 0 < float(text) <= WHOLE:
         raise MpsError(f"MPS answered {shown(answer)} instead of a thread percentage")
     return float(text)
-
-
-def parse_priority(answer: str) -> int:
-    """Read a client priority, 0 or 1. Raises ``MpsError``."""
-    text = answer.strip()
-    if text not in {str(priority) for priority in PRIORITIES}:
-        raise MpsError(f"MPS answered {shown(answer)} instead of a client priority")
-    return int(text)
 
 
 def parse_status(answer: str) -> ServerStatus | None:

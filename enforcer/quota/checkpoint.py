@@ -43,12 +43,6 @@ def _positive(value: Any) -> int:
     return value
 
 
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError("the value must be true or false")
-    return value
-
-
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise TypeError("the value must be a number of seconds, 0 or more")
@@ -72,7 +66,6 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "on_exceed": OnExceed,
     "grace_seconds": _seconds,
     "tolerance_mib": _optional(_positive),
-    "low_priority": _flag,
     "reserved_mib": _optional(_positive),
     "stated_mib": _optional(_positive),
     "clients": _optional(_positive),

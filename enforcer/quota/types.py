@@ -54,7 +54,6 @@ class Quota:
     on_exceed: OnExceed = OnExceed.KILL
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     tolerance_mib: int | None = None
-    low_priority: bool = False
     reserved_mib: int | None = None
     """The most it could be given of that GPU; ``None`` where a quota comes from elsewhere."""
     stated_mib: int | None = None

@@ -223,10 +223,9 @@ def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     used, quota = (NOT_AVAILABLE if mib is None else format_mib(mib) for mib in (use.used_mib, use.quota_mib))
     how = f"exceeded its quota {use.killed}" if use.shown == node_status.KILLED else use.sentence or use.state
     yield f"{use.namespace}/{use.pod} container {use.container}: {use.shown}: {how}"
-    low = ", with low priority" if use.low_priority else ""
     if use.reserved:
         quota += f" ({format_mib(use.reserved)} reserved)"
-    yield f"  uses {used} of its quota of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid}){low}"
+    yield f"  uses {used} of its quota of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid})"
     if use.limit:
         yield f"  limit {use.limit}"
     if use.processes:

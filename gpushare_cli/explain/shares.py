@@ -35,7 +35,6 @@ class AllocatedShare:
     compute: str
     where: str
     limits: tuple[Object, ...] = ()
-    priority: str = ""
     requested: object = None
     reserved: int = 0
 
@@ -113,9 +112,8 @@ def _amounts(container: Object, given: Sequence[AllocatedShare]) -> str:
     """What it may use: as the driver froze it, else as the webhook wrote it, else all that the claim holds for it."""
     name = text(container, "name")
     frozen = [(each, one) for one in given for each in one.limits if each.get("container") == name]
-    low = ", low priority" if any(each.priority == "low" for each in given) else ""
     if frozen:
-        return "; ".join(_frozen(each, one) for each, one in frozen) + low
+        return "; ".join(_frozen(each, one) for each, one in frozen)
     return _written(container) or "; ".join(f"{each.memory}, {each.compute}" for each in given)
 
 
@@ -150,7 +148,6 @@ def allocated(claim: Object, request: str) -> Iterator[AllocatedShare]:
             compute=f"{compute}%" if compute not in (None, "0") else "no cap",
             where=f"{data.get('uuid') or result.get('device')}" + (f" ({mode})" if mode not in (None, "mps") else ""),
             limits=tuple(objects(data, "limits")),
-            priority=text(data, "priority"),
             requested=data.get("memoryMiB"),
             reserved=sum(_whole(each) for each in about.values() if each.get("uuid") == data.get("uuid")),
         )

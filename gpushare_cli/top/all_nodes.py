@@ -17,7 +17,7 @@ from gpushare_cli.check.workloads import labelled
 from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use
 from gpushare_cli.terminal import clean, counted
-from gpushare_cli.top.node import by_index, by_name, container_name, notices
+from gpushare_cli.top.node import by_index, by_name, notices
 from gpushare_cli.top.view import Grid, View
 
 GPUS: Final = ("NODE", "GPU", "MODEL", "MODE", "UTIL", "USED", "RESERVED", "TOTAL", "SHARES", "STATE")
@@ -147,7 +147,7 @@ def _state(gpu: GpuUse, answer: NodeAnswer) -> str:
 def _use(gpu: GpuUse, use: Use) -> tuple[object, ...]:
     left = NO_KILL if use.kill_in is None else f"{use.kill_in:.1f}s"
     return (
-        gpu.index, f"{use.namespace}/{use.pod}", container_name(use), _percent(use.utilization), use.used_mib,
+        gpu.index, f"{use.namespace}/{use.pod}", use.container, _percent(use.utilization), use.used_mib,
         use.quota_mib, use.reserved_mib, left, use.shown,
     )  # fmt: skip
 

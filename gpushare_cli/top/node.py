@@ -45,11 +45,6 @@ def by_name(use: Use) -> tuple[str, str, str]:
     return use.namespace, use.pod, use.container
 
 
-def container_name(use: Use) -> str:
-    """Name a container, and its priority where that is not the usual one."""
-    return f"{use.container} (low priority)" if use.low_priority else use.container
-
-
 def _gpu(gpu: GpuUse) -> tuple[object, ...]:
     memory = "/".join(cell(value) for value in (gpu.used_mib, gpu.limit_mib, gpu.total_mib))
     return gpu.index, gpu.model, gpu.mode, memory, gpu.clients
@@ -60,4 +55,4 @@ def _row(gpu: GpuUse, use: Use) -> tuple[object, ...]:
     pids = ",".join(map(str, use.pids)) or NOT_AVAILABLE
     reserved = f" of {use.reserved}" if use.reserved else ""
     memory = f"{cell(use.used_mib)}/{cell(use.quota_mib)}{reserved}"
-    return gpu.index, f"{use.namespace}/{use.pod}", container_name(use), pids, memory, use.shown
+    return gpu.index, f"{use.namespace}/{use.pod}", use.container, pids, memory, use.shown

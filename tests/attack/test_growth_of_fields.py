@@ -80,7 +80,7 @@ def steep_keys(fronts: Iterable[str], read: Callable[[str], object]) -> list[str
 
 def maximal(gpus: str = "0") -> Json:
     """A pod with every field that the webhook reads."""
-    variables = {contract.NVIDIA_DRIVER_CAPABILITIES: "compute", contract.MPS_CLIENT_PRIORITY: "1", "A": "b"}
+    variables = {contract.NVIDIA_DRIVER_CAPABILITIES: "compute", contract.MPS_THREAD_PERCENTAGE: "50", "A": "b"}
     amounts = {"cpu": "1", "memory": "1Gi", contract.WHOLE_GPU: gpus}
     main = {
         "name": "main",
@@ -93,7 +93,6 @@ def maximal(gpus: str = "0") -> Json:
     annotations = {
         contract.MEMORY: "4Gi",
         contract.COMPUTE: "25%",
-        contract.PRIORITY: "low",
         contract.GPU_MODEL: "H100,A100",
         contract.SAME_GPU: "true",
         contract.GPUS_OF + "main": "1",
@@ -155,7 +154,7 @@ def test_a_long_number_of_gpus_costs_as_much_as_a_short_one() -> None:
 
 def test_no_string_costs_the_driver_more_than_its_length() -> None:
     main = container("main", volumeMounts=[{"name": "a", "mountPath": "/dev/shm"}])
-    user = pod("p", {contract.MEMORY: "4Gi", contract.COMPUTE: "25%", contract.PRIORITY: "low"}, main)
+    user = pod("p", {contract.MEMORY: "4Gi", contract.COMPUTE: "25%"}, main)
     policy = namespace({contract.ON_EXCEED: "warn", contract.TOLERANCE: "5%", contract.HOST_PATHS: "/data"})
     asked: Json = {"claim": claim(user), "pod": user, "namespace": policy}
 

@@ -97,7 +97,7 @@ FAMILIES: dict[str, Family] = {
     "long host path": lambda n: pod(volumes=[{"name": "v", "hostPath": {"path": "/a/.." * (n // 5)}}]),
     "long mount path": lambda n: pod(main={"volumeMounts": [{"mountPath": "/a/.." * (n // 5)}]}),
     "long capability": lambda n: pod(main={"securityContext": {"capabilities": {"add": ["\u00df" * n]}}}),
-    "long priority": lambda n: pod(annotations={contract.PRIORITY: " " * n + "LOW"}),
+    "long choice": lambda n: pod(annotations={contract.SAME_GPU: " " * n + "NO"}),
     "long capabilities of the driver": lambda n: pod(
         main={"env": [{"name": contract.NVIDIA_DRIVER_CAPABILITIES, "value": "a," * (n // 2)}]}
     ),

@@ -52,7 +52,7 @@ def test_what_they_hold_is_seen_and_attributed(site: Site, namespace: str) -> No
 
 
 def test_a_job_completes_with_its_sidecar(site: Site, namespace: str) -> None:
-    source = pods.pod("embed", "hold", "1Gi", "--for", "3s", memory="2Gi", **{contract.PRIORITY: "low"})
+    source = pods.pod("embed", "hold", "1Gi", "--for", "3s", memory="2Gi")
     # A sidecar that has little of a processor takes longer to end with 0 than these tests' usual 2 s.
     source["spec"]["terminationGracePeriodSeconds"] = 30
     site.apply(namespace, BATCH_V1, "jobs", pods.job(source))

@@ -50,22 +50,6 @@ def test_annotations_changed_later_change_nothing_at_a_restart(site: Site, names
     assert (env[contract.CUDA_VISIBLE_DEVICES], env[contract.MPS_MEMORY_LIMIT]) == (site.uuid_of(pod), "0=2048M")
 
 
-def test_low_priority_is_frozen_as_the_limits_are(site: Site, namespace: str) -> None:
-    body = pods.pod("meek", "hold", "1Gi", **{contract.PRIORITY: "low"})
-    body["spec"]["containers"][0]["env"] = [{"name": contract.MPS_CLIENT_PRIORITY, "value": "0"}]
-    site.run(namespace, body)
-    assert site.environ(namespace, "meek")[contract.MPS_CLIENT_PRIORITY] == "1"
-    change = {"metadata": {"annotations": {contract.PRIORITY: "normal"}}}
-    with pytest.raises(ClusterError, match=r"gpu-share\.io annotations are read when the pod is created"):
-        site.bed.plane.cluster(TENANT).patch(path(CORE_V1, "pods", "meek", namespace), change)
-    site.end_main(namespace, "meek")
-    site.until("its container is started again", lambda: restarts(site.bed.pod(namespace, "meek"))[pods.MAIN] == 1)
-    site.running(namespace, "meek")
-    assert site.environ(namespace, "meek")[contract.MPS_CLIENT_PRIORITY] == "1"
-    assert contract.MPS_CLIENT_PRIORITY not in site.environ(namespace, "patient")
-    assert "low priority" in site.shell(f"gpu-share explain {namespace}/meek")
-
-
 def test_a_forged_template_is_refused(site: Site, namespace: str) -> None:
     spec = {
         "spec": {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": contract.DEVICE_CLASS}}]}}

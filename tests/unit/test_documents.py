@@ -38,7 +38,9 @@ KUBERNETES: Final = frozenset(
         "ResourceHealthStatus", "ResourceHealthStatusMessage", "ContainerCreating", "ImagePullBackOff",
     }
 )  # fmt: skip
-OF_OTHERS: Final = frozenset({"CUDA_ERROR_MPS_CLIENT_TERMINATED", "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED"})
+OF_OTHERS: Final = frozenset(
+    {"CUDA_ERROR_MPS_CLIENT_TERMINATED", "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED", "CUDA_MPS_CLIENT_PRIORITY"}
+)
 MADE_LATER: Final = frozenset({"tests/gpu/results"})
 
 

@@ -48,6 +48,9 @@ def read_keys(pod: PodView) -> Check[Keys]:
     meant = {key: value for key, value in pod.annotations.items() if not _is_unknown(names, key)}
     fields: dict[str, str] = {}
     searched = 0
+    for key in contract.RETIRED:
+        if key in pod.annotations:
+            yield f"remove the annotation {key}: it has no effect any more"
     for key in sorted(pod.annotations.keys() - meant.keys()):
         near = _near(names, key) if searched < MAX_SEARCHES else ""
         searched += 1
@@ -59,7 +62,7 @@ def read_keys(pod: PodView) -> Check[Keys]:
 
 
 def _is_unknown(names: Sequence[str], key: str) -> bool:
-    if not contract.is_ours(key) or key in OF_PODS:
+    if not contract.is_ours(key) or key in OF_PODS or key in contract.RETIRED:
         return False
     prefix, name = _split(key)
     return prefix not in CONTAINER_PREFIXES or name not in names

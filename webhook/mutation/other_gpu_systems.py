@@ -21,7 +21,7 @@ RESOURCES: Final = {
     "nvidia.com/gpumem": contract.MEMORY,
     "nvidia.com/gpumem-percentage": contract.MEMORY,
     "nvidia.com/gpucores": contract.COMPUTE,
-    "nvidia.com/priority": contract.PRIORITY,
+    "nvidia.com/priority": "",
     # Alibaba Cloud's cGPU and its gpushare scheduler extender
     "aliyun.com/gpu-mem": contract.MEMORY,
     "aliyun.com/gpu-core.percentage": contract.COMPUTE,
@@ -43,7 +43,7 @@ RESOURCES: Final = {
     # AWS's virtual GPU device plugin
     "k8s.amazonaws.com/vgpu": contract.MEMORY,
 }
-"""Extended resource of another system, and the annotation that asks for the same here."""
+"""Extended resource of another system, and the annotation that asks for the same here; empty for none."""
 ANNOTATIONS: Final = {
     # KAI Scheduler and Run:ai
     "gpu-memory": contract.MEMORY,
@@ -122,6 +122,8 @@ def _requested(container: Container) -> list[str]:
 
 def _instead(annotation: str, container: Container, main: str) -> str:
     """Name the annotation that replaces a resource of a container."""
+    if not annotation:
+        return "gpu-share has nothing like it"
     prefix = PREFIX_OF.get(annotation)
     if container.name == main or prefix is None:
         return f"{annotation} replaces it"

@@ -31,7 +31,6 @@ RESERVED: Final = frozenset(
         contract.MPS_LOG_DIRECTORY,
         contract.MPS_MEMORY_LIMIT,
         contract.MPS_THREAD_PERCENTAGE,
-        contract.MPS_CLIENT_PRIORITY,
         contract.NVIDIA_DRIVER_CAPABILITIES,
         contract.MEMORY_MIB,
         contract.MIG_PROFILE_VARIABLE,

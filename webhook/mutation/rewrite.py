@@ -36,10 +36,6 @@ _OWN_DAEMON: Final = {
 }
 _OUR_FOLDER: Final = "/run/gpu-share"
 """An MPS daemon of this folder is the node's, whichever release named it; the variable is renewed."""
-_LEFT_ALONE: Final = (contract.MPS_THREAD_PERCENTAGE, contract.MPS_CLIENT_PRIORITY)
-"""Can only lower what a container gets, so a tenant's own stays where we set none."""
-
-
 _OF_SHARES: Final = (*_OWN_DAEMON, contract.MPS_MEMORY_LIMIT, contract.MEMORY_MIB)
 
 
@@ -77,15 +73,13 @@ def hide_gpus(container: Container) -> Check[Json]:
     return (yield from _with_env(container, NO_GPU_ENV))
 
 
-def environment(container: Container, share: Share, *, low_priority: bool, policy: NamespacePolicy) -> dict[str, str]:
+def environment(container: Container, share: Share, policy: NamespacePolicy) -> dict[str, str]:
     """Return the variables of a sharing container, in the order in which they are written."""
     if share.profile:
         return NO_GPU_ENV | _capabilities(container, policy) | {contract.MIG_PROFILE_VARIABLE: share.profile}
     wanted = NO_GPU_ENV | _OWN_DAEMON | {contract.MPS_MEMORY_LIMIT: pinned_limit(share.memory_mib, share.gpus)}
     if share.compute is not None:
         wanted[contract.MPS_THREAD_PERCENTAGE] = str(share.compute)
-    if low_priority:
-        wanted[contract.MPS_CLIENT_PRIORITY] = "1"
     wanted |= _capabilities(container, policy) | {contract.MEMORY_MIB: str(share.memory_mib)}
     return wanted | ({contract.GPUS_VARIABLE: str(share.gpus)} if share.gpus > 1 else {})
 
@@ -109,7 +103,7 @@ def _container(container: Container, plan: ShareRequest, claim: ClaimPlan, polic
     if not share.profile:
         yield from _check_own_daemon(container)
     yield from _check_other_kind(container, share)
-    wanted = environment(container, share, low_priority=plan.low_priority, policy=policy)
+    wanted = environment(container, share, policy)
     yield from _left_alone(container, wanted)
     raw = yield from _with_env(container, wanted)
     resources = yield from _with_claim(container, claim.request_of[container.name], plan)
@@ -166,9 +160,10 @@ def _check_other_kind(container: Container, share: Share) -> Iterator[Problem]:
 
 
 def _left_alone(container: Container, wanted: Mapping[str, str]) -> Iterator[str]:
-    for name in _LEFT_ALONE:
-        if name not in wanted and any(entry["name"] == name for entry in container.reserved):
-            yield f"{name} of container {container.name:.30} stays: it can only lower what it gets"
+    """Warn of a tenant's own thread percentage where gpu-share sets none: it can only lower what the container gets."""
+    name = contract.MPS_THREAD_PERCENTAGE
+    if name not in wanted and any(entry["name"] == name for entry in container.reserved):
+        yield f"{name} of container {container.name:.30} stays: it can only lower what it gets"
 
 
 def _with_claim(container: Container, request: str, plan: ShareRequest) -> Check[Json]:

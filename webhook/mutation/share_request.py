@@ -52,7 +52,6 @@ class ShareRequest:
 
     shares: tuple[Share, ...]
     main: str = ""
-    low_priority: bool = False
     models: tuple[str, ...] = ()
     same_gpu: bool = True
     complete: bool = True
@@ -87,14 +86,12 @@ def _plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[Sh
     names = wanted.names() or {choice.name}
     yield from _doubts(pod, choice, shares=choice.name in names)
     shares = yield from values_of(_share(each, wanted, limits) for each in pod.containers if each.name in names)
-    priority = yield from attempt(partial(_choice, pod, contract.PRIORITY))
     models = yield from attempt(partial(read_models, pod.annotations))
     same_gpu = yield from attempt(partial(_same_gpu, pod, shares))
     yield from limits.capped(names - wanted.compute.keys() - wanted.profile.keys())
     return ShareRequest(
         shares=tuple(shares),
         main=choice.name if choice.name in names else "",
-        low_priority=priority == "low",
         models=models or (),
         same_gpu=same_gpu != "false",
     )

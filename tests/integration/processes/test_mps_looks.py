@@ -97,7 +97,6 @@ def test_a_stopped_daemon_is_set_going_and_reported(place: Place) -> None:
     [
         ("set_default_device_pinned_mem_limit 0 700M", LIMIT),
         ("set_default_active_thread_percentage 7", "get_default_active_thread_percentage"),
-        ("set_default_client_priority 1", "get_default_client_priority"),
     ],
 )
 def test_what_another_user_changes_is_put_right_and_reported(place: Place, word: str, ask: str) -> None:

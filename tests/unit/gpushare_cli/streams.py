@@ -55,7 +55,7 @@ def text(value: Any, *, as_json: bool = False) -> str:
 PODS = st.builds(
     pod,
     memory=st.sampled_from(["4Gi", "512Mi", "1.5G"]),
-    **{"gpu-share.io/priority": st.sampled_from(["low", "normal"])},
+    **{"gpu-share.io/same-gpu": st.sampled_from(["true", "false"])},
 ) | st.just(pod(memory=None))
 OBJECTS = st.builds(wrapped, st.sampled_from(sorted(WRAPPED)), PODS, st.sampled_from([None, "a", "b"]))
 LISTS = st.lists(OBJECTS, max_size=3).map(lambda items: {"apiVersion": "v1", "kind": "List", "items": items})

@@ -72,18 +72,6 @@ def test_gpus_and_containers_are_tables_without_blanks(state: Path, capsys: pyte
     ]
 
 
-def test_low_priority_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mine = container("tts", 3072, "Within", 7) | {"priority": "low"}
-    other = container("other", 1, "Within") | {"reservedMib": 4096}
-    (tmp_path / NAME).write_text(json.dumps(status(mine, other)))
-    assert main(["top", "--state", str(tmp_path)]) == 0
-    out = re.sub(" +", " ", capsys.readouterr().out)
-    assert "0 asr/tts model (low priority) 7 3072/4096 ok" in out
-    assert out.count("low priority") == 1
-    assert main(["explain", "asr/tts", "--state", str(tmp_path)]) == 0
-    assert "with low priority" in capsys.readouterr().out
-
-
 def test_a_quota_that_is_not_what_was_reserved_is_shown_beside_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,26 +30,21 @@ def test_limits_are_set_and_read_back(client: DaemonCommands, mib: int) -> None:
     assert caught.value.reason is Reason.MPS_LIMIT_NOT_APPLIED
 
 
-def test_percentages_and_priorities_are_set_and_read_back(client: DaemonCommands) -> None:
-    assert (client.percentage(), client.priority()) == (100.0, 0)
+def test_percentages_are_set_and_read_back(client: DaemonCommands) -> None:
+    assert client.percentage() == 100.0
     for percent in (0.5, 33.3, 100.0):
         client.set_percentage(percent)
         assert client.percentage() == percent
-    for priority in (1, 0):
-        client.set_priority(priority)
-        assert client.priority() == priority
 
 
 def test_what_the_daemon_would_misread_is_never_sent(client: DaemonCommands) -> None:
-    before = client.percentage(), client.priority()
+    before = client.percentage()
     for wrong in (0.0, -1.0, 100.5, float("nan")):
         with pytest.raises(ConfigError, match="write "):
             client.set_percentage(wrong)
-    with pytest.raises(ConfigError, match="write 0"):
-        client.set_priority(2)
     with pytest.raises(ConfigError, match="at least 1 MiB"):
         client.set_limit(0)
-    assert (client.percentage(), client.priority()) == before
+    assert client.percentage() == before
 
 
 def test_a_server_is_asked_by_its_pid(client: DaemonCommands) -> None:
@@ -66,18 +61,15 @@ def test_a_daemon_that_keeps_no_setting_is_found_out(stand_in: Path, make: Make,
     sim.fail_mps(
         MpsFault(command="get_default_device_pinned_mem_limit", answer="700M\n"),
         MpsFault(command="set_default_active_thread_percentage", answer="100.0\n"),
-        MpsFault(command="get_default_client_priority", answer="0\n"),
     )
     with pytest.raises(MpsError, match="reports '700M'"):
         daemon.client.set_limit(1024)
     with pytest.raises(MpsError, match=r"reports '100\.0'"):
         daemon.client.set_percentage(50)
-    with pytest.raises(MpsError, match="reports '0'"):
-        daemon.client.set_priority(1)
 
 
 def test_nobody_there_is_an_error_whatever_is_asked(stand_in: Path, make: Make) -> None:
     client = make(stand_in).client
-    for ask in (client.percentage, client.priority, client.servers, client.quit):
+    for ask in (client.percentage, client.servers, client.quit):
         with pytest.raises(MpsError):
             ask()

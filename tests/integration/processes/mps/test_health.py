@@ -23,7 +23,6 @@ pytestmark = pytest.mark.node
         "set_default_device_pinned_mem_limit 0 14G",
         "set_default_device_pinned_mem_limit 0 0G",
         "set_default_active_thread_percentage 1",
-        "set_default_client_priority 1",
     ],
 )
 def test_a_default_that_a_tenant_changed_is_found_at_the_next_look(binary: Path, make: Make, tampering: str) -> None:
@@ -36,7 +35,7 @@ def test_a_default_that_a_tenant_changed_is_found_at_the_next_look(binary: Path,
     daemon.health()
     assert incidents.counts == {(daemon.gpu, Reason.MPS_TAMPERED): 1}
     daemon.client.check_limit(LIMIT)
-    assert (daemon.client.percentage(), daemon.client.priority()) == (100.0, 0)
+    assert daemon.client.percentage() == 100.0
 
 
 def fault(daemon: Any) -> MpsError:

@@ -101,40 +101,16 @@ def test_the_sidecar_gets_its_status_directory_and_no_gpu() -> None:
     ]
 
 
-def test_low_priority_is_frozen_and_reported_to_every_sharing_container() -> None:
-    annotations = {contract.MEMORY: "4Gi", contract.MEMORY_OF + "aux": "1Gi", contract.PRIORITY: "low"}
-    made = pod("tts", annotations, container("model"), container("aux"))
-    found = prepared(claim(made), made)
-    assert found.low_priority
-    assert decode(encode(found)) == found
-    for request in ("model", "aux"):
-        assert env(found, request)[contract.MPS_CLIENT_PRIORITY] == "1"
-        assert contract.MPS_CLIENT_PRIORITY not in env(found, request, mps=False)
-    assert "env" not in edits(found, contract.SIDECAR)
-
-
-@pytest.mark.parametrize("asked", [{}, {contract.PRIORITY: "normal"}])
-def test_of_normal_priority_nothing_is_reported(asked: dict[str, str]) -> None:
-    made = pod("tts", {contract.MEMORY: "4Gi", **asked})
-    found = prepared(claim(made), made)
-    assert not found.low_priority
-    assert contract.MPS_CLIENT_PRIORITY not in env(found, "model")
-
-
-def test_a_priority_that_is_none_is_refused_for_claims_written_by_hand_too() -> None:
-    made = by_hand("job", {"gpu": "mine"}, using("main", "card"))
-    made["metadata"]["annotations"] = {contract.PRIORITY: "high"}
-    said = refused(allocated("mine", made, gpu("card", 3000)), made)
-    assert f"metadata.annotations[{contract.PRIORITY}]: 'high' is neither" in said
-
-
-def test_a_claim_kept_by_an_older_enforcer_is_of_normal_priority() -> None:
+@pytest.mark.parametrize("value", [True, False, "yes"])
+def test_a_claim_that_an_older_enforcer_kept_with_its_priority_is_read(value: object) -> None:
     made = pod("tts", {contract.MEMORY: "4Gi"})
-    old = json.loads(encode(prepared(claim(made), made)))
-    del old["lowPriority"]
-    assert not decode(json.dumps(old).encode()).low_priority
-    with pytest.raises(ConfigError, match=r"field lowPriority: .* neither true nor false"):
-        decode(json.dumps(old | {"lowPriority": "yes"}).encode())
+    kept = prepared(claim(made), made)
+    assert decode(json.dumps(json.loads(encode(kept)) | {"lowPriority": value}).encode()) == kept
+
+
+def test_a_retired_annotation_changes_nothing_that_the_driver_gives() -> None:
+    plain, old = (pod("tts", {contract.MEMORY: "4Gi"} | more) for more in ({}, {"gpu-share.io/priority": "low"}))
+    assert edits(prepared(claim(old), old), "model") == edits(prepared(claim(plain), plain), "model")
 
 
 def test_where_gpus_are_only_watched_there_is_nothing_of_mps() -> None:

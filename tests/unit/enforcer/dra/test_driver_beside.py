@@ -248,7 +248,7 @@ def test_the_claims_status_names_device_limits_and_nobody_else(world: World) -> 
     assert entries[DEVICE]["data"] == {
         "uuid": GPU, "mode": "mps", "memoryMiB": 4096, "computePercent": 0,
         "limits": [{"container": "model", "memoryMiB": 4096, "computePercent": None}],
-        "priority": "normal", "pod": claim.pod, "podUid": claim.pod_uid,
+        "pod": claim.pod, "podUid": claim.pod_uid,
     }  # fmt: skip
     condition = entries[DEVICE]["conditions"][0]
     assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "True", "ClaimPrepared")

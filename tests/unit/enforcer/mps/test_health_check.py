@@ -19,7 +19,7 @@ class Scripted(DaemonCommands):
     """A daemon as ``Client`` sees it."""
 
     def __init__(self) -> None:
-        self.limit, self.share, self.rank = 4096, 100.0, 0
+        self.limit, self.share = 4096, 100.0
         self.states: dict[int, ServerStatus | None] = {SERVER: ServerStatus.ACTIVE}
         self.pids: tuple[int, ...] = (501, 502, 503)
         self.let_go: list[int] = []
@@ -29,12 +29,6 @@ class Scripted(DaemonCommands):
 
     def set_percentage(self, percent: float, deadline: Deadline | None = None) -> None:
         self.share = percent
-
-    def priority(self, deadline: Deadline | None = None) -> int:
-        return self.rank
-
-    def set_priority(self, priority: int, deadline: Deadline | None = None) -> None:
-        self.rank = priority
 
     def check_limit(self, mib: int, deadline: Deadline | None = None) -> None:
         if mib != self.limit:
@@ -96,13 +90,12 @@ def test_a_daemon_that_is_well_is_left_alone(world: World) -> None:
         ("limit", 700, "the memory limit"),
         ("limit", 5120, "the memory limit"),
         ("share", 1.0, "the thread percentage"),
-        ("rank", 1, "the client priority"),
     ],
 )
 def test_what_a_tenant_changed_is_put_right_and_reported(world: World, changed: str, value: float, named: str) -> None:
     setattr(world.client, changed, value)
     world.look()
-    assert (world.client.limit, world.client.share, world.client.rank) == (4096, 100.0, 0)
+    assert (world.client.limit, world.client.share) == (4096, 100.0)
     (told,) = world.incidents.pending()
     assert (told.reason, f"a process changed {named} of" in told.note) == (Reason.MPS_TAMPERED, True)
     world.look()

@@ -15,7 +15,7 @@ from gpushare.errors import ConfigError
 from tests.unit.enforcer.made import neighbour, quota
 
 BOTH = (
-    quota(low_priority=True, reserved_mib=4096),
+    quota(reserved_mib=4096),
     neighbour(on_exceed=OnExceed.WARN, container_id=None, compute_percent=25, tolerance_mib=None),
 )
 
@@ -29,14 +29,14 @@ def test_the_file_is_written_in_lower_camel_case() -> None:
     row = json.loads(encode(BOTH))["quotas"][0]
     assert set(row) == {
         "claimUid", "namespace", "pod", "podUid", "container", "containerId", "gpu", "memoryMib", "computePercent",
-        "onExceed", "graceSeconds", "toleranceMib", "lowPriority", "reservedMib", "statedMib", "clients",
+        "onExceed", "graceSeconds", "toleranceMib", "reservedMib", "statedMib", "clients",
         "debtCredit", "debtRefill",
     }  # fmt: skip
 
 
 def test_what_may_be_left_out_has_its_default_and_what_is_new_is_passed_over() -> None:
     row = {"claimUid": "c", "namespace": "n", "pod": "p", "podUid": "u", "container": "x", "gpu": "g", "memoryMib": 5}
-    (found,) = decode(json.dumps({"version": 1, "quotas": [row | {"future": True}]}).encode())
+    (found,) = decode(json.dumps({"version": 1, "quotas": [row | {"future": True, "lowPriority": True}]}).encode())
     assert (found.container_id, found.on_exceed, found.grace_seconds, found.tolerance_mib) == (None, "kill", 5.0, None)
 
 
@@ -46,7 +46,7 @@ def test_what_may_be_left_out_has_its_default_and_what_is_new_is_passed_over() -
         ("memoryMib", -1), ("memoryMib", "4096"), ("memoryMib", 1.5), ("memoryMib", True), ("memoryMib", None),
         ("graceSeconds", -1), ("graceSeconds", float("inf")), ("graceSeconds", True), ("onExceed", "explode"),
         ("gpu", ""), ("podUid", None), ("containerId", 5), ("toleranceMib", "1Gi"),
-        ("lowPriority", 1), ("reservedMib", -1), ("lowPriority", None),
+        ("reservedMib", -1), ("reservedMib", True),
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_be_is_named(key: str, value: Any) -> None:

@@ -104,13 +104,6 @@ def test_whether_the_limit_is_in_force_is_shown() -> None:
     assert told(content)[0], "none is meant to be in force"
 
 
-def test_low_priority_is_shown() -> None:
-    content = load("running")
-    (claim,) = content["claims"].values()
-    claim["status"]["devices"][0]["data"]["priority"] = "low"
-    assert row(told(content)[1])[2] == "4Gi, 25%, low priority"
-
-
 def test_a_quota_that_is_not_what_was_reserved_is_shown_beside_it() -> None:
     content = load("running")
     (claim,) = content["claims"].values()

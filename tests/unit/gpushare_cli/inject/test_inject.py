@@ -17,7 +17,7 @@ from tests.unit.gpushare_cli.injecting import NAMESPACE, Run
 from tests.unit.gpushare_cli.streams import FOREIGN, STREAMS, WRAPPED, pod, text, wrapped
 
 CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
-LOW = {"gpu-share.io/priority": "low"}
+TOGETHER = {"gpu-share.io/same-gpu": "true"}
 
 
 def inject_twice(source: str) -> tuple[list[Result], list[Result]]:
@@ -122,7 +122,7 @@ def test_number_and_order_of_documents_are_kept(source: str) -> None:
 
 
 def test_a_namespace_in_the_stream_completes_its_pods_wherever_it_stands(inject: Run) -> None:
-    source = text(wrapped("Pod", pod(memory=None, **LOW), "a")) + "---\n" + NAMESPACE % ("default-memory", "2Gi")
+    source = text(wrapped("Pod", pod(memory=None, **TOGETHER), "a")) + "---\n" + NAMESPACE % ("default-memory", "2Gi")
     code, out, _ = inject(source)
     assert code == 0
     assert "0=2048M" in out

@@ -28,7 +28,6 @@ from tests.unit.gpushare_cli.streams import pod, text, wrapped
         ("gpu-share.io/gpus: 2", 'write for example "2", in quotes'),
         ("gpus.gpu-share.io/main: 17", 'write for example "2"'),
         ("gpu-share.io/same-gpu: 0", 'write for example "true" or "false"'),
-        ("gpu-share.io/priority: 1", "write for example low or normal"),
         ("gpu-share.io/gpu-model: 100", "write for example H100 or H100,A100"),
         ("gpu-share.io/mig-profile: 1", "write for example 1g.10gb"),
         ("gpu-share.io/memry: 1", "write one, in quotes"),
@@ -170,7 +169,7 @@ def test_every_problem_of_every_document_is_reported_and_nothing_is_written(inje
     documents = [
         wrapped("Pod", privileged(pod())),
         wrapped("Deployment", pod(), "a"),
-        wrapped("CronJob", privileged(pod(memory="1Mi", **{"gpu-share.io/priority": "urgent"})), "b"),
+        wrapped("CronJob", privileged(pod(memory="1Mi", **{"gpu-share.io/same-gpu": "maybe"})), "b"),
     ]
     code, out, err = inject("---\n".join(map(text, documents)))
     assert (code, out) == (1, "")
@@ -178,7 +177,7 @@ def test_every_problem_of_every_document_is_reported_and_nothing_is_written(inje
         "document 1 (Pod pod-1": ["spec.containers[0].securityContext.privileged", "spec.hostPID"],
         "document 3 (CronJob b/cronjob-1": [
             "spec.jobTemplate.spec.template.metadata.annotations[gpu-share.io/memory]",
-            "spec.jobTemplate.spec.template.metadata.annotations[gpu-share.io/priority]",
+            "spec.jobTemplate.spec.template.metadata.annotations[gpu-share.io/same-gpu]",
             "spec.jobTemplate.spec.template.spec.containers[0].securityContext.privileged",
             "spec.jobTemplate.spec.template.spec.hostPID",
         ],

@@ -19,7 +19,6 @@ _ACCEPTED: Final = {
     contract.GPUS: "1",
     contract.GPU_MODEL: "H100",
     contract.SAME_GPU: "true",
-    contract.PRIORITY: "low",
     contract.MIG_PROFILE: "1g.10gb",
     contract.MEMORY_OF: "4Gi",
     contract.COMPUTE_OF: "10%",

@@ -130,7 +130,6 @@ DEFECTS: Final[list[Callable[[Json], Any]]] = [
     annotation(contract.GPU_MODEL, "H100,"),
     annotation(contract.SAME_GPU, "maybe"),
     annotation(contract.SAME_GPU, "true"),
-    annotation(contract.PRIORITY, "urgent"),
     annotation(contract.GPUS, "2"),
     annotation(contract.GPUS, "many"),
     annotation(contract.MIG_PROFILE_OF + "helper", "9x.10"),

@@ -34,7 +34,7 @@ def decided(container: Json, spec: Json | None = None, name: str = "model", **an
 def test_one_warning_names_a_resource_and_what_replaces_it(key: str, parts: tuple[str, ...]) -> None:
     (warning,) = decided({"resources": {part: {key: "1"} for part in parts}}).warnings
     assert f" {key} " in warning
-    assert f" {RESOURCES[key]} " in warning
+    assert (f" {RESOURCES[key]} " if RESOURCES[key] else "nothing like it") in warning
 
 
 @pytest.mark.parametrize("key", sorted(ANNOTATIONS))

@@ -166,9 +166,6 @@ BOTH = (
         ("same-gpu", "0", 'write "false"'),
         ("same-gpu", "yes", 'write "true"'),
         ("same-gpu", "perhaps", BOTH),
-        ("priority", "high", 'write "low" (MPS priority below normal) or "normal" (the default)'),
-        ("priority", "no", 'write "low" (MPS priority below normal) or "normal" (the default)'),
-        ("priority", "Low", 'write "low"'),
         ("managed", "true", "is a label of pods; remove it, and request a share with"),
     ],
 )
