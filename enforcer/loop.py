@@ -366,7 +366,8 @@ class EnforcementLoop:
             head=self._parts.audit_log.head, problems=self._problems(), standing=self._parts.availability.cached(),
             failures=self._parts.oom.findings(), proven=self._parts.verifier.proven, sight=self._sight,
             growth=self._parts.unattributed.growth(), peaks=self._parts.pods.peaks,
-            utilization=self._parts.utilization.latest, setup=self._parts.setup,
+            utilization=self._parts.utilization.latest, gpu_utilization=self._parts.utilization.gpus,
+            setup=self._parts.setup,
         )  # fmt: skip
         snapshot, found = self._editions.render(snapshot)
         self._parts.metrics.latest.update(found)

@@ -79,7 +79,7 @@ class Use:
     kill_in: float | None = None
     """Seconds until it is killed, when the status was written; ``None`` where no kill is due."""
     utilization: int | None = None
-    """Percent of the last seconds in which it ran kernels there; ``None`` where nobody reports it."""
+    """Percent of the last seconds in which it ran kernels there; ``None`` where unknown, as under MPS."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -120,17 +120,13 @@ class GpuUse:
     """Why it has a taint, where it has one."""
     contended: str = ""
     """Who else offers it, where somebody does."""
+    utilization: int | None = None
+    """Percent of the last seconds in which processes ran kernels on it; ``None``: the driver does not report it."""
 
     @property
     def reserved_mib(self) -> int:
         """MiB that the containers on it reserved."""
         return sum((use.quota_mib if use.reserved_mib is None else use.reserved_mib) or 0 for use in self.uses)
-
-    @property
-    def utilization(self) -> int | None:
-        """Percent of the containers on it together, at most 100; ``None`` where none is known."""
-        known = [use.utilization for use in self.uses if use.utilization is not None]
-        return min(100, sum(known)) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +262,7 @@ def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) 
         growth=_growth(gpu.get("unattributedGrowth")),
         unhealthy=_text(gpu, "unhealthy"),
         contended=_text(gpu, "contended"),
+        utilization=_number(gpu, "utilizationPercent"),
     )
 
 

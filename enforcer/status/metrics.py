@@ -152,10 +152,16 @@ _OF_CONTAINERS: Final[Sequence[tuple[str, str, str, float]]] = (
     ("container_mps_clients_allowed", "MPS clients that the share of a container reserves.", "mpsClientsAllowed", 1),
 )  # fmt: skip
 """Name, help, key in the status, factor."""
-_AMOUNTS_OF_GPU: Final = (
-    ("gpu_memory_used_bytes", "GPU memory in use.", "usedMib"),
-    ("gpu_memory_total_bytes", "Memory of the GPU.", "memoryMib"),
-    ("gpu_memory_unattributed_bytes", "GPU memory in use by no process that NVML lists.", "unattributedMib"),
+_AMOUNTS_OF_GPU: Final[Sequence[tuple[str, str, str, float]]] = (
+    ("gpu_memory_used_bytes", "GPU memory in use.", "usedMib", MIB),
+    ("gpu_memory_total_bytes", "Memory of the GPU.", "memoryMib", MIB),
+    ("gpu_memory_unattributed_bytes", "GPU memory in use by no process that NVML lists.", "unattributedMib", MIB),
+    (
+        "gpu_utilization_ratio",
+        "Fraction of the time in which processes run kernels on the GPU, 0 to 1.",
+        "utilizationPercent",
+        0.01,
+    ),
 )
 _CONDITIONS: Final = (
     ("gpu_nvml_unavailable", "1 while NVML cannot read the GPU.", "blind"),
@@ -168,11 +174,11 @@ def _plain(name: str, help_: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"gpu_share_{name}", help_, value=value)
 
 
-def _of_gpu(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
+def _of_gpu(name: str, help_: str, key: str, factor: float, gpus: Any) -> GaugeMetricFamily:
     family = GaugeMetricFamily(f"gpu_share_{name}", help_, labels=["gpu"])
     for gpu in gpus:
         if gpu[key] is not None:
-            family.add_metric([gpu["uuid"]], gpu[key] * MIB)
+            family.add_metric([gpu["uuid"]], gpu[key] * factor)
     return family
 
 

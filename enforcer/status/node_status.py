@@ -9,8 +9,8 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
      "auditLog": {"seq": 42, "hash": "sha256:..."},
      "kills": {"lastMinute": 0, "allowed": 3, "breakerOpen": false},
      "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "mode": "mps", "profile": null,
-               "memoryMib": 16384, "reservedMib": 512, "usedMib": 9000, "unattributedMib": 0,
-               "unattributedGrowth": null,
+               "memoryMib": 16384, "reservedMib": 512, "usedMib": 9000, "utilizationPercent": 30,
+               "unattributedMib": 0, "unattributedGrowth": null,
                "blind": null, "blindReason": null, "blindFor": null,
                "unhealthy": "GpuLost",
                "contended": "a device plugin offers it as nvidia.com/gpu"}],
@@ -26,7 +26,8 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
                    "reason": "GpuFull", "sentence": "...", "finished": 1763678165.0, "holders": ["a/b/c: 9216 MiB"]}]}
 
 ``mode`` is how a GPU is shared, null where it is not; ``profile`` a MIG instance's. ``peakMib`` is null where the pod
-has no status file; ``utilizationPercent`` is of the last 5 s, null where the driver does not report it.
+has no status file; ``utilizationPercent`` is of the last 5 s, null where the driver does not report it, and null of a
+container unless ``mode`` is ``time-slicing``: of MPS clients the driver reports their server alone.
 ``unattributedGrowth`` is null, or
 what ``enforcer.status.unattributed`` found: ``{"fromMib": 0, "mib": 3000, "samples": 5, "ran": ["asr/tts-0/model"],
 "only": "asr/tts-0/model", "sentence": "..."}``, ``ran`` and ``only`` null where that is not known.
@@ -51,7 +52,7 @@ from enforcer.detection.nvml_outage import EVERYWHERE, Outages, container_messag
 from enforcer.detection.types import DetectorConfig, DetectorState, ViolationState
 from enforcer.nvml.device_health import GpuConditions
 from enforcer.quota.from_claims import known
-from enforcer.quota.types import LimitStatus, OnExceed, Quota
+from enforcer.quota.types import LimitStatus, Mode, OnExceed, Quota
 from enforcer.runtime.problem import Problem
 from enforcer.status import unattributed
 
@@ -84,6 +85,8 @@ class Snapshot:
     """MiB, by pod UID, container and GPU."""
     utilization: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Percent, by container id and GPU."""
+    gpu_utilization: Mapping[str, int] = field(default_factory=dict)
+    """Percent, by GPU."""
     setup: Mapping[str, Any] = field(default_factory=dict)
     """Flags by which ``gpu-share check --node`` finds what this enforcer uses."""
     edition: int = 0
@@ -136,6 +139,7 @@ def _gpu(view: GpuSnapshot, snapshot: Snapshot) -> dict[str, Any]:
         "memoryMib": view.gpu.memory_mib,
         "reservedMib": view.gpu.reserved_mib,
         "usedMib": None if view.sample is None else view.sample.used_mib,
+        "utilizationPercent": snapshot.gpu_utilization.get(view.gpu.uuid),
         "unattributedMib": None if view.sample is None else view.unattributed_mib,
         "unattributedGrowth": _growth(view.gpu.uuid, snapshot),
         "blind": None if view.problem is None else view.problem.message,
@@ -173,7 +177,7 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, UsageByC
         "gpu": quota.gpu,
         "usedMib": None if blind else sum(holder.used_mib for holder in holders),
         "peakMib": snapshot.peaks.get((quota.pod_uid, quota.container, quota.gpu)),
-        "utilizationPercent": snapshot.utilization.get((quota.container_id or "", quota.gpu)),
+        "utilizationPercent": _utilization(snapshot, quota),
         "quotaMib": quota.memory_mib,
         "reservedMib": quota.reserved_mib,
         "ceilingMib": quota.ceiling_mib,
@@ -190,6 +194,12 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, UsageByC
         "sentence": _sentence(snapshot, quota, blind=blind) + _too_many(quota, clients),
         "processes": [{"pid": holder.identity.pid, "usedMib": holder.used_mib} for holder in holders],
     }
+
+
+def _utilization(snapshot: Snapshot, quota: Quota) -> int | None:
+    if snapshot.standing.modes.get(quota.gpu) != Mode.TIME_SLICING:
+        return None
+    return snapshot.utilization.get((quota.container_id or "", quota.gpu))
 
 
 def mps_clients(view: GpuSnapshot | None, quota: Quota) -> int | None:

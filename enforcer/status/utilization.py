@@ -1,4 +1,4 @@
-"""How much of the time each container runs kernels, as NVML reports it of processes."""
+"""How much of the time GPUs and processes run kernels, as NVML reports it of processes."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,6 +11,7 @@ from gpushare.errors import NvmlError
 
 SECONDS: Final = 5.0
 """Between samples. NVML keeps its own for some seconds only."""
+WHOLE: Final = 100
 
 
 class UtilizationMonitor:
@@ -25,36 +26,35 @@ class UtilizationMonitor:
         self._watch, self._reader, self._clock = watch, reader, clock
         self._before = round(clock.wall() * 1e6)
         self.latest: Mapping[tuple[str, str], int] = {}
-        """Percent, by container id and GPU, of those for which it is known. Replaced whole, never changed."""
+        """Percent, by container id and GPU. Of MPS clients it is wrong: see ``by_container``. Replaced whole."""
+        self.gpus: Mapping[str, int] = {}
+        """Percent, by GPU, of those for which the driver reports it. Replaced whole, never changed."""
 
     def turn(self) -> None:
         """Ask about each GPU that can be read."""
-        now, found = round(self._clock.wall() * 1e6), dict[tuple[str, str], int]()
+        now, found, gpus = round(self._clock.wall() * 1e6), dict[tuple[str, str], int](), dict[str, int]()
         for view in self._watch.latest:
-            for container, percent in self._of(view).items():
-                found[container, view.gpu.uuid] = percent
-        self.latest, self._before = found, now
+            rows = self._rows(view)
+            if rows is not None:
+                gpus[view.gpu.uuid] = min(WHOLE, sum(rows.values()))
+                found |= {(container, view.gpu.uuid): share for container, share in by_container(view, rows).items()}
+        self.latest, self.gpus, self._before = found, gpus, now
 
-    def _of(self, view: GpuSnapshot) -> Mapping[str, int]:
+    def _rows(self, view: GpuSnapshot) -> Mapping[int, int] | None:
         try:
             rows = None if view.reading is None else self._reader.utilization(view.gpu.uuid, self._before)
         except NvmlError:
-            return {}
-        return {} if rows is None or view.reading is None else by_container(view, dict(rows))
+            return None
+        return None if rows is None else dict(rows)
 
 
 def by_container(view: GpuSnapshot, percent: Mapping[int, int]) -> Mapping[str, int]:
     """Add up the utilization of each container's processes, at most 100.
 
-    The driver may report the kernels of MPS clients under the pid of the MPS server. A container without a row is then
-    not idle but unknown, and left out.
+    The driver reports the kernels of all MPS clients under the pid of the MPS server (H100, driver 580.159.04,
+    2026-11-26), so where a GPU is shared through MPS these figures say nothing.
     """
-    reading = view.reading or {}
-    pids = {container: [each.identity.pid for each in holders] for container, holders in reading.items()}
-    seen = {pid for each in pids.values() for pid in each}
-    complete = all(pid in seen for pid, share in percent.items() if share)
     return {
-        container: min(100, sum(percent.get(pid, 0) for pid in each))
-        for container, each in pids.items()
-        if complete or any(pid in percent for pid in each)
+        container: min(WHOLE, sum(percent.get(each.identity.pid, 0) for each in holders))
+        for container, holders in (view.reading or {}).items()
     }

@@ -76,7 +76,10 @@ def enforce(folder: Path, stack: ExitStack, port: int) -> str:
     quota = container.quota(node.gpu, 4096, reserved_mib=4096, clients=1)
     sidecar(stack, run / "status" / container.pod_uid, SIDECAR)
     node.allow(quota)
-    node.start("--run", str(run), f"--metrics=127.0.0.1:{port}", "--limit-verification-seconds=1")
+    # A container's utilization is known in this mode alone.
+    node.start(
+        "--run", str(run), f"--metrics=127.0.0.1:{port}", "--limit-verification-seconds=1", "--mode=time-slicing"
+    )
     node.sim.run_kernel(process.pid, node.gpu)
     return quota.pod
 

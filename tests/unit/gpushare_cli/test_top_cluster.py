@@ -42,6 +42,7 @@ def two_nodes() -> dict[str, dict[str, Any]]:
     first = status(container("tts", 3072, "Within", 7, 8), over, node="gpu-1")
     second = status(container(LONG, 10, "Within", 3), container("gone", 0, "CoolingDown"), node="gpu-2")
     first["containers"][0]["utilizationPercent"], over["utilizationPercent"] = 30, 45
+    first["gpus"][0]["utilizationPercent"] = 75
     second["gpus"] += [{**second["gpus"][0], "uuid": "GPU-b", "index": 1, "unhealthy": "GpuLost", "usedMib": None}]
     return {"gpu-1": first, "gpu-2": second}
 

@@ -32,10 +32,10 @@ def nodes() -> dict[str, dict[str, Any]]:
         container("train", 0, "CoolingDown") | {"reservedMib": 4096, "utilizationPercent": 0},
         node="gpu-2",
     )
-    for each, mib in ((first, 12288), (second, 3900)):
+    for each, mib, percent in ((first, 12288, 75), (second, 3900, 61)):
         each["strangers"] = []
-        each["gpus"][0] |= {"usedMib": mib}
-    second["gpus"].append({**second["gpus"][0], "uuid": "GPU-b", "index": 1, "usedMib": 0})
+        each["gpus"][0] |= {"usedMib": mib, "utilizationPercent": percent}
+    second["gpus"].append({**second["gpus"][0], "uuid": "GPU-b", "index": 1, "usedMib": 0, "utilizationPercent": 0})
     return {"gpu-1": first, "gpu-2": second}
 
 

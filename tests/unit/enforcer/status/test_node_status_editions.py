@@ -33,6 +33,7 @@ CONTENT: dict[str, Any] = {
     "failures": ({"pod": "tts-0"},),
     "peaks": {(POD, "model", GPU): 5200},
     "utilization": {KEY: 30},
+    "gpu_utilization": {GPU: 30},
     "setup": {"driverRoot": "/driver-root"},
     "proven": {(CONTAINER, GPU): LimitStatus(state=Reason.UNKNOWN, backend="mps-v2", sentence="said")},
     "growth": {GPU: Growth(from_mib=0, mib=3000, samples=5, ran=(), only=None)},
