@@ -17,7 +17,7 @@ from enforcer.audit.kill_records import warning_fields
 from enforcer.audit.log import utc_now
 from enforcer.audit.record import Kind
 from enforcer.audit.writer import AuditWriter
-from enforcer.detection import kill_history, nvml_outage, state_file
+from enforcer.detection import close_look, kill_history, nvml_outage, state_file
 from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.detection.detector import container_key, evaluate, namespaces_exceeding, record_kill_result
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
@@ -31,13 +31,14 @@ from enforcer.quota.types import OnExceed, Quota
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.runtime import files
 from enforcer.runtime.background import BackgroundExecutor
+from enforcer.runtime.boot import boot_id
 from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.runtime.manager import Manager
 from enforcer.runtime.problem import Problem
 from enforcer.status import messages, node_status
 from enforcer.status.dedup import EventDeduplicator, Repetition
 from enforcer.status.events import EventRecorder, NodeEvent
-from enforcer.status.metrics import Metrics
+from enforcer.status.metrics import ACTIONS, Metrics
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.node_status import Snapshot
 from enforcer.status.node_status_file import StatusCache, StatusFile
@@ -55,22 +56,8 @@ STALLED_SECONDS: Final = 10.0
 """Beyond the interval, after which a loop without an iteration watches nothing: the process is not ready."""
 DISK_SECONDS: Final = 10.0
 """For what a restart must know to be written; what takes longer is not acted upon, as with the audit log."""
-_ACTIONS: Final = {
-    Decision.WARNED: "warned",
-    Decision.IN_DEBT: "in_debt",
-    Decision.KILL: "killed",
-    Decision.RATE_LIMITED: "rate_limited",
-    Decision.BREAKER_OPEN: "breaker_open",
-    Decision.BACK_UNDER: "back_under",
-}
-
-
-def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
-    """Tell this boot from others; empty where the kernel does not say, and then nothing is remembered."""
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
+_TO_KEEP: Final = {Decision.KILL, Decision.BREAKER_OPEN}
+"""What is written before the next iteration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +152,23 @@ class EnforcementLoop:
         while not stopped.is_set():
             self.poll()
             due = max(due + interval * random.uniform(0.5, 1.5), self._clock.boottime())  # noqa: S311 - no secret depends on it
+            self.watch_closely(stopped, due)
             stopped.wait(max(0.0, due - self._clock.boottime()))
         self.close()
+
+    def watch_closely(self, stopped: threading.Event, due: float) -> None:
+        """Until the next iteration is due, read the GPUs on which a kill may come every 50 ms, and start the kills.
+
+        Nothing else is done meanwhile: a restart then knows what the last iteration wrote, or that a kill was decided.
+        """
+        while (left := due - self._clock.boottime()) > close_look.SECONDS:
+            gpus = close_look.gpus_to_watch(self._state, self._enforced(), self._clock.boottime(), left)
+            if not gpus or stopped.wait(close_look.SECONDS):
+                return
+            views, now = self._parts.watch.sample_some(gpus), self._clock.boottime()
+            self._disk.reset_budget()
+            for decision in self._evaluate(views, now, only=gpus):
+                self._act_on(decision)
 
     def poll(self) -> None:
         """One turn. What NVML does not answer makes it blind, never stops it."""
@@ -189,16 +191,24 @@ class EnforcementLoop:
         """Name the namespaces whose new claims wait; none while the breaker is open."""
         return frozenset() if self._state.open else namespaces_exceeding(self._state)
 
-    def _evaluate(self, views: Sequence[GpuSnapshot], now: float) -> Sequence[KillDecision]:
+    def _evaluate(
+        self, views: Sequence[GpuSnapshot], now: float, only: frozenset[str] | None = None
+    ) -> Sequence[KillDecision]:
         readings = {view.gpu.uuid: view.reading for view in views}
-        warned = (replace(each, on_exceed=OnExceed.WARN) for each in self._quotas)
-        quotas = self._quotas if self._enforcing else tuple(warned)
         killing = {container_key(decision.quota) for decision in self._pending.values()}
-        state = self._breaker.sync_from_disk(self._state)
-        self._state, decisions = evaluate(state, quotas, readings, now, self._rules, killing=killing)
-        self._breaker.persist(self._state)
-        self._remember()  # first: should we die over a kill, the next enforcer counts it
+        state = self._breaker.sync_from_disk(self._state) if only is None else self._state
+        self._state, decisions = evaluate(
+            state, self._enforced(), readings, now, self._rules, killing=killing, only=only
+        )
+        if only is None or any(each.decision in _TO_KEEP for each in decisions):
+            self._breaker.persist(self._state)
+            self._remember()  # first: should we die over a kill, the next enforcer counts it
         return decisions
+
+    def _enforced(self) -> tuple[Quota, ...]:
+        if self._enforcing:
+            return self._quotas
+        return tuple(replace(each, on_exceed=OnExceed.WARN) for each in self._quotas)
 
     def _ask(self) -> tuple[tuple[Quota, ...], tuple[Problem, ...]]:
         """Ask for all that may wait for a disk, at once: each time that another thread is waited for costs."""
@@ -299,7 +309,7 @@ class EnforcementLoop:
             pod=quota.pod, container=quota.container, gpu=quota.gpu, used_mib=decision.used_mib,
             quota_mib=quota.memory_mib, over_for=round(decision.over_for, 1),
         )  # fmt: skip
-        if action := _ACTIONS.get(decision.decision):
+        if action := ACTIONS.get(decision.decision):
             self._parts.metrics.violations.labels(action).inc()
         if repetition is not None:
             self._tell(decision, repetition)

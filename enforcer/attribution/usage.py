@@ -1,7 +1,7 @@
 """Looking: what each GPU holds right now, and whose processes those are. Shared by the loop and those who act."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import count
 from typing import Final
 
@@ -78,6 +78,11 @@ class UsageSampler:
             self._looks = 0 if unsure else self._looks + 1
             self.latest = views
             return views
+
+    def sample_some(self, uuids: Collection[str]) -> tuple[GpuSnapshot, ...]:
+        """Look at some GPUs between two looks at all; what they hold is not ``latest``."""
+        with self._lock, self._reader.batch():
+            return tuple(self._view(gpu) for gpu in self._gpus if gpu.uuid in uuids)
 
     def _in_turn(self) -> list[Gpu]:
         """Those first that were not read for longest: where time is short, each has its turn."""

@@ -31,9 +31,9 @@ class _Due:
 
 def evaluate(
     state: DetectorState, quotas: Sequence[Quota], readings: Mapping[str, UsageByContainer | None], now: float,
-    rules: DetectorConfig, *, killing: AbstractSet[ContainerKey] = frozenset(),
+    rules: DetectorConfig, *, killing: AbstractSet[ContainerKey] = frozenset(), only: AbstractSet[str] | None = None,
 ) -> tuple[DetectorState, tuple[KillDecision, ...]]:  # fmt: skip
-    """Take in one sample of every GPU.
+    """Take in one sample of every GPU, or of some.
 
     Args:
         state: what was remembered.
@@ -42,14 +42,16 @@ def evaluate(
         now: seconds on a clock that never jumps and goes on while the machine sleeps.
         rules: how careful to be.
         killing: containers with a kill under way, also where the container has restarted meanwhile.
+        only: UUIDs of the GPUs that were sampled, where the others were left out: what is known of those stays.
     """
-    cases, owed, within = dict[Key, ViolationState](), dict[DebtKey, Debt](), dict[ContainerKey, float]()
+    cases, within = _left_out(state, quotas, only)
+    owed = dict[DebtKey, Debt]()
     decisions, due = list[KillDecision](), list[_Due]()
     busy = _busy(state, quotas) | killing
     state = replace(_aged(state, busy, now, rules), thresholds=doubt.followed(state.thresholds, quotas, now))
     exceeding, ended = namespaces_exceeding(state), state.ended
     for quota in quotas:
-        if quota.container_id is None:
+        if quota.container_id is None or (only is not None and quota.gpu not in only):
             continue
         key, place = _key(quota), container_key(quota)
         reading = readings.get(quota.gpu)
@@ -78,6 +80,17 @@ def evaluate(
     pods = {pod for pod, _ in busy}  # one attempt on a pod at a time: none keeps the others waiting
     state, kills = _chosen(state, due, pods, cases, now, rules)
     return state, (*decisions, *kills)
+
+
+def _left_out(
+    state: DetectorState, quotas: Sequence[Quota], only: AbstractSet[str] | None
+) -> tuple[dict[Key, ViolationState], dict[ContainerKey, float]]:
+    """Return what stays known of GPUs that were not sampled: cases, and since when places are within their quota."""
+    if only is None:
+        return {}, {}
+    places = {container_key(each) for each in quotas if each.gpu not in only}
+    cases = {key: case for key, case in state.cases.items() if key[1] not in only}
+    return cases, {place: since for place, since in (state.within or {}).items() if place in places}
 
 
 def _busy(state: DetectorState, quotas: Sequence[Quota]) -> frozenset[ContainerKey]:

@@ -12,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from enforcer.audit.verification import LogVerifier
+from enforcer.detection.types import Decision
 from gpushare.quantity import MIB
 from gpushare.reasons import Reason
 
@@ -23,7 +24,15 @@ PROBLEMS: Final = (
     Reason.MPS_UNREACHABLE, Reason.NOT_APPLIED, Reason.NVML_UNAVAILABLE, Reason.UNKILLABLE,
 )  # fmt: skip
 """Reasons of problems that are 0 while there is no such problem; those of NVML are more."""
-ACTIONS: Final = ("warned", "in_debt", "killed", "rate_limited", "breaker_open", "back_under")
+ACTIONS: Final = {
+    Decision.WARNED: "warned",
+    Decision.IN_DEBT: "in_debt",
+    Decision.KILL: "killed",
+    Decision.RATE_LIMITED: "rate_limited",
+    Decision.BREAKER_OPEN: "breaker_open",
+    Decision.BACK_UNDER: "back_under",
+}
+"""What the counter of violations calls each decision."""
 RESULTS: Final = (
     Reason.KILLED, Reason.ALREADY_EXITED, Reason.BACK_UNDER_QUOTA, Reason.UNKILLABLE, Reason.AUDIT_UNWRITABLE,
 )  # fmt: skip
@@ -70,7 +79,7 @@ class Metrics:
 
     def _zero(self) -> None:
         """Have series from the start: a rate over one that appears with its first event misses that event."""
-        for action in ACTIONS:
+        for action in ACTIONS.values():
             self.violations.labels(action)
         for result in RESULTS:
             self.results.labels(str(result))

@@ -105,10 +105,12 @@ def excess(exposed: float | None, **changes: object) -> h5.Trial:
 @pytest.mark.parametrize(
     ("trials", "verifies", "verdict"),
     [
-        ([excess(1.7), excess(9.0, poll=1.0)], True, HOLDS),
-        ([excess(2.1)], True, FAILS),
+        ([excess(0.9), excess(9.0, poll=1.0)], True, HOLDS),
+        ([excess(1.1)], True, FAILS),
+        ([excess(0.3), excess(0.4), *[excess(0.8)] * 3], True, FAILS),
+        ([excess(0.9), excess(0.8), *[excess(0.4)] * 3], True, HOLDS),
         ([excess(None)], True, FAILS),
-        ([excess(1.7)], False, FAILS),
+        ([excess(0.9)], False, FAILS),
     ],
 )
 def test_h5_evaluates_the_poll_its_target_is_set_for(

@@ -1,6 +1,7 @@
 """H5: how much memory a tenant without a pinned limit gets hold of, and for how long, under our enforcer."""
 
 import itertools
+import statistics
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -15,15 +16,17 @@ from tests.gpu.kit.backend import Backend
 from tests.gpu.kit.registry import experiment
 from tests.gpu.kit.result import NotMeasurable, Result, judged
 
-TARGET_S = 2.0
+MEDIAN_S, WORST_S = 0.45, 1.0
 TARGET_POLL = 0.5
+ENOUGH = 5
+"""Trials from which a median says something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """``trials`` at each of ``polls``. The tenant has ``quota_mib`` and fills the card in steps of ``step_mib``."""
 
-    trials: int = 5
+    trials: int = 9
     polls: tuple[float, ...] = (0.25, 0.5, 1.0)
     quota_mib: int = 4096
     step_mib: int = 512
@@ -41,7 +44,7 @@ class Trial:
     noticed_s: float | None = None
     """From crossing the ceiling to the first look that saw it."""
     decided_s: float | None = None
-    """From there to the first thing done about it: three looks in a row are wanted."""
+    """From there to the first thing done about it: three looks in a row are wanted, 50 ms apart."""
     freed_s: float | None = None
     """From the first thing done to the memory being back."""
     exposed_s: float | None = None
@@ -55,7 +58,7 @@ class Trial:
     "H5",
     title="Exposure to a tenant that takes all it can",
     hypothesis=f"At a poll of {TARGET_POLL:g} s and no grace, the memory of a tenant that fills the card at full speed "
-    f"is back within {TARGET_S:g} s of crossing its kill threshold",
+    f"is back within {WORST_S:g} s of crossing its kill threshold, half of the times within {MEDIAN_S:g} s",
     limit_s=110,
     order=60,
 )
@@ -138,15 +141,22 @@ def judge_trials(trials: list[Trial], figures: dict[str, Any]) -> Result:
     aimed = [trial for trial in trials if trial.poll == TARGET_POLL]
     if not any(trial.overshoot_mib for trial in aimed):
         raise NotMeasurable("the tenant never got beyond its kill threshold, so there was nothing to end")
-    late = [trial for trial in aimed if trial.exposed_s is None or trial.exposed_s > TARGET_S]
-    worst = max((trial.exposed_s for trial in aimed if trial.exposed_s is not None), default=None)
+    late = [trial for trial in aimed if trial.exposed_s is None or trial.exposed_s > WORST_S]
+    took = sorted(trial.exposed_s for trial in aimed if trial.exposed_s is not None)
+    worst, median = max(took, default=None), statistics.median(took) if took else None
     wrong = (
-        [f"{len(late)} of {len(aimed)} took longer than {TARGET_S:g} s or did not end; worst {worst} s"] if late else []
+        [f"{len(late)} of {len(aimed)} took longer than {WORST_S:g} s or did not end; worst {worst} s"] if late else []
     )
+    if median is not None and median > MEDIAN_S and len(took) >= ENOUGH:
+        wrong.append(f"half of {len(took)} took {median} s or more")
     if not figures["audit_log_verifies"]:
         wrong.append("the audit log does not verify")
     peak = max(trial.overshoot_mib for trial in aimed)
-    return judged(wrong, f"worst of {len(aimed)}: {worst} s, {peak} MiB over its kill threshold at the peak", **figures)
+    return judged(
+        wrong,
+        f"worst of {len(aimed)}: {worst} s, median {median} s, {peak} MiB over its kill threshold at the peak",
+        **figures,
+    )
 
 
 def about(trials: list[Trial]) -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""A GPU on which a kill may come is read every 50 ms; the others, and their containers, do not notice."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enforcer.detection.close_look import SECONDS, gpus_to_watch
+from enforcer.detection.detector import container_key, evaluate
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState
+from enforcer.quota.types import OnExceed
+from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, holder, neighbour, quota
+
+RULES = DetectorConfig()
+OVER = {CONTAINER: (holder(10, 5000),)}
+WITHIN: dict[str, Any] = {CONTAINER: (holder(10, 4000),)}
+
+
+def after(*samples: tuple[float, dict[str, Any]], **changes: Any) -> tuple[DetectorState, Any]:
+    """The state after samples of one GPU, each at its second."""
+    mine, state = quota(**changes), DetectorState()
+    for now, reading in samples:
+        state, _ = evaluate(state, [mine], {GPU: reading}, now, RULES)
+    return state, mine
+
+
+def test_without_a_grace_period_the_gpu_is_watched_from_the_first_sample_over_quota() -> None:
+    state, mine = after((0.0, OVER), grace_seconds=0.0)
+    assert gpus_to_watch(state, [mine], 0.0, 0.5) == {GPU}
+    state, mine = after((0.0, WITHIN), grace_seconds=0.0)
+    assert gpus_to_watch(state, [mine], 0.0, 0.5) == frozenset()
+
+
+def test_with_one_it_is_watched_when_the_rest_of_it_ends_before_the_next_sample() -> None:
+    samples = [(at / 2, OVER) for at in range(10)]
+    state, mine = after(*samples, grace_seconds=5.0)
+    assert gpus_to_watch(state, [mine], 4.5, 0.4) == frozenset(), "half a second is left"
+    assert gpus_to_watch(state, [mine], 4.5, 0.6) == {GPU}
+
+
+@pytest.mark.parametrize("spared", ["warn", "kill under way", "rate limited", "killed just now", "breaker"])
+def test_what_is_spared_for_long_is_left_to_the_regular_samples(spared: str) -> None:
+    state, mine = after((0.0, OVER), grace_seconds=0.0, on_exceed=OnExceed.WARN if spared == "warn" else OnExceed.KILL)
+    (key,) = state.cases
+    case = state.cases[key]
+    changed = {
+        "warn": state,
+        "kill under way": replace(state, cases={key: replace(case, acting=True)}),
+        "rate limited": replace(state, cases={key: replace(case, postponed=True)}),
+        "killed just now": replace(state, cooling={container_key(mine): 1.0}),
+        "breaker": replace(state, open=True),
+    }[spared]
+    assert gpus_to_watch(changed, [mine], 0.0, 0.5) == frozenset()
+
+
+def test_the_third_sample_kills_50_ms_after_the_second() -> None:
+    mine, state, found = quota(grace_seconds=0.0), DetectorState(), []
+    for number in range(3):
+        state, decisions = evaluate(state, [mine], {GPU: OVER}, number * SECONDS, RULES, only={GPU})
+        found.append([each.decision for each in decisions])
+    assert Decision.KILL in found[2]
+    assert Decision.KILL not in [*found[0], *found[1]]
+
+
+@given(st.lists(st.sampled_from([4000, 4500, 5000]), min_size=1, max_size=12), st.booleans())
+def test_containers_on_other_gpus_are_as_they_were(amounts: list[int], both: bool) -> None:  # noqa: FBT001 - drawn
+    """Whatever the close looks see: no sample, no second and no debt of another GPU's container changes."""
+    mine = quota(grace_seconds=1.0)
+    other = neighbour(gpu=OTHER_GPU, grace_seconds=1.0) if both else quota(gpu=OTHER_GPU, grace_seconds=1.0)
+    quotas, identity = [mine, other], other.container_id or ""
+    pod = other.pod_uid
+    readings = {GPU: OVER, OTHER_GPU: {identity: (holder(20, 5000, identity, pod),)}}
+    state, _ = evaluate(DetectorState(), quotas, readings, 0.0, RULES)
+    before = state
+    for number, mib in enumerate(amounts, 1):
+        reading = {CONTAINER: (holder(10, mib),)}
+        state, decisions = evaluate(state, quotas, {GPU: reading}, number * SECONDS, RULES, only={GPU})
+        assert all(each.quota is mine for each in decisions)
+    assert state.cases[identity, OTHER_GPU] == before.cases[identity, OTHER_GPU]
+    later, _ = evaluate(state, quotas, readings | {GPU: WITHIN}, 0.9, RULES)
+    plain, _ = evaluate(before, quotas, readings | {GPU: WITHIN}, 0.9, RULES)
+    assert later.cases[identity, OTHER_GPU] == plain.cases[identity, OTHER_GPU]
+
+
+def test_seconds_over_quota_do_not_depend_on_how_often_is_looked() -> None:
+    close, _ = after(*((number * SECONDS, OVER) for number in range(21)), grace_seconds=30.0)
+    seldom, _ = after((0.0, OVER), (0.5, OVER), (1.0, OVER), grace_seconds=30.0)
+    key = (CONTAINER, GPU)
+    assert close.cases[key].over_for == pytest.approx(seldom.cases[key].over_for)
+    (owed,), (same,) = close.debts.values(), seldom.debts.values()
+    assert owed.seconds == pytest.approx(same.seconds)
