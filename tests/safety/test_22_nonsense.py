@@ -45,6 +45,7 @@ class Said:
             "nvmlDeviceGetCudaComputeCapability": (8, 0), "nvmlDeviceGetPciInfo": SimpleNamespace(busId="0"),
             "nvmlDeviceGetMigMode": (0, 0), "nvmlInitWithFlags": None, "nvmlShutdown": None,
             "nvmlDeviceGetHandleByIndex": GPU, "nvmlDeviceGetHandleByUUID": GPU,
+            "nvmlDeviceGetNumGpuCores": 6912,
         }  # fmt: skip
         return lambda *_, **__: plain[name]
 

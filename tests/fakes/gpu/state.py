@@ -190,6 +190,17 @@ class Sim:
         found = {pid: tuple(h for h in holdings if h.seen != "device" and not h.waits) for pid, holdings in self._all()}
         return {pid: holdings for pid, holdings in found.items() if holdings}
 
+    def tenants(self) -> dict[int, tuple[Holding, ...]]:
+        """The same without MPS servers, which hold memory of their own."""
+        rows = [_row(_text(file)) for file in (self.folder / "servers").iterdir()]
+        servers = {int(row["pid"]) for row in rows if row and row["start"] == str(started(int(row["pid"])))}
+        return {pid: holdings for pid, holdings in self.processes().items() if pid not in servers}
+
+    def used_by_tenants(self, gpu: str) -> int:
+        """MiB that processes which are no MPS server are seen to hold on a GPU."""
+        rows = (each for holdings in self.tenants().values() for each in holdings)
+        return sum(each.memory_mib or 0 for each in rows if each.gpu == gpu)
+
     def _all(self) -> Iterator[tuple[int, list[Holding]]]:
         pids = sorted(int(file.name) for file in (self.folder / "processes").iterdir() if file.name.isdigit())
         return ((pid, self._read(pid)) for pid in pids)

@@ -129,7 +129,7 @@ def test_a_container_over_its_quota_is_ended_and_its_neighbour_is_not(machine: M
     print(f"\nended {lasted:.2f} s after it grew (grace {GRACE} s, {POLL} s between looks)")
     assert GRACE - 2 * POLL <= lasted <= (SAMPLES + 2) * POLL + GRACE + SLACK
     assert alive(neighbour.process)
-    assert machine.sim.used(machine.sim.machine.gpus[0].uuid) == 3000, "what the neighbour held it holds"
+    assert machine.sim.used_by_tenants(machine.sim.machine.gpus[0].uuid) == 3000, "what the neighbour held it holds"
     bed.until("its owner is told", lambda: "Killed" in events(bed, namespace, "greedy"))
     told = events(bed, namespace, "greedy")
     assert "container main holds 9000 MiB of its 4096 MiB" in told["Killed"]["note"]

@@ -119,7 +119,7 @@ def test_a_tenant_that_escapes_its_limit_is_ended_and_its_neighbour_is_not(machi
         wait_for(lambda: bool(machine.records("OUTCOME")), 20)
         (outcome,) = machine.records("OUTCOME")
         assert outcome["targets"][0]["steps"] == "terminate_client,SIGTERM,SIGKILL"
-        assert machine.sim.used(machine.gpu) == 4096
+        assert machine.sim.used_by_tenants(machine.gpu) == 4096
         assert machine.sim.compute_mode(machine.gpu) == 3
 
 

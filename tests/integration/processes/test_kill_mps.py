@@ -30,7 +30,7 @@ def test_the_server_lets_go_of_a_client_before_it_is_signalled(node: Node) -> No
     wait_for(lambda: bool(node.records("OUTCOME")), 10)
     assert node.records("OUTCOME")[0]["targets"][0]["steps"] == "terminate_client,SIGTERM"
     assert alive(neighbour)
-    assert node.sim.used(node.gpu) == 4096
+    assert node.sim.used_by_tenants(node.gpu) == 4096
     assert node.verified()
 
 

@@ -124,7 +124,7 @@ def test_a_client_that_ignores_the_end_is_released_before_it_is_killed(machine: 
     process.send_signal(signal.SIGKILL)
     # It is told before its daemon's log says so.
     wait_for(lambda: "terminate_client" in machine.log(), 10)
-    assert sorted(machine.sim.processes()) == sorted([neighbour.pid, elsewhere.pid])
+    assert sorted(machine.sim.tenants()) == sorted([neighbour.pid, elsewhere.pid])
     assert "terminate_client" not in machine.log(1)
 
 
