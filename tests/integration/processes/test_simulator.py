@@ -143,7 +143,7 @@ def test_what_is_held_outlives_the_daemon_and_the_simulator(bed: Bed) -> None:
     daemon.wait()
     bed.daemon()
     assert said(tenant)["state"] == "holding-again"
-    assert bed.held() == 1024
+    until(lambda: bed.held() == 1024)
 
 
 def test_sigterm_ends_a_tenant_unless_it_ignores_it(bed: Bed) -> None:
