@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from enforcer.dra import contexts, permission
+from enforcer.dra.compute_caps import stated
 from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
 from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object, env_int, parse_int, parse_mib, parse_policy
@@ -112,6 +113,11 @@ def compute_limits(node: str, ask: PrepareRequest, devices: Mapping[str, Gpu]) -
         granted=granted,
         limits=limits,
         terms=parse_policy(ask.namespace["metadata"].get("annotations") or {}),
+        caps=stated(
+            (use.request, env_int(use.raw, contract.MPS_THREAD_PERCENTAGE))
+            for use, limit in zip(used, limits, strict=True)
+            if limit.compute is None
+        ),
         own_shared_memory=tuple(sorted({use.request for use in used if brings_memory(use.raw)})),
         driver_capabilities=permission.driver_capabilities(
             [(use.request, variable(use.raw, contract.NVIDIA_DRIVER_CAPABILITIES)) for use in used], policy

@@ -2,7 +2,8 @@
 
 One file per claim, one device per request; the kubelet hands a container the devices of the requests it uses, and what
 stands here replaces what the pod says. Two containers that use one request get the same, so what differs between them
-is left to the variables each has of its own: Prepare has compared those with their limits.
+is left to the variables each has of its own: Prepare has compared those with their limits. A request that reserved no
+compute has one cap for all of its containers; where only some of them have a percentage, the others have no cap.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,8 +79,7 @@ def variables(
     """
     limits = [limit for limit in claim.limits if limit.request == grants[0].request]
     memory = {limit.memory_mib for limit in limits} or {min(each.memory_mib for each in grants)}
-    compute = {limit.compute for limit in limits} or {grants[0].compute or None}
-    percent = next(iter(compute)) if mps and len(compute) == 1 else None
+    percent = claim.thread_percentage(grants[0].request) if mps else None
     mine = _budget(claim, grants, min(memory), mps=mps, reserve=reserve or Reserve(), percent=percent or WHOLE)
     seen = ",".join(each.gpu or "" for each in grants)
     found = {
@@ -97,17 +97,16 @@ def variables(
     if len(memory) == 1:
         found[contract.MEMORY_MIB] = str(min(memory))
     if mps:
-        found |= _mps_variables(memory, compute)
+        found |= _mps_variables(memory, percent)
         if clients := dict(claim.clients).get(grants[0].request):
             found[contract.MPS_CLIENTS] = str(clients)
     return found
 
 
-def _mps_variables(memory: set[int], compute: set[int | None]) -> dict[str, str]:
+def _mps_variables(memory: set[int], percent: int | None) -> dict[str, str]:
     found = {contract.MPS_PIPE_DIRECTORY: contract.PIPE_PATH, contract.MPS_LOG_DIRECTORY: contract.LOG_PATH}
     if len(memory) == 1:
         found[contract.MPS_MEMORY_LIMIT] = f"0={min(memory)}M"
-    percent = next(iter(compute)) if len(compute) == 1 else None
     if percent is not None:
         found[contract.MPS_THREAD_PERCENTAGE] = str(percent)
     return found

@@ -98,9 +98,11 @@ def _entry(claim: PreparedClaim, granted: AllocatedDevice, ways: Object, time: s
     }
     if granted.share_id is not None:
         entry["shareID"] = granted.share_id
+    caps = dict(claim.caps)
     if granted.gpu is not None:
         limits = [
             {"container": each.container, "memoryMiB": each.memory_mib, "computePercent": each.compute}
+            | ({"computeCap": caps[granted.request]} if granted.request in caps else {})
             for each in claim.limits
             if each.request == granted.request
         ]

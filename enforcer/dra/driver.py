@@ -23,6 +23,7 @@ from enforcer.dra import capacity_check
 from enforcer.dra.allocation import PrepareRequest, compute_limits, reserved_pod, still_valid
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.claim_status import ClaimStatusPublisher
+from enforcer.dra.compute_caps import with_caps
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.mps_readiness import MpsReady
 from enforcer.dra.prepared_claim import PreparedClaim, safe_uid
@@ -150,7 +151,7 @@ class Driver:
                     self._ready.wait(claim.gpus, lambda: call.goes_on(CALL_PATIENCE))
                 self._wait_until_watched(claim.gpus, call)
                 if not kept:
-                    self._commit_when_capacity_free(claim, known, call)
+                    claim = self._commit_when_capacity_free(claim, known, call)
                 devices = self._files.write(claim)
             if not kept:  # under the lock: statuses of a claim are written in the order of events
                 self._publisher.publish(claim)
@@ -296,7 +297,9 @@ class Driver:
                 raise PrepareError(message, Reason.NVML_UNAVAILABLE)
             time.sleep(PAUSE)
 
-    def _commit_when_capacity_free(self, claim: PreparedClaim, before: PreparedClaim | None, call: PrepareCall) -> None:
+    def _commit_when_capacity_free(
+        self, claim: PreparedClaim, before: PreparedClaim | None, call: PrepareCall
+    ) -> PreparedClaim:
         while True:
             try:
                 return self._commit(claim, before)
@@ -306,7 +309,8 @@ class Driver:
             with self._moved:
                 self._moved.wait(PAUSE)
 
-    def _commit(self, claim: PreparedClaim, before: PreparedClaim | None) -> None:
+    def _commit(self, claim: PreparedClaim, before: PreparedClaim | None) -> PreparedClaim:
+        """Keep the claim, with the caps that follow from what is prepared now; returns it."""
         with self._room:
             self._parts.upgrade.check(prepared=before is not None)  # it may have begun since the call came
             others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
@@ -319,8 +323,10 @@ class Driver:
             capacity_check.check_capacity(claim, others, self._parts.store.terminating(), views, capacity)
             if before is not None and all(each.pod_uid != before.pod_uid for each in (*others, claim)):
                 self._files.remove_status(before.pod_uid)
+            claim = with_caps(claim, others)
             self._parts.store.put(claim)
         self._parts.quotas_changed.set()
+        return claim
 
 
 def _shared_by(claim: PreparedClaim, modes: Mapping[str, Mode | None]) -> PreparedClaim:

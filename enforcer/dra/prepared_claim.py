@@ -108,6 +108,8 @@ class PreparedClaim:
     """What programs see of its GPUs; none in claims of enforcers that did not keep it."""
     clients: tuple[tuple[str, int], ...] = ()
     """By request, how many MPS clients it consumed."""
+    caps: tuple[tuple[str, int], ...] = ()
+    """By request that reserved no compute, the percent of the SMs it may use all the same; without an entry, all."""
     settings: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """By request, which variables of frameworks its containers get: keys of ``framework_variables.SETTINGS``."""
 
@@ -133,6 +135,17 @@ class PreparedClaim:
     def of(self, request: str) -> tuple[AllocatedDevice, ...]:
         """Name what a request was allocated of GPUs: one of each."""
         return tuple(each for each in self.granted if each.request == request and each.gpu is not None)
+
+    def thread_percentage(self, request: str) -> int | None:
+        """Return the percent of the SMs that the processes of a request may use, the same for all of its containers.
+
+        ``None``: there is no cap, or its containers differ, so that each states its own and one without has no cap.
+        """
+        limits = {limit.compute for limit in self.limits if limit.request == request}
+        reserved = limits or {each.compute or None for each in self.of(request)}
+        if len(reserved) > 1:
+            return None
+        return next(iter(reserved)) or dict(self.caps).get(request)
 
     def mib_on(self, gpu: str) -> int:
         """MiB it consumed of one GPU."""
@@ -184,6 +197,7 @@ def encode(claim: PreparedClaim) -> bytes:
                  for each in claim.seen],
         "settings": dict(claim.settings),
         "clients": dict(claim.clients),
+        "caps": dict(claim.caps),
         "answers": [
             {
                 "container": each.container, "asked": each.asked, "done": each.done, "beforeMib": each.before_mib,
@@ -235,6 +249,7 @@ def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
         ),
         seen=tuple(_seen(row) for row in content.get("seen", [])),
         clients=tuple((_named(name, _REQUEST), _whole(number)) for name, number in content.get("clients", {}).items()),
+        caps=tuple((_named(name, _REQUEST), _whole(cap)) for name, cap in content.get("caps", {}).items()),
         settings=tuple(
             (_named(request, _REQUEST), tuple(_text(key) for key in keys))
             for request, keys in content.get("settings", {}).items()

@@ -122,12 +122,15 @@ def _frozen(limit: Object, given: AllocatedShare) -> str:
     mib = limit.get("memoryMiB")
     reserved = 0 if given.requested in (None, mib) else given.reserved
     beside = f" ({format_mib(reserved)} reserved)" if reserved else ""
-    return _amount(mib, limit.get("computePercent")) + beside
+    return _amount(mib, limit.get("computePercent"), limit.get("computeCap")) + beside
 
 
-def _amount(mib: object, compute: object) -> str:
+def _amount(mib: object, compute: object, cap: object = None) -> str:
+    """Write memory and compute: what it reserved, else what others had not reserved at its start."""
     memory = format_mib(mib) if isinstance(mib, int) else NOT_KNOWN
-    return f"{memory}, {shortened(compute)}%" if compute else f"{memory}, no cap"
+    if compute:
+        return f"{memory}, {shortened(compute)}%"
+    return f"{memory}, cap {shortened(cap)}%" if cap else f"{memory}, no cap"
 
 
 def allocated(claim: Object, request: str) -> Iterator[AllocatedShare]:

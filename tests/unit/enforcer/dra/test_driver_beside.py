@@ -3,6 +3,7 @@
 import copy
 import shutil
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,8 @@ def test_the_claims_status_names_device_limits_and_nobody_else(world: World) -> 
     assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "True", "ClaimPrepared")
     assert all(each["shareID"] and each["driver"] == contract.DRIVER for each in entries.values())
     assert "data" not in entries["status"]
+    (entry, _) = status_of(replace(claim, caps=(("model", 60),)), datetime.now(UTC))["status"]["devices"]
+    assert entry["data"]["limits"][0]["computeCap"] == 60
 
 
 def test_the_claims_status_says_who_keeps_the_limits_where_that_is_known(world: World) -> None:

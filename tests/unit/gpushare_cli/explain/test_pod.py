@@ -274,6 +274,8 @@ def test_what_the_driver_froze_counts_and_not_what_the_pod_says() -> None:
     claim["status"]["devices"][0]["data"]["limits"][0] |= {"memoryMiB": 2048, "computePercent": None}
     content["pod"]["metadata"]["annotations"]["gpu-share.io/memory"] = "64Gi"
     assert row(told(content)[1])[1:3] == ["64Gi, 25%", "2Gi, no cap (4Gi reserved)"]
+    claim["status"]["devices"][0]["data"]["limits"][0] |= {"computeCap": 60}
+    assert row(told(content)[1])[2] == "2Gi, cap 60% (4Gi reserved)"
     claim["status"]["devices"] = []
     assert row(told(content)[1])[2:4] == ["4Gi, 25%", GPU.lower()]
 

@@ -1,0 +1,68 @@
+"""What containers may use of a GPU's compute that reserved none of it. Pure.
+
+MPS takes a percentage of the SMs when a process starts and never again. So the cap is worked out once, when the claim
+is prepared, and kept with it. What it rests on are claims that the scheduler allocated and this node prepared: no
+tenant writes them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from enforcer.dra.prepared_claim import AllocatedDevice, PreparedClaim
+from enforcer.quota.types import Mode
+from gpushare.quantity import WHOLE_GPU_PERCENT
+
+FLOOR: Final = 5
+"""Percent that every container may use, also where all is reserved: the least that was measured. It does 0.088 of the
+work of a plain process (H100, driver 580.159.04, 2026-11-26)."""
+
+
+def with_caps(claim: PreparedClaim, others: Sequence[PreparedClaim]) -> PreparedClaim:
+    """Return the claim with the cap of each request that reserved no compute: what others have not reserved there.
+
+    Args:
+        claim: to be prepared, its GPUs as they are shared. A cap that it has already is an upper bound.
+        others: the claims that are prepared on this node.
+    """
+    bounds = dict(claim.caps)
+    reserved = reserved_compute((claim, *others))
+    caps = {
+        grant.request: min(
+            bounds.get(grant.request, WHOLE_GPU_PERCENT),
+            max(FLOOR, WHOLE_GPU_PERCENT - reserved.get(grant.gpu or "", 0)),
+        )
+        for grant in uncapped(claim)
+    }
+    return replace(claim, caps=tuple((name, cap) for name, cap in caps.items() if cap < WHOLE_GPU_PERCENT))
+
+
+def stated(percents: Iterable[tuple[str, int | None]]) -> tuple[tuple[str, int], ...]:
+    """Return the percentages that pods give themselves, as upper bounds: CDI's would replace one that is lower.
+
+    Args:
+        percents: the request of each container that asked for no compute, and the percentage in its environment.
+            Tenants write it. It counts only where all containers of a request have the same.
+    """
+    found: dict[str, set[int | None]] = {}
+    for request, percent in percents:
+        found.setdefault(request, set()).add(percent)
+    alike = {request: next(iter(values)) for request, values in found.items() if len(values) == 1}
+    return tuple((request, own) for request, own in alike.items() if own and own < WHOLE_GPU_PERCENT)
+
+
+def reserved_compute(claims: Sequence[PreparedClaim]) -> Mapping[str, int]:
+    """Add up by GPU, in percent, the compute that claims consumed."""
+    found: dict[str, int] = {}
+    for grant in (each for claim in claims for each in claim.granted if each.gpu is not None):
+        found[grant.gpu or ""] = found.get(grant.gpu or "", 0) + grant.compute
+    return found
+
+
+def uncapped(claim: PreparedClaim) -> tuple[AllocatedDevice, ...]:
+    """Return what requests were allocated that reserved no compute of a GPU which is shared through MPS."""
+    capped = {limit.request for limit in claim.limits if limit.compute is not None}
+    return tuple(
+        each for each in claim.granted
+        if each.mode is Mode.MPS and not each.compute and each.request not in capped
+    )  # fmt: skip
