@@ -16,8 +16,6 @@ WORKSPACE_MIB: Final = 150
 ``cudaMallocAsync`` (712 MiB), fits as well."""
 STEP_MIB: Final = 64
 """To a multiple of which the smallest useful share is rounded up."""
-MOST_SMS: Final = 160
-"""More than any card that is known has (B200: 148); taken where the number is not known."""
 HUNDRED: Final = 100
 
 
@@ -25,10 +23,10 @@ def context_mib(sms: int, percent: int = HUNDRED) -> int:
     """Return what the context of a framework takes.
 
     Args:
-        sms: multiprocessors of the card; 0: not known.
+        sms: multiprocessors of the card.
         percent: of the SMs that the process may use.
     """
-    usable = -(-(sms or MOST_SMS) * percent // HUNDRED)
+    usable = -(-sms * percent // HUNDRED)
     return FIXED_MIB + -(-usable * TENTHS_BY_SM // 10)
 
 

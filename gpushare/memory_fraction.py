@@ -14,6 +14,8 @@ from gpushare.quantity import parse_memory, parse_percent
 
 MILLION: Final = 1_000_000
 HUNDRED: Final = 100
+EARLIER_MIB: Final = 512
+"""The reserve of enforcers that did not know the GPU's multiprocessors. Claims that they prepared keep it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +29,21 @@ class Reserve:
     mib: int | None = None
     percent: int = defaults.RESERVE_PERCENT
 
-    def of(self, limit_mib: int, context_mib: int) -> int:
+    def of(self, limit_mib: int, context_mib: int | None) -> int:
         """Return the MiB that a limit keeps in reserve; a part of a MiB counts as one.
 
         Chosen by the operator it is at most half of the limit, else at most the context and half of the rest.
+
+        Args:
+            limit_mib: of a container.
+            context_mib: what a CUDA context takes of it; ``None``: not known.
         """
         part = -(-limit_mib * self.percent // HUNDRED)
-        if self.mib is not None:
-            return min(max(self.mib, part), limit_mib // 2)
-        beside = max(0, limit_mib - context_mib)
-        return min(max(context_mib + WORKSPACE_MIB, part), limit_mib - beside // 2)
+        if self.mib is None and context_mib is not None:
+            most = min(limit_mib, context_mib + max(0, limit_mib - context_mib) // 2)
+            return min(max(context_mib + WORKSPACE_MIB, part), most)
+        chosen = EARLIER_MIB if self.mib is None else self.mib
+        return min(max(chosen, part), limit_mib // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +70,16 @@ class Budget:
         return self.of_total if self.watch_only else fraction(self.usable_mib, self.limit_mib)
 
 
-def budget(limit_mib: int, total_mib: int, reserve: Reserve, *, context_mib: int, watch_only: bool = False) -> Budget:
+def budget(
+    limit_mib: int, total_mib: int, reserve: Reserve, *, context_mib: int | None, watch_only: bool = False
+) -> Budget:
     """Work out what a container may ask for.
 
     Args:
         limit_mib: its limit.
         total_mib: what CUDA reports as the memory of its GPU; of several, the most.
         reserve: what its limit keeps in reserve.
-        context_mib: what a CUDA context takes of it; of several GPUs, the most.
+        context_mib: what a CUDA context takes of it; of several GPUs, the most; ``None``: not known.
         watch_only: see ``Budget``.
     """
     usable = limit_mib - reserve.of(limit_mib, context_mib)

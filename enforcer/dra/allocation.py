@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from enforcer.dra import contexts, permission
+from enforcer.dra import permission
 from enforcer.dra.compute_caps import stated
 from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
 from enforcer.nvml.types import Gpu
@@ -98,9 +98,7 @@ def compute_limits(node: str, ask: PrepareRequest, devices: Mapping[str, Gpu]) -
     _check_used(ask, used, granted)
     limits = _limits(ask.pod, used)
     for use, limit in zip(used, limits, strict=True):
-        gpus = [devices[each.device] for each in use.granted]
-        permission.check_amount(policy, limit, instance=any(gpu.parent for gpu in gpus))
-        contexts.check_fits(limit, gpus)
+        permission.check_amount(policy, limit, instance=any(devices[each.device].parent for each in use.granted))
     _check_sums(ask, used, limits, granted)
     check_variables(used, limits)
     metadata, pod = ask.claim["metadata"], ask.pod["metadata"]

@@ -9,16 +9,14 @@ compute has one cap for all of its containers; where only some of them have a pe
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from enforcer.dra.contexts import Context, context_of
 from enforcer.dra.prepared_claim import AllocatedDevice, PreparedClaim, Seen
 from enforcer.quota.types import Mode
 from gpushare import contract, framework_variables
-from gpushare.cuda_context import context_mib
 from gpushare.memory_fraction import Budget, Reserve, budget
 
 Object = dict[str, Any]
 VERSION: Final = "0.6.0"
-WHOLE: Final = 100
-"""Percent of the SMs that a process may use where nothing limits it."""
 
 
 def file_name(uid: str) -> str:
@@ -80,7 +78,8 @@ def variables(
     limits = [limit for limit in claim.limits if limit.request == grants[0].request]
     memory = {limit.memory_mib for limit in limits} or {min(each.memory_mib for each in grants)}
     percent = claim.thread_percentage(grants[0].request) if mps else None
-    mine = _budget(claim, grants, min(memory), mps=mps, reserve=reserve or Reserve(), percent=percent or WHOLE)
+    context = context_of(claim, grants[0].request)
+    mine = _budget(claim, grants, min(memory), mps=mps, reserve=reserve or Reserve(), context=context)
     seen = ",".join(each.gpu or "" for each in grants)
     found = {
         contract.CUDA_VISIBLE_DEVICES: seen,
@@ -113,15 +112,21 @@ def _mps_variables(memory: set[int], percent: int | None) -> dict[str, str]:
 
 
 def _budget(
-    claim: PreparedClaim, grants: Sequence[AllocatedDevice], limit: int, *, mps: bool, reserve: Reserve, percent: int
+    claim: PreparedClaim,
+    grants: Sequence[AllocatedDevice],
+    limit: int,
+    *,
+    mps: bool,
+    reserve: Reserve,
+    context: Context | None,
 ) -> Budget:
     """Work out what each of these GPUs has for a container with this limit; where GPUs differ, what fits on all."""
     known = {each.gpu: each for each in claim.seen}
     seen = [known.get(each.gpu or "") or Seen(gpu="", total_mib=each.device_mib) for each in grants]
     totals = [limit if each.by_cgroup else each.total_mib for each in seen]
     watched = [not each.by_cgroup and grant.mode is Mode.TIME_SLICING for each, grant in zip(seen, grants, strict=True)]
-    context = max(context_mib(each.sms, percent) for each in seen)
-    return budget(limit, max(totals), reserve, context_mib=context, watch_only=not mps and any(watched))
+    context_mib = None if context is None else context.mib
+    return budget(limit, max(totals), reserve, context_mib=context_mib, watch_only=not mps and any(watched))
 
 
 def toolkit_device(gpu: str) -> str:

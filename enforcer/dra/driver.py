@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
-from enforcer.dra import capacity_check
+from enforcer.dra import capacity_check, contexts
 from enforcer.dra.allocation import PrepareRequest, compute_limits, reserved_pod, still_valid
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.claim_status import ClaimStatusPublisher
@@ -315,7 +315,9 @@ class Driver:
             self._parts.upgrade.check(prepared=before is not None)  # it may have begun since the call came
             others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
             _check_alone(claim, others)
+            claim = with_caps(claim, others)
             views = {view.gpu.uuid: view for view in self._parts.watch.sample()}
+            contexts.check_fits(claim, [view.gpu for view in views.values()])
             capacity = {
                 gpu: capacity_mib(view.gpu, self._parts.policy, mode=claim.modes.get(gpu))
                 for gpu, view in views.items()
@@ -323,7 +325,6 @@ class Driver:
             capacity_check.check_capacity(claim, others, self._parts.store.terminating(), views, capacity)
             if before is not None and all(each.pod_uid != before.pod_uid for each in (*others, claim)):
                 self._files.remove_status(before.pod_uid)
-            claim = with_caps(claim, others)
             self._parts.store.put(claim)
         self._parts.quotas_changed.set()
         return claim

@@ -77,7 +77,8 @@ class ResizeResult:
 class Seen:
     """What CUDA reports as the memory of a GPU: ``total_mib``, or the container's limit where the driver keeps that.
 
-    ``sms`` is the number of its multiprocessors, 0 where that is not known: a context is as large as they are many.
+    ``sms`` is the number of its multiprocessors, on which the size of a CUDA context depends; 0 in claims of enforcers
+    that did not keep it.
     """
 
     gpu: str

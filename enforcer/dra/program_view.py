@@ -9,6 +9,7 @@ from dataclasses import replace
 from enforcer.dra.allocation import PrepareRequest, containers
 from enforcer.dra.prepared_claim import PreparedClaim, Seen
 from enforcer.limits.backend import Backend
+from enforcer.nvml import multiprocessors
 from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object, parse_int
 from gpushare import contract, framework_variables
@@ -38,7 +39,7 @@ def with_view(
             gpu=gpu.uuid,
             total_mib=gpu.memory_mib - gpu.reserved_mib,
             by_cgroup=backends.get(gpu.uuid) == Backend.DRIVER_CGROUP,
-            sms=gpu.sms,
+            sms=gpu.sms or multiprocessors.most(gpu.compute_capability),  # too much reserve rather than too little
         )
         for gpu in sorted(gpus)
         if gpu.uuid in claim.gpus

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from enforcer.dra.allocation import ContainerUse, check_variables, containers, peak_usage
+from enforcer.dra.contexts import context_of
 from enforcer.dra.prepared_claim import ContainerLimit, PreparedClaim, ResizeResult, shortened
 from enforcer.quota.from_claims import Object
 from gpushare import contract
@@ -87,6 +88,7 @@ def resized(claim: PreparedClaim, pod: Object, container: str, mib: int, bounds:
     if bounds.max_mib is not None and mib > max(bounds.max_mib, limit.memory_mib):
         message = f"{format_mib(mib)} is above this namespace's {contract.MAX_MEMORY} of {format_mib(bounds.max_mib)}"
         raise ResizeRefused(f"{message}; write a smaller amount", Reason.ABOVE_MAXIMUM)
+    _check_context(claim, limit, mib)
     limits = tuple(replace(each, memory_mib=mib) if each is limit else each for each in claim.limits)
     after = replace(claim, limits=limits)
     if mib > limit.memory_mib and any(
@@ -95,6 +97,13 @@ def resized(claim: PreparedClaim, pod: Object, container: str, mib: int, bounds:
         raise ResizeRefused(_beyond(claim, pod, limit, mib), Reason.ABOVE_MAXIMUM)
     _check_variables(after, pod, limit)
     return after
+
+
+def _check_context(claim: PreparedClaim, limit: ContainerLimit, mib: int) -> None:
+    context = context_of(claim, limit.request, limit.compute)
+    if context is not None and mib <= context.mib:
+        message = f"{format_mib(mib)} is too little: a CUDA context alone takes about {context.mib}Mi of it on this GPU"
+        raise ResizeRefused(f"{message}; ask for {format_mib(context.smallest_share_mib)}", Reason.BELOW_MINIMUM)
 
 
 def check_known(claim: PreparedClaim, pod: Object, container: str) -> None:

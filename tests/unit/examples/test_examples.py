@@ -56,7 +56,7 @@ def test_every_example_is_rewritten_and_named_in_the_overview(name: str) -> None
         ("pod.yaml", {"main": {"memory": "4096Mi", "compute": "25"}}),
         ("namespace.yaml", {"main": {"memory": "2048Mi", "compute": "10"}}),
         ("deployment.yaml", {"vllm": {"memory": "12288Mi", "compute": "40"}}),
-        ("job.yaml", {"embed": {"memory": "6144Mi"}}),
+        ("job.yaml", {"embed": {"memory": "6144Mi", "compute": "50"}}),
         (
             "two-containers.yaml",
             {"recognise": {"memory": "6144Mi", "compute": "30"}, "speak": {"memory": "4096Mi"}},

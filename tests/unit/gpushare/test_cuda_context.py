@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cuda_context import MOST_SMS, context_mib, smallest_share_mib
+from gpushare.cuda_context import context_mib, smallest_share_mib
 from gpushare.memory_fraction import Reserve, budget
 
 RECORDED = Path(__file__).parents[2] / "gpu" / "results" / "h100-80gb-580.159.04"
@@ -72,10 +72,6 @@ def test_a_context_grows_with_the_multiprocessors_that_may_be_used(sms: int, per
     smallest = smallest_share_mib(sms, percent)
     assert smallest % 64 == 0
     assert smallest - 64 <= context_mib(sms, percent) + 150 < smallest
-
-
-def test_where_the_number_is_not_known_the_most_is_taken() -> None:
-    assert context_mib(0) == context_mib(MOST_SMS) > context_mib(max(CARDS.values()))
 
 
 @pytest.mark.parametrize(("card", "smallest"), [("T4", 448), ("L4", 512), ("A100", 704), ("H100", 832), ("B200", 832)])

@@ -13,7 +13,17 @@ MIB = 2**20
 
 @pytest.mark.parametrize(
     ("limit", "reserve"),
-    [(640, 630), (1024, 769), (4096, 769), (19225, 769), (19226, 770), (81920, 3277), (512, 512)],
+    [
+        (619, 619),
+        (620, 619),
+        (640, 629),
+        (1024, 769),
+        (4096, 769),
+        (19225, 769),
+        (19226, 770),
+        (81920, 3277),
+        (512, 512),
+    ],
 )
 def test_context_and_workspaces_or_4_percent_are_in_reserve_and_never_all_beside_the_context(
     limit: int, reserve: int
@@ -25,13 +35,18 @@ def test_context_and_workspaces_or_4_percent_are_in_reserve_and_never_all_beside
 def test_beside_a_context_something_is_always_usable(limit: int, context: int) -> None:
     usable = limit - Reserve().of(limit, context)
     assert 0 <= usable <= max(0, limit - context)
-    assert usable > 0 or limit <= context + 1
+    assert (usable > 0) == (limit > context)
     assert usable <= limit + 1 - Reserve().of(limit + 1, context), "a larger share never has less"
 
 
 @pytest.mark.parametrize(("limit", "reserve"), [(512, 256), (1024, 512), (100_000, 6000)])
 def test_what_an_operator_chose_is_at_most_half(limit: int, reserve: int) -> None:
-    assert Reserve(512, 6).of(limit, 700) == reserve
+    assert Reserve(512, 6).of(limit, 700) == Reserve(512, 6).of(limit, None) == reserve
+
+
+@pytest.mark.parametrize(("limit", "reserve"), [(512, 256), (1024, 512), (12800, 512), (12801, 513), (81920, 3277)])
+def test_where_the_context_is_not_known_the_reserve_of_earlier_versions_holds(limit: int, reserve: int) -> None:
+    assert Reserve().of(limit, None) == reserve
 
 
 @pytest.mark.parametrize(

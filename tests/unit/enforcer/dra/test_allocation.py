@@ -79,9 +79,9 @@ def test_what_its_process_finds() -> None:
         contract.CUDA_VISIBLE_DEVICES: GPU,
         contract.NVIDIA_VISIBLE_DEVICES: GPU,
         contract.DEVICE_MEMORY_MIB: str(CARD),
-        contract.USABLE_MIB: "3668",
-        contract.MEMORY_FRACTION: "0.223876",
-        contract.FREE_FRACTION: "0.895507",
+        contract.USABLE_MIB: "3584",
+        contract.MEMORY_FRACTION: "0.218750",
+        contract.FREE_FRACTION: "0.875000",
         contract.MEMORY_MIB: "4096",
         contract.MPS_PIPE_DIRECTORY: contract.PIPE_PATH,
         contract.MPS_LOG_DIRECTORY: contract.LOG_PATH,
@@ -128,7 +128,7 @@ def test_containers_with_different_limits_of_one_request_keep_their_own() -> Non
     variables = env(found, "model")
     assert variables[contract.CUDA_VISIBLE_DEVICES] == GPU
     assert not {contract.MPS_MEMORY_LIMIT, contract.MEMORY_MIB, contract.MPS_THREAD_PERCENTAGE} & variables.keys()
-    assert variables[contract.MEMORY_FRACTION] == "0.196777"
+    assert variables[contract.MEMORY_FRACTION] == "0.218750"
 
 
 def test_one_that_does_not_state_its_own_limit_there_is_refused() -> None:

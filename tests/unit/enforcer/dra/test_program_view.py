@@ -1,5 +1,6 @@
 """What the programs of a prepared claim are told of their memory, and which variables of frameworks they get."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,41 @@ def test_it_follows_the_reserve_and_another_limit() -> None:
 
 def test_a_claim_of_an_older_enforcer_gets_a_fraction_of_the_card_and_no_variables() -> None:
     found = replace(viewed(pod("llm", {contract.MEMORY: "4Gi"})), seen=(), settings=())
-    assert told(env(found)) == ("3224", "0.196777", "0.787109")
+    assert told(env(found)) == ("3584", "0.218750", "0.875000")
     assert not {*USUAL} & env(found).keys()
+
+
+@pytest.mark.parametrize(("memory", "usable"), [("512Mi", "256"), ("4Gi", "3584"), ("12Gi", "11776")])
+def test_a_claim_from_before_the_sms_were_kept_has_the_reserve_that_it_was_prepared_with(
+    memory: str, usable: str
+) -> None:
+    """Its file is written again at the start of an enforcer: a share of 512 MiB must not lose all that is usable."""
+    content = json.loads(encode(viewed(pod("llm", {contract.MEMORY: memory}))))
+    for each in content["seen"]:
+        del each["sms"]
+    found = decode(json.dumps(content).encode())
+    assert env(found)[contract.USABLE_MIB] == usable
+    assert encode(found) == encode(decode(encode(found)))
+
+
+@pytest.mark.parametrize(("capability", "usable"), [((7, 5), 4096 - 547), ((9, 0), 4096 - 769), ((13, 0), 4096 - 976)])
+def test_where_nvml_does_not_say_the_largest_card_of_the_capability_counts(
+    capability: tuple[int, int], usable: int
+) -> None:
+    unknown = card(GPU, 0)._replace(sms=0, compute_capability=capability)
+    found = viewed(pod("llm", {contract.MEMORY: "4Gi"}), gpu=unknown)
+    assert env(found)[contract.USABLE_MIB] == str(usable)
+    assert decode(encode(found)) == found
+
+
+def test_the_compute_limit_makes_the_reserve_smaller_where_mps_applies_it() -> None:
+    h100 = card(GPU, 0)._replace(sms=132)
+    quarter = viewed(pod("llm", {contract.MEMORY: "4Gi", contract.COMPUTE: "25%"}), gpu=h100)
+    whole = viewed(pod("llm", {contract.MEMORY: "4Gi"}), gpu=h100)
+    usable = [
+        env(found, mode)[contract.USABLE_MIB] for found in (quarter, whole) for mode in (Mode.MPS, Mode.TIME_SLICING)
+    ]
+    assert usable == [str(4096 - 403), str(4096 - 769), str(4096 - 769), str(4096 - 769)]
 
 
 def test_by_default_three_frameworks_get_variables_and_on_request_others() -> None:

@@ -196,7 +196,7 @@ def test_of_gpus_of_different_sizes_no_fraction_is_beyond_the_limit() -> None:
     small, large = found.of("model")
     found = replace(found, granted=(replace(small, device_mib=8192), replace(large, device_mib=81920)))
     said = variables(found, found.granted, mps=False)
-    assert (said[contract.DEVICE_MEMORY_MIB], said[contract.MEMORY_FRACTION]) == ("81920", "0.039355")
+    assert (said[contract.DEVICE_MEMORY_MIB], said[contract.MEMORY_FRACTION]) == ("81920", "0.043750")
 
 
 def test_a_claim_by_hand_limits_to_the_least_it_consumed_of_one() -> None:
