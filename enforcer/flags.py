@@ -189,7 +189,7 @@ def _add_offers(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--memory-reserve", default="", metavar="X",
-        help="part of a limit that frameworks leave unused, such as 1Gi or 6%% (default: 512Mi or 4%%, the larger)",
+        help="what frameworks leave unused of a limit, such as 1Gi or 6%% (default: a CUDA context and 150Mi, or 4%%)",
     )  # fmt: skip
     add(
         "--no-framework-variables",

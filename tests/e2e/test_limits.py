@@ -142,8 +142,8 @@ def test_programs_are_notified_their_part_and_frameworks_what_their_container_le
         pods.MAIN: ("false", "true", "async"), "own": ("true", "true", "async"), "unseen": (None, "image", "pool"),
     }.items():  # fmt: skip
         env = site.environ(namespace, name, container)
-        assert (env[USABLE_MIB], env[MEMORY_FRACTION]) == ("512", fraction(512, total))
-        assert env[FREE_FRACTION] == "0.500000"
+        assert (env[USABLE_MIB], env[MEMORY_FRACTION]) == ("470", fraction(470, total))
+        assert env[FREE_FRACTION] == "0.458984"
         assert tuple(map(env.get, (JAX, "TF_FORCE_GPU_ALLOW_GROWTH", "CUDF_PANDAS_RMM_MODE"))) == words
     site.delete(namespace, name)
 
