@@ -17,7 +17,7 @@ H100 = 132
 CARDS = {"T4": 40, "L4": 58, "A10": 72, "A100": 108, "H100": H100, "H200": 132, "B200": 148}
 """Multiprocessors, from NVIDIA's data sheets. The H100 is measured, the others are computed."""
 CARD_MIB = {"T4": 14913, "L4": 22570, "A10": 22731, "A100": 81273, "H100": 81079, "H200": 143156, "B200": 183359}
-SHARES = [1024 * gib for gib in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)]
+SHARES = [1024 * gib for gib in range(1, 65)]
 PERCENT = (None, 75, 50, 25, 10, 5)
 
 
