@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.gpu.experiments import bench_copies, bench_models, h4, h5, h6, h7, h9, h11, h12, h13, h15
+from tests.gpu.experiments import bench_copies, bench_models, compute, h4, h5, h6, h7, h9, h11, h12, h13, h15
 from tests.gpu.experiments.figures import loss_percent, noise_percent, percentile, ratio, spread
 from tests.gpu.experiments.loops import Loop, settle, turn, wrong
 from tests.gpu.kit.client import ClientGoneError, ClientTimeoutError
@@ -165,14 +165,43 @@ def test_h7_evaluates_the_eager_server() -> None:
 
 
 def looking(without: list[float], along: float) -> Result:
-    turns = [h9.Turn(load="x", poll=0.0, per_second=each, p99_ms=1.0) for each in without]
-    return h9.judge_turns(h9.Plan(), [*turns, h9.Turn(load="x", poll=0.5, per_second=along, p99_ms=1.0)], {})
+    turns = [h9.Turn(load="x", rate=0.0, per_second=each, p99_ms=1.0) for each in without]
+    return h9.judge_turns(h9.Plan(), [*turns, *[h9.Turn(load="x", rate=200.0, per_second=along, p99_ms=1.0)] * 2,
+                                      h9.Turn(load="x", rate=50.0, per_second=along, p99_ms=1.0)], {})  # fmt: skip
 
 
-def test_h9_says_nothing_where_noise_is_larger_than_the_loss() -> None:
-    assert looking([100.0, 100.1], 99.9).verdict is HOLDS
+def test_h9_scales_the_cost_of_many_reads_down_to_ours() -> None:
+    found = looking([100.0, 101.0, 100.0], 98.0)
+    assert found.verdict is HOLDS
+    assert found.figures["at_most_percent"] == {"every 0.5 s": 0.03, "every 50 ms": 0.3}
     assert looking([100.0, 100.1], 90.0).verdict is FAILS
     assert looking([100.0, 120.0], 104.0).verdict is NOT_MEASURED
+
+
+def percentages(**changes: object) -> dict[str, object]:
+    alone = {"100": 1.02, "75": 0.81, "50": 0.65, "25": 0.345, "10": 0.13, "5": 0.07}
+    pairs = {"50 beside 25": [0.6, 0.3], "75 beside 25": [0.7, 0.25], "25 beside three without": [0.15, 0.27, 0.27]}
+    return {"alone_of_plain": alone, "pairs": pairs} | changes
+
+
+def test_compute_wants_percentages_that_bind() -> None:
+    assert compute.judge_compute(percentages()).verdict is HOLDS
+    assert compute.judge_compute(percentages(alone_of_plain={"100": 1.0, "50": 0.9})).verdict is FAILS
+    assert compute.judge_compute(percentages(alone_of_plain={"100": 0.4, "50": 0.5})).verdict is FAILS
+    even = {"50 beside 25": [0.3, 0.3], "75 beside 25": [0.7, 0.2], "25 beside three without": [0.2, 0.2]}
+    assert compute.judge_compute(percentages(pairs=even)).verdict is FAILS
+
+
+def test_priority_fails_where_it_has_an_effect() -> None:
+    assert compute.judge_priority({"large kernels": [2506, 2504], "small kernels": [10, 11]}).verdict is HOLDS
+    assert compute.judge_priority({"large kernels": [2506, 2504], "small kernels": [30, 11]}).verdict is FAILS
+
+
+def test_context_is_held_to_what_a_share_keeps() -> None:
+    rows = {"100": {"sms": 132, "context_mib": 516}, "50": {"sms": 66, "context_mib": 300}}
+    assert compute.judge_context(rows).verdict is HOLDS
+    assert compute.judge_context(rows | {"50": {"sms": 66, "context_mib": 600}}).verdict is FAILS
+    assert compute.judge_context(rows | {"100": {"sms": 132, "context_mib": 900}}).verdict is FAILS
 
 
 def test_h11_evaluates_both_processes_together() -> None:
@@ -225,19 +254,17 @@ def many(way: str, count: int, *milliseconds: float, **changes: int) -> bench_mo
     return bench_models.Run(way=way, models=count, requests=milliseconds, **({"served": count, "hurt": 0} | changes))
 
 
-def test_models_are_evaluated_at_the_largest_number_under_mps() -> None:
-    slow = many(bench_models.SLICED, 50, 900.0)
-    assert (
-        bench_models.judge_runs(
-            bench_models.Plan(), [many("MPS", 12, 700.0), many("MPS", 45, 20.0, 30.0), slow]
-        ).verdict
-        is HOLDS
-    )
-    assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45, 20.0, 501.0)]).verdict is FAILS
-    assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45, 20.0, served=44)]).verdict is FAILS
-    assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45, 20.0, hurt=1)]).verdict is FAILS
-    assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45)]).verdict is FAILS
-    assert bench_models.judge_runs(bench_models.Plan(), [slow], "no MPS programs").verdict is NOT_MEASURED
+def test_models_are_evaluated_at_the_number_that_loads_the_gpu() -> None:
+    def verdict(*runs: bench_models.Run, no_mps: str = "") -> Verdict:
+        return bench_models.judge_runs(bench_models.Plan(), list(runs), no_mps).verdict
+
+    slow, full = many(bench_models.SLICED, 30, 900.0), many("MPS", 50, 900.0, served=48)
+    assert verdict(many("MPS", 12, 700.0), many("MPS", 30, 20.0, 30.0), full, slow) is HOLDS
+    assert verdict(many("MPS", 30, 20.0, 501.0)) is FAILS
+    assert verdict(many("MPS", 30, 20.0), many("MPS", 50, 20.0, served=47)) is FAILS
+    assert verdict(many("MPS", 30, 20.0, hurt=1)) is FAILS
+    assert verdict(many("MPS", 30)) is FAILS
+    assert verdict(slow, no_mps="no MPS programs") is NOT_MEASURED
 
 
 def sight(**changes: object) -> h15.Sight:

@@ -3,8 +3,12 @@
 The table in docs/design/hardware.md names the test of each row.
 """
 
+import json
 import os
 import re
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +78,29 @@ def test_the_server_holds_memory(here: GpuHost) -> None:
     _started(here, pipe)
     server = int(here.control(pipe, "get_server_list"))
     assert here.rows(server) == [("compute", 66)]
+
+
+@pytest.mark.node
+def test_memory_that_descriptors_hold_is_counted_for_nobody(here: GpuHost) -> None:
+    mine, theirs = socket.socketpair()
+    program = str(ROOT / "tests" / "gpu" / "exporter.py")
+    environment = here.sim.environment(need_library()) | {"PATH": os.environ["PATH"]}
+    with theirs, subprocess.Popen(
+        [sys.executable, program, str(theirs.fileno()), "2", "1024"], env=environment, pass_fds=[theirs.fileno()],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as maker:  # fmt: skip
+        assert maker.stdout is not None
+        assert json.loads(maker.stdout.readline()) == {"ready": True, "made": 2}
+        held = [each for _ in range(2) for each in socket.recv_fds(mine, 1, 1)[1]]
+        assert (here.rows(maker.pid), here.sim.exported(here.gpus[0])) == ([("compute", 300)], 2048)
+        maker.kill()
+    assert (here.sim.used(here.gpus[0]), here.sim.processes()) == (2048, {})
+    assert here.start().ask("meminfo")["free_mib"] == 16384 - 512 - 300 - 2048, "and so says the card"
+    os.close(held[0])
+    assert here.sim.exported(here.gpus[0]) == 1024
+    os.close(held[1])
+    mine.close()
+    assert here.sim.exported(here.gpus[0]) == 0
 
 
 @pytest.mark.node

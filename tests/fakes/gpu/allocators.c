@@ -11,14 +11,14 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { MAX_HANDLES = 65536, PINNED = 1, ON_DEVICE = 1, READ_WRITE = 3 };
+enum { MAX_HANDLES = 65536, PINNED = 1, ON_DEVICE = 1, READ_WRITE = 3, POSIX_DESCRIPTOR = 1 };
 static const uint64_t GRANULE = 2 << 20;
 
 struct location { int type, id; };
 struct properties { int type, handle_types; struct location location; void *win32; unsigned char flags[8]; };
 struct access { struct location location; int flags; };
 /* Physical memory behind handle n + 1; `at`: where it is mapped. */
-struct created { uint64_t size; char *at; int released; };
+struct created { uint64_t size; char *at; int released; unsigned exported; };
 struct range { char *at; uint64_t size; };
 
 static struct created created[MAX_HANDLES];
@@ -54,6 +54,7 @@ EXPORT cuMemCreate(uint64_t *out, size_t size, const struct properties *wanted, 
 
 static void end_of(struct created *memory) {
     if (!memory->released || memory->at != NULL) return;
+    if (memory->exported != 0) sim_export_release(memory->exported);
     process_give(CREATED, memory->size);
     *memory = (struct created){0};
 }
@@ -70,6 +71,15 @@ EXPORT cuMemRelease(uint64_t handle) {
     memory->released = 1;
     end_of(memory);
     return SUCCESS;
+}
+
+/* The descriptor is an open file that holds a lock: whoever gets a copy holds it too, with CUDA or without. */
+EXPORT cuMemExportToShareableHandle(int *out, uint64_t handle, int type, unsigned long long flags) {
+    CONTEXT_CALL();
+    struct created *memory = named(handle);
+    if (out == NULL || memory == NULL || type != POSIX_DESCRIPTOR || flags != 0) return INVALID_VALUE;
+    *out = sim_export(me.gpu->uuid, memory->size / MIB, &memory->exported);
+    return *out < 0 ? UNKNOWN : SUCCESS;
 }
 
 EXPORT cuMemAddressReserve(uint64_t *out, size_t size, size_t alignment, uint64_t wish, unsigned long long flags) {

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-SHARED: Final = ("sim.c", "clients.c")
+SHARED: Final = ("sim.c", "clients.c", "exports.c")
 MPS_CLIENT: Final = "mps-client"
 BUILT: Final = {
     "libnvidia-ml.so.1": ("nvml.c", *SHARED),

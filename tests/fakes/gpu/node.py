@@ -43,6 +43,7 @@ SOURCES: Final = Path("usr/lib/gpu-share-simulator")
 STAND_IN: Final = (
     "__init__",
     "cgroup_limits",
+    "exports",
     "machine",
     "mps_clients",
     "mps_daemon",

@@ -261,7 +261,7 @@ uint64_t sim_used(const char *uuid) {
             (!sim_value(line, "gpu", text, sizeof text) || strcmp(text, uuid) == 0))
             used = (uint64_t)sim_number(line, "used_mib", 0);
     if (file != NULL) fclose(file);
-    return used == UNKNOWN_MIB ? add_up(uuid, NULL) : used;
+    return used == UNKNOWN_MIB ? sim_held(uuid) : used;
 }
 
 const char *sim_pods_part(const char *path) {
@@ -298,7 +298,7 @@ static uint64_t add_up(const char *uuid, const char *cgroup) {
     return sum;
 }
 
-uint64_t sim_held(const char *uuid) { return add_up(uuid, NULL); }
+uint64_t sim_held(const char *uuid) { return add_up(uuid, NULL) + sim_exported(uuid); }
 uint64_t sim_used_by_cgroup(const char *uuid, const char *cgroup) { return add_up(uuid, cgroup); }
 
 /* A call that does not come back while the script is the one it met. */

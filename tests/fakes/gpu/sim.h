@@ -80,6 +80,12 @@ void sim_strike(unsigned pid, const char *uuid, int error, const char *more);
 /* With the lock held: MPS clients of a GPU that died without a word, if that hurts their neighbours here. */
 void sim_find_killed(const char *uuid, int hurt);
 void sim_raise_xid(const char *uuid, int number);
+/* Memory behind a descriptor: an open file below `nvidiactl` whose lock every copy of it holds. The number goes out; -1
+ * where it cannot be made. From its release, or the end of its maker, the card's total counts it and no row does. */
+int sim_export(const char *uuid, uint64_t mib, unsigned *number);
+void sim_export_release(unsigned number);
+/* MiB of a GPU that only descriptors hold. */
+uint64_t sim_exported(const char *uuid);
 /* Holds the GPU's engines for a while: alone, or with others that share. */
 int sim_engine(const char *uuid, int shared);
 #endif

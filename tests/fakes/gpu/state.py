@@ -14,6 +14,7 @@ time. Layout (``nvml.c`` reads the same):
 - ``world``: how hardware behaves where nobody knows it yet, see ``world.py``; ``sticky/<pid>``: the error that every
   CUDA call of a process returns from now on; ``servers/<uuid>``: the MPS server of a GPU;
 - ``ecc/<uuid>``, ``no-mps/<uuid>``, ``no-terminate/<uuid>``: see ``mark``;
+- ``nvidiactl/<number>``: memory behind a descriptor, see ``exports.py``;
 - ``kernels/<pid>``: when that process last ran a kernel, ``gpu=``, ``start=`` and ``time_us=`` since 1970;
 - ``faults``: see ``Fault``; ``compute_mode/<uuid>``; ``limits/<uuid>-<hash>``; ``xid``: critical errors that happened;
 - ``mps``: see ``MpsFault``.
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from tests.fakes.gpu import cgroup_limits
+from tests.fakes.gpu import cgroup_limits, exports
 from tests.fakes.gpu.machine import MACHINES as MACHINES  # noqa: PLC0414 - for those who know it from here
 from tests.fakes.gpu.machine import Machine as Machine  # noqa: PLC0414 - for those who know it from here
 from tests.fakes.gpu.machine import MachineGpu as MachineGpu  # noqa: PLC0414 - for those who know it from here
@@ -47,6 +48,7 @@ FOLDERS: Final = (
     "no-mps",
     "no-terminate",
     "kernels",
+    exports.FOLDER,
 )
 DEAD: Final = ("Z", "X", "x")
 
@@ -206,8 +208,12 @@ class Sim:
         return ((pid, self._read(pid)) for pid in pids)
 
     def used(self, gpu: str) -> int:
-        """MiB held on a GPU by live processes; the driver's reserve is not in it."""
-        return sum(mib for _, mib in self._used_by_pid(gpu))
+        """MiB held on a GPU by live processes and descriptors; the driver's reserve is not in it."""
+        return sum(mib for _, mib in self._used_by_pid(gpu)) + self.exported(gpu)
+
+    def exported(self, gpu: str) -> int:
+        """MiB of a GPU that descriptors alone hold: their makers have released them or ended."""
+        return exports.used_mib(self.folder / exports.FOLDER, gpu, started)
 
     def _used_by_pid(self, gpu: str) -> list[tuple[int, int]]:
         every = ((pid, h) for pid, holdings in self._all() for h in holdings)

@@ -12,6 +12,7 @@ from tests.gpu.kit import fake, real, report, runner
 from tests.gpu.kit.backend import Facts
 from tests.gpu.kit.child import CHILDREN
 from tests.gpu.kit.doctor import examine
+from tests.gpu.kit.order import worth
 from tests.gpu.kit.registry import Experiment, experiments, named
 from tests.gpu.kit.result import Result, Trouble
 from tests.gpu.kit.setup import ROOT, Setup
@@ -57,7 +58,11 @@ def _options(argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.N
     add("--mps-server", default="", metavar="PATH", help="nvidia-cuda-mps-server, likewise")
     add("--out", type=Path, default=None, metavar="DIR", help="folder of the run (default: .build/gpu, or gpu-fake)")
     add("--tar", type=Path, default=None, metavar="FILE", help=f"the one result (default: {TAR} in the folder)")
-    add("--again", action="store_true", help="start afresh instead of doing what is missing")
+    add(
+        "--again",
+        action="store_true",
+        help="start afresh; without it `all` skips what committed runs of this driver say",
+    )
     add("--budget", type=float, default=None, metavar="S", help=f"seconds for all (core, bench: {BUDGET_S:g})")
     add("--limit", type=float, default=None, metavar="S", help="seconds for each at most")
     add("--world", action="append", default=[], metavar="KEY=VALUE", help="fake: how the simulated machine behaves")
@@ -74,14 +79,17 @@ def _on_a_machine(options: argparse.Namespace, work: Path) -> int:
         return 0 if able else 1
     folder = options.out or OUT.with_name("gpu" if options.backend == "real" else "gpu-fake")
     store = Store(folder.resolve(), (options.tar or folder / TAR).resolve())
-    results = _run(options, runner.Runner(setup, facts, store, work))
+    results = _run(options, facts, runner.Runner(setup, facts, store, work))
     print(f"\n{store.tar}")
     return 1 if any(each.trouble is not Trouble.NONE for each in results) or _blind(facts) else 0
 
 
-def _run(options: argparse.Namespace, run: runner.Runner) -> list[Result]:
+def _run(options: argparse.Namespace, facts: Facts, run: runner.Runner) -> list[Result]:
     budget = options.budget if options.budget is not None else BUDGET_S if options.what in GROUPS else None
-    chosen = [each for each in experiments() if _wanted(each, options)]
+    known = experiments()
+    if options.what == "all" and options.backend == "real" and not options.again:
+        known = tuple(worth(known, report.committed(), facts.driver))
+    chosen = [each for each in known if _wanted(each, options)]
     return run.run(runner.Plan(experiments=chosen, budget_s=budget, limit_s=options.limit, again=options.again))
 
 
