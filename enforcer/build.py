@@ -305,7 +305,7 @@ def _dra(
         events=node.events, availability=availability, backoff=pods.backoff, listeners=(pods.oom, pods.departures),
         upgrade=node.upgrade, registered=node.slices_due, quotas_changed=shares.changed,
         shared_memory=options.mps_shared_memory, host_network=options.tenant_host_network, reserve=options.reserve,
-        framework_variables=not options.no_framework_variables,
+        framework_variables=not options.no_framework_variables, default_compute=options.default_compute,
     )  # fmt: skip
     dra = DraPlugin(setup)
     dra.add_to(node.manager)

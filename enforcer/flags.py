@@ -15,6 +15,7 @@ from enforcer.nvml.driver_root import HERE
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import InventoryPolicy, Order
 from gpushare import defaults
+from gpushare.annotation_values import parse_default_compute
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError, QuantityError
 from gpushare.memory_fraction import Reserve, parse_reserve
@@ -71,6 +72,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise ConfigError(f"--debt-{name} {value} is out of range; write seconds from 1 to {MAX_DEBT:g}")
     options.compute = _compute(options.compute_overcommit)
     options.reserve = _reserve(options.memory_reserve)
+    options.default_compute = _default_compute(options.default_compute)
     options.address = _address(options.metrics)
     options.retention = _retention(options)
     return options
@@ -188,6 +190,10 @@ def _add_offers(parser: argparse.ArgumentParser) -> None:
         help="factor by which shares may overcommit the compute of a GPU (%(default)s)",
     )
     add(
+        "--default-compute", metavar="X",
+        help="compute of a share that requests none: none, memory, or a percentage (%(default)s)",
+    )  # fmt: skip
+    add(
         "--memory-reserve", default="", metavar="X",
         help="what frameworks leave unused of a limit, such as 1Gi or 6%% (default: a CUDA context and 150Mi, or 4%%)",
     )  # fmt: skip
@@ -229,6 +235,13 @@ def _compute(overcommit: str) -> int:
         return parse_overcommit(overcommit)
     except QuantityError as error:
         raise ConfigError(f"--compute-overcommit: {error.message}") from error
+
+
+def _default_compute(text: str) -> int | str:
+    try:
+        return parse_default_compute(text)
+    except QuantityError as error:
+        raise ConfigError(f"--default-compute: {error.message}") from error
 
 
 def _reserve(text: str) -> Reserve:

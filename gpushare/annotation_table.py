@@ -14,6 +14,7 @@ from gpushare.annotation_values import (
     choice,
     parse_any,
     parse_capabilities,
+    parse_default_compute,
     parse_frameworks,
     parse_models,
     parse_paths,
@@ -96,6 +97,9 @@ class Annotation:
 
 _MEMORY: Final = ValueType(name="memory", examples=("4Gi",), parse=parse_memory)
 _PERCENT: Final = ValueType(name="percentage", examples=("25%",), parse=parse_percent)
+_DEFAULT_COMPUTE: Final = ValueType(
+    name="percentage, memory or none", examples=("25%", "memory", "none"), parse=parse_default_compute
+)
 _GPU_COUNT: Final = ValueType(name="number from 1 to 16", examples=("2",), parse=parse_gpus)
 _PROFILE: Final = ValueType(name="MIG profile", examples=("1g.10gb",), parse=parse_profile)
 _MODELS: Final = ValueType(name="list of GPU models", examples=("H100", "H100,A100"), parse=parse_models)
@@ -137,7 +141,7 @@ TABLE: Final = (
     ),
     Annotation(
         key=contract.COMPUTE, container_prefix=contract.COMPUTE_OF, on=Object.POD, type=_PERCENT, read_by=_MAXIMUM,
-        default="default-compute, else max-compute of the namespace, else no limit",
+        default="default-compute of the namespace, else of the chart, within max-compute of the namespace; else none",
         meaning="most SMs of one GPU that a container may use, in percent",
     ),
     Annotation(
@@ -177,8 +181,10 @@ TABLE: Final = (
         meaning="GPU memory of a container whose pod requests a share without an amount of memory",
     ),
     Annotation(
-        key=contract.DEFAULT_COMPUTE, on=Object.NAMESPACE, type=_PERCENT, read_by=_POLICY,
-        meaning="compute of a container whose pod requests a share without a percentage",
+        key=contract.DEFAULT_COMPUTE, on=Object.NAMESPACE, type=_DEFAULT_COMPUTE, read_by=_MAXIMUM,
+        default=f"{defaults.DEFAULT_COMPUTE} (chart: webhook.defaultCompute)",
+        meaning="compute of a container that requests no percentage: one that it reserves, or (memory) a cap of as "
+        "much as its share is of the GPU's memory",
     ),
     Annotation(
         key=contract.MAX_MEMORY, on=Object.NAMESPACE, type=_MEMORY, read_by=_MAXIMUM,

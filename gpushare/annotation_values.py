@@ -19,7 +19,9 @@ CAPABILITIES: Final = ("compute", "utility", "compat32", "display", "graphics", 
 ANY: Final = "any"
 """Of ``gpu-share.io/own-claims``."""
 NONE: Final = "none"
-"""Of ``gpu-share.io/frameworks``."""
+"""Of ``gpu-share.io/frameworks`` and ``gpu-share.io/default-compute``."""
+BY_MEMORY: Final = "memory"
+"""Of ``gpu-share.io/default-compute``: as much of the SMs as the share is of the memory."""
 MAX_LIST: Final = 4096
 """Characters of a list in an annotation."""
 MAX_PATHS: Final = 64
@@ -47,6 +49,17 @@ def choice(options: Mapping[str, str]) -> Callable[[object], str]:
         raise QuantityError(f"{quoted(str(value))} is not {known}; write {advice}", Reason.INVALID_VALUE)
 
     return parse
+
+
+def parse_default_compute(value: object) -> int | str:
+    """Read what a container has of a GPU's compute that asks for none: ``none``, ``memory``, or 1 to 100 percent."""
+    if value in {NONE, BY_MEMORY}:
+        return str(value)
+    try:
+        return parse_percent(value)
+    except QuantityError as error:
+        message = f'{quoted(str(value))} is not "{NONE}", "{BY_MEMORY}" or a percentage; write for example 25%'
+        raise QuantityError(message, error.reason) from error
 
 
 def parse_models(value: object) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ RESERVE_PERCENT: Final = 4
 # The webhook: chart values webhook.*.
 MIN_MEMORY_MIB: Final = 512
 """Below this little runs: a CUDA context takes 280 MiB on a small card and 520 to 710 on an H100."""
+DEFAULT_COMPUTE: Final = "none"
 ACROSS_NODES: Final = "none"
 ROOT_TENANTS: Final = "allow"
 RETENTION_SECONDS: Final = 300
@@ -51,6 +52,7 @@ ENFORCER: Final[Mapping[str, str | float]] = {
     "mode": "mps",
     "within_node": "binpack",
     "compute_overcommit": "1",
+    "default_compute": DEFAULT_COMPUTE,
     "max_kills_per_minute": 3,
     "debt_credit": 10.0,
     "debt_refill": 300.0,

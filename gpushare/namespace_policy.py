@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from gpushare import contract
 from gpushare.annotation_table import OF_NAMESPACES
+from gpushare.annotation_values import BY_MEMORY
 from gpushare.checks import Check, attempt, collect, values_of
 from gpushare.errors import PolicyDenied, Problem, QuantityError
 from gpushare.quantity import format_mib
@@ -27,7 +28,8 @@ class NamespacePolicy:
     """One namespace's policy. Memory in MiB, compute in percent of one GPU, time in seconds; ``None`` is unset."""
 
     default_memory_mib: int | None = None
-    default_compute: int | None = None
+    default_compute: int | str | None = None
+    """Percent, ``memory`` or ``none``; ``None``: as the chart says."""
     max_memory_mib: int | None = None
     max_compute: int | None = None
     any_claims: bool = False
@@ -49,6 +51,20 @@ class NamespacePolicy:
             return ""
         asked = "compute without a limit" if percent is None else f"{percent}%"
         return f"{asked} is above this namespace's {contract.MAX_COMPUTE} of {self.max_compute}%; ask for less"
+
+    def compute_by_default(self, chart: int | str) -> int | None:
+        """Return the percent that a container reserves which asks for none; ``None``: it reserves nothing.
+
+        Args:
+            chart: the default of the cluster, as ``annotation_values.parse_default_compute`` returns it.
+        """
+        default = chart if self.default_compute is None else self.default_compute
+        known = [each for each in (default, self.max_compute) if isinstance(each, int)]
+        return min(known, default=None)
+
+    def caps_by_memory(self, chart: int | str) -> bool:
+        """Tell whether a container that reserved no compute has as much of it as of the memory."""
+        return (chart if self.default_compute is None else self.default_compute) == BY_MEMORY
 
     @classmethod
     def from_annotations(cls, annotations: Mapping[str, str] | None) -> Self:
@@ -105,7 +121,13 @@ def _check_defaults(policy: NamespacePolicy) -> Iterator[Problem]:
         message = f"{format_mib(memory)} is above {ceiling}; write at most that, or raise the maximum"
         yield Problem(field_of(contract.DEFAULT_MEMORY), message, Reason.INVALID_NAMESPACE)
     compute, most_compute = policy.default_compute, policy.max_compute
-    if compute and most_compute and compute > most_compute:
+    if compute == BY_MEMORY and most_compute:
+        message = (
+            f"{BY_MEMORY!r} reserves no compute, but every container reserves some where the namespace has "
+            f"{contract.MAX_COMPUTE}; write a percentage, or remove one of the two"
+        )
+        yield Problem(field_of(contract.DEFAULT_COMPUTE), message, Reason.INVALID_NAMESPACE)
+    if isinstance(compute, int) and most_compute and compute > most_compute:
         ceiling = f"{contract.MAX_COMPUTE} of {most_compute}%"
         message = f"{compute}% is above {ceiling}; write at most that, or raise the maximum"
         yield Problem(field_of(contract.DEFAULT_COMPUTE), message, Reason.INVALID_NAMESPACE)

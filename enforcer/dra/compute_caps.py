@@ -10,12 +10,37 @@ from dataclasses import replace
 from typing import Final
 
 from enforcer.dra.prepared_claim import AllocatedDevice, PreparedClaim
+from enforcer.quota.from_claims import Object
 from enforcer.quota.types import Mode
+from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import WHOLE_GPU_PERCENT
 
 FLOOR: Final = 5
 """Percent that every container may use, also where all is reserved: the least that was measured. It does 0.088 of the
 work of a plain process (H100, driver 580.159.04, 2026-11-26)."""
+
+
+def capped_by_memory(
+    claim: PreparedClaim, namespace: Object, chart: int | str, capacity: Mapping[str, int]
+) -> PreparedClaim:
+    """Return the claim with the caps that ``memory`` sets, where the default of its namespace or the chart is that.
+
+    The scheduler cannot count them: a claim states an amount, and how much of a GPU its memory is depends on the GPU.
+
+    Args:
+        claim: to be prepared.
+        namespace: of its pod; operators write its annotations.
+        chart: the default of the cluster.
+        capacity: MiB that shares can have, by GPU.
+    """
+    policy = NamespacePolicy.from_annotations(namespace["metadata"].get("annotations") or {})
+    if not policy.caps_by_memory(chart):
+        return claim
+    caps = dict(claim.caps)
+    for grant in (each for each in claim.granted if each.gpu is not None):
+        part = max(1, WHOLE_GPU_PERCENT * grant.memory_mib // max(1, capacity.get(grant.gpu or "", 0)))
+        caps[grant.request] = min(part, caps.get(grant.request, WHOLE_GPU_PERCENT))
+    return replace(claim, caps=tuple(caps.items()))
 
 
 def with_caps(claim: PreparedClaim, others: Sequence[PreparedClaim]) -> PreparedClaim:

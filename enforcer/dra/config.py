@@ -21,6 +21,7 @@ from enforcer.runtime.manager import Wake
 from enforcer.status.api_writer import ApiWriter
 from enforcer.status.events import EventRecorder
 from enforcer.status.metrics import Metrics
+from gpushare import defaults
 from gpushare.host_access import HostAccess
 from gpushare.kube_client import KubeClient
 from gpushare.memory_fraction import Reserve
@@ -71,6 +72,8 @@ class DraPluginConfig:
     """What limits keep in reserve of the memory that programs may use."""
     framework_variables: bool = True
     """Whether frameworks get variables."""
+    default_compute: int | str = defaults.DEFAULT_COMPUTE
+    """What a container has of the compute that asks for none: percent, ``none`` or ``memory``."""
 
     def host_access(self) -> HostAccess:
         """Return what sharing pods may reach of the node: nothing that gpu-share and the kubelet keep there."""

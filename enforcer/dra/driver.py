@@ -23,7 +23,7 @@ from enforcer.dra import capacity_check, contexts
 from enforcer.dra.allocation import PrepareRequest, compute_limits, reserved_pod, still_valid
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.claim_status import ClaimStatusPublisher
-from enforcer.dra.compute_caps import with_caps
+from enforcer.dra.compute_caps import capped_by_memory, with_caps
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.mps_readiness import MpsReady
 from enforcer.dra.prepared_claim import PreparedClaim, safe_uid
@@ -274,7 +274,9 @@ class Driver:
         namespace = cluster.get(path(CORE_V1, "namespaces", ref.namespace), timeout=READ_SECONDS)
         ask, devices = PrepareRequest(claim, pod, namespace, self._parts.host_access()), self._devices()
         prepared, backends = compute_limits(self._parts.node, ask, devices), self._parts.limiter.backends()
-        return with_view(prepared, ask, devices.values(), backends, frameworks=self._parts.framework_variables)
+        seen = with_view(prepared, ask, devices.values(), backends, frameworks=self._parts.framework_variables)
+        capacity = {gpu.uuid: capacity_mib(gpu, self._parts.policy) for gpu in devices.values()}
+        return capped_by_memory(seen, namespace, self._parts.default_compute, capacity)
 
     def _claim(self, ref: ClaimRef) -> Object:
         where = path(RESOURCE_V1, "resourceclaims", ref.name, ref.namespace)

@@ -252,11 +252,16 @@ def flaws_of(made: Mapping[str, Any], policy: NamespacePolicy, *, exact: bool) -
 def _settings(made: Mapping[str, Any]) -> Settings:
     """Take from the pod what the chart's values decide and nothing else does."""
     spec = mapping(made, "spec")
+    variables = [each for one in objects(spec, "containers") for each in objects(one, "env")]
+    compute = next(
+        (text(each, "value") for each in variables if each.get("name") == contract.MPS_THREAD_PERCENTAGE), ""
+    )
     sidecar = _sidecar(objects(spec, "initContainers"))
     resources = mapping(sidecar, "resources")
     return Settings(
         image=text(sidecar, "image"),
         image_pull_policy=text(sidecar, "imagePullPolicy"),
+        default_compute=int(compute) if compute.isdecimal() else defaults.DEFAULT_COMPUTE,
         tolerations=tuple(dict(each) for each in objects(spec, "tolerations")),
         runtime_class=text(spec, "runtimeClassName") or None,
         sidecar_requests=dict(mapping(resources, "requests")),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, get_args
 
 from gpushare import defaults
+from gpushare.annotation_values import parse_default_compute
 from gpushare.errors import ConfigError, QuantityError
 from gpushare.host_access import OUR_OWN
 from gpushare.patterns import Pattern
@@ -45,6 +46,7 @@ def _limits() -> dict[str, str]:
 class Settings:
     """Chart values the rewriting depends on. Memory in MiB; ``max_memory_mib`` is the largest GPU, if known.
 
+    ``default_compute`` is the percent that a container reserves which asks for none, or ``none``, or ``memory``.
     ``most_compute`` is the percent of one GPU that all containers on it may ask for together; ``several_gpus`` says
     whether a container may ask for several, which no GPU shared through MPS can serve. ``protected_paths`` are host
     paths that no sharing pod mounts; ``host_network`` lets sharing pods use ``hostNetwork``.
@@ -54,6 +56,7 @@ class Settings:
     image: str = "gpu-share:0.1.0"
     image_pull_policy: str = "IfNotPresent"
     min_memory_mib: int = defaults.MIN_MEMORY_MIB
+    default_compute: int | str = defaults.DEFAULT_COMPUTE
     max_memory_mib: int | None = None
     tolerations: tuple[dict[str, Any], ...] = DEFAULT_TOLERATIONS
     runtime_class: str | None = None
@@ -107,6 +110,13 @@ def _memory(name: str, text: str) -> int:
 def _overcommit(name: str, text: str) -> int:
     try:
         return parse_overcommit(text)
+    except QuantityError as error:
+        raise ConfigError(f"{name}: {error.message}") from error
+
+
+def _default_compute(name: str, text: str) -> int | str:
+    try:
+        return parse_default_compute(text)
     except QuantityError as error:
         raise ConfigError(f"{name}: {error.message}") from error
 
@@ -183,6 +193,7 @@ VARIABLES: Final = {
     "GPU_SHARE_IMAGE_PULL_POLICY": ("image_pull_policy", _pull_policy),
     "GPU_SHARE_MIN_MEMORY": ("min_memory_mib", _memory),
     "GPU_SHARE_MAX_MEMORY": ("max_memory_mib", _memory),
+    "GPU_SHARE_DEFAULT_COMPUTE": ("default_compute", _default_compute),
     "GPU_SHARE_TOLERATIONS": ("tolerations", _tolerations),
     "GPU_SHARE_RUNTIME_CLASS": ("runtime_class", _text),
     "GPU_SHARE_ACROSS_NODES": ("across_nodes", _across_nodes),

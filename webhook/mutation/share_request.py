@@ -220,7 +220,7 @@ class _Limits:
     def compute(self, asked: ShareAnnotation | None) -> int | None:
         if asked is None:
             # No word about compute is the whole GPU, which a ceiling forbids.
-            return self.policy.default_compute or self.policy.max_compute
+            return self.policy.compute_by_default(self.settings.default_compute)
         percent: int = _read(asked)
         if message := self.policy.above_compute(percent):
             raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
@@ -247,7 +247,8 @@ class _Limits:
     def capped(self, unasked: Iterable[str]) -> Iterator[str]:
         """Warn of the containers that ask for no compute and get the maximum."""
         names, ceiling = sorted(unasked), self.policy.max_compute
-        if names and ceiling is not None and self.policy.default_compute is None:
+        given, own = self.policy.compute_by_default(self.settings.default_compute), self.policy.default_compute
+        if names and ceiling is not None and given == ceiling and not isinstance(own, int):
             yield f"{contract.MAX_COMPUTE} of this namespace caps compute at {ceiling}%: {', '.join(names)}"
 
 

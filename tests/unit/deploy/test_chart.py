@@ -46,6 +46,7 @@ SAMPLES: Final = {
     "mps.sharedMemorySize": "2Gi",
     "simulate.image.digest": f"sha256:{'0' * 64}",
     "webhook.affinity": {"nodeAffinity": {}},
+    "webhook.defaultCompute": "memory",
     "webhook.maxMemory": "80Gi",
     "webhook.minAvailable": 0,
     "webhook.rollingUpdate.maxSurge": 2,
@@ -95,7 +96,6 @@ def other_text(where: str, default: Any) -> Any:
 
 
 def setting(where: str, value: Any) -> str:
-    """The option that sets it."""
     return f"--set-json={where}={json.dumps(value)}"
 
 

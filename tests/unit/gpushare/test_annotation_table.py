@@ -120,7 +120,7 @@ def test_the_policies_read_the_keys_that_the_table_says() -> None:
 def test_the_policy_of_namespaces_checks_amounts_by_the_types_of_the_table() -> None:
     checks = re.findall(r"!\(key in \[([^]]*)\]\)\s*\|\| variables\.new\[key\]\.matches\(\"([^\"]*)\"\)", policies())
     found = {frozenset(re.findall(r'"([^"]*)"', keys)): re.compile(pattern) for keys, pattern in checks}
-    assert len(found) == 2
+    assert len(found) == 3
     for keys, pattern in found.items():
         types = {row(key).type for key in keys}
         assert len(types) == 1

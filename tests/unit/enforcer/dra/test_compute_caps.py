@@ -12,8 +12,9 @@ from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, Prepare
 from enforcer.quota.from_claims import Terms
 from enforcer.quota.types import Mode
 from gpushare import contract
-from tests.unit.enforcer.dra.objects import allocated, by_hand, claim, container, gpu, pod, using
-from tests.unit.enforcer.dra.world import World
+from gpushare.kube_client import CORE_V1, path
+from tests.unit.enforcer.dra.objects import NAMESPACE, allocated, by_hand, claim, container, gpu, namespace, pod, using
+from tests.unit.enforcer.dra.world import CAPACITY, World
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU
 
 
@@ -121,3 +122,33 @@ def test_containers_of_one_request_that_differ_keep_their_own(world: World) -> N
     ref = world.add(user, claim(user))
     world.driver.prepare(ref)
     assert percentage(world, ref) is None
+
+
+@pytest.mark.parametrize(
+    ("annotation", "chart", "cap"),
+    [
+        ("memory", "none", "13"), ("", "memory", "13"), ("", "none", None), ("none", "memory", None),
+        ("20%", "memory", None),  # what the webhook made a reservation of
+    ],
+)  # fmt: skip
+def test_by_memory_a_cap_is_the_part_of_the_gpus_memory(
+    world: World, annotation: str, chart: str, cap: str | None
+) -> None:
+    world.default_compute = chart
+    world.restart()
+    annotations = {contract.DEFAULT_COMPUTE: annotation} if annotation else {}
+    world.api.objects[path(CORE_V1, "namespaces", NAMESPACE)] = namespace(annotations)
+    ref = tenant(world, "tts")
+    world.driver.prepare(ref)
+    assert percentage(world, ref) == cap
+    assert CAPACITY * 13 // 100 < 2048 <= CAPACITY * 14 // 100
+
+
+def test_by_memory_no_cap_is_above_what_others_left(world: World) -> None:
+    world.default_compute = "memory"
+    world.restart()
+    world.driver.prepare(tenant(world, "reserved", "92%"))
+    ref, asking = tenant(world, "tts"), tenant(world, "asking", "5%")
+    world.driver.prepare(ref)
+    world.driver.prepare(asking)
+    assert [percentage(world, each) for each in (ref, asking)] == ["8", "5"]

@@ -65,6 +65,7 @@ class World:
         self.folder, self.api, self.reader, self.pods = folder, Api(), Reader(), Pods()
         self.cdi, self.run, self.state = folder / "cdi", folder / "run", folder / "state"
         self.shared_memory = SharedMemory.PRIVATE
+        self.default_compute: int | str = "none"
         self.mps: MpsSupervisor | None = None
         self.quotas_changed = Wake()
         self.modes = fixed_modes()
@@ -96,7 +97,7 @@ class World:
             limiter=limits(lambda: self.backends), checkpoint=Checkpoint(self.state), events=Messages(self.told),
             availability=availability(lambda: self.health),
             backoff=ClaimBackoff(), listeners=(), registered=Wake(), quotas_changed=self.quotas_changed,
-            upgrade=self.upgrade,
+            upgrade=self.upgrade, default_compute=self.default_compute,
         )  # fmt: skip
 
     def tenant(self, name: str, memory: str = "4Gi", device: str = DEVICE) -> ClaimRef:
