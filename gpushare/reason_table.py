@@ -240,6 +240,14 @@ _CLAIMS: Final = (
         action="Give each pod a claim of its own, by annotations or a ResourceClaimTemplate.",
     ),
     ReasonRow(
+        reason=Reason.COMPUTE_SHARED, places=(Place.POD_EVENT,),
+        meaning="Of a container that reserves compute: others on its GPU may use more than what is left, because they "
+        "reserved none, started before it, or the operator overcommits compute. Of a container that reserves none: its "
+        "cap, which lasts as long as its pod.",
+        action="Reserve compute for the containers that need it, or let operators set webhook.defaultCompute. "
+        "A pod that is created again gets a new cap.",
+    ),
+    ReasonRow(
         reason=Reason.NOT_OPTED_IN, places=_PREPARE,
         meaning="The claim holds a GPU in a namespace that has not opted in. The enforcer does not prepare it.",
         action=f"A cluster operator labels the namespace {contract.NAMESPACE_LABEL}=true.",

@@ -85,6 +85,7 @@ class Reason(StrEnum):
     CLAIM_UNKNOWN = "ClaimUnknown"
     CLAIM_MISMATCH = "ClaimMismatch"
     CLAIM_IN_USE = "ClaimInUse"
+    COMPUTE_SHARED = "ComputeShared"
     NOT_OPTED_IN = "NotOptedIn"
     CLAIM_UNSUPPORTED = "ClaimUnsupported"
     CLAIM_CLEANED_UP = "ClaimCleanedUp"

@@ -62,6 +62,22 @@ def with_caps(claim: PreparedClaim, others: Sequence[PreparedClaim]) -> Prepared
     return replace(claim, caps=tuple((name, cap) for name, cap in caps.items() if cap < WHOLE_GPU_PERCENT))
 
 
+def beside(claim: PreparedClaim, grant: AllocatedDevice, prepared: Sequence[PreparedClaim]) -> int:
+    """Return the percent of a GPU that all but one request may use, those of the same claim included.
+
+    Args:
+        claim: the claim of that request.
+        grant: what the request was allocated of the GPU.
+        prepared: all claims that are prepared on this node.
+    """
+    return sum(
+        each.compute or dict(other.caps).get(each.request, WHOLE_GPU_PERCENT)
+        for other in prepared
+        for each in other.granted
+        if each.gpu == grant.gpu and (other.uid, each.request) != (claim.uid, grant.request)
+    )
+
+
 def stated(percents: Iterable[tuple[str, int | None]]) -> tuple[tuple[str, int], ...]:
     """Return the percentages that pods give themselves, as upper bounds: CDI's would replace one that is lower.
 

@@ -9,6 +9,7 @@ from enforcer.dra.claim_status import Conditions
 from enforcer.dra.cleanup import EVERY as CLEANUP_EVERY
 from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner
 from enforcer.dra.client_memory import ClientMemory
+from enforcer.dra.compute_notices import ComputeNotices
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.driver import Driver
 from enforcer.dra.health_service import HealthService
@@ -44,7 +45,7 @@ class PreparedQuotas:
 
     def __init__(self, setup: DraPluginConfig, resizer: ResizeController) -> None:
         self._store, self._checkpoint, self._resizer = setup.store, setup.checkpoint, resizer
-        self._joiners = SharedClaimDetector(setup.events)
+        self._joiners, self._compute = SharedClaimDetector(setup.events), ComputeNotices(setup.events)
         self.shared: tuple[str, ...] = ()
         """What operators are to read of pods that join claims."""
 
@@ -56,6 +57,7 @@ class PreparedQuotas:
         """See ``QuotaRule``."""
         prepared, pods = self._store.prepared(), seen["pods"]
         self.shared = self._joiners.check(prepared, pods)
+        self._compute.check(prepared)
         self._resizer.set_objects(pods, seen["namespaces"])
         return quotas_of_prepared(prepared, pods, seen["namespaces"], self._checkpoint.read())
 

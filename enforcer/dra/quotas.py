@@ -95,9 +95,9 @@ def joined(claim: PreparedClaim, pods: Sequence[Object]) -> Iterator[PreparedCla
             yield replace(claim, pod=metadata["name"], pod_uid=metadata["uid"], limits=limits)
 
 
-def quotas_of_joined(other: PreparedClaim) -> tuple[Quota, ...]:
-    """Name the containers of a pod that joined a claim, for messages."""
-    return tuple(quota for limit in other.limits for quota in _quotas(other, limit, None, {}))
+def message_quotas(claim: PreparedClaim) -> tuple[Quota, ...]:
+    """Name the containers of a claim, for messages."""
+    return tuple(quota for limit in claim.limits for quota in _quotas(claim, limit, None, {}))
 
 
 def _joined_limits(claim: PreparedClaim, used: Sequence[Use]) -> Iterator[ContainerLimit]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from enforcer.dra.prepared_claim import PreparedClaim
-from enforcer.dra.quotas import joined, quotas_of_joined
+from enforcer.dra.quotas import joined, message_quotas
 from enforcer.quota.from_claims import Object
 from enforcer.status.events import EventRecorder
 from enforcer.status.messages import UserMessage
@@ -43,7 +43,7 @@ class SharedClaimDetector:
 
 def _notices(pair: Pair, *, gone: bool) -> Iterator[UserMessage]:
     claim, other = pair
-    for quota in quotas_of_joined(other)[:1]:
+    for quota in message_quotas(other)[:1]:
         who = (
             f"container {quota.container} may hold 0 MiB on {quota.gpu}, so the "
             "container is over quota with any GPU memory"

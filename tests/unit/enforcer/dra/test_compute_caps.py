@@ -1,21 +1,30 @@
 """What a container may use of a GPU's compute that reserved none of it."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.dra.compute_caps import FLOOR, with_caps
+from enforcer.dra.compute_notices import ComputeNotices
 from enforcer.dra.driver import ClaimRef
+from enforcer.dra.plugin import PreparedQuotas
 from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
+from enforcer.dra.resize_controller import ResizeController
 from enforcer.quota.from_claims import Terms
 from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.kube_client import CORE_V1, path
+from gpushare.reasons import Reason
+from tests.support.wiring import Messages
 from tests.unit.enforcer.dra.objects import NAMESPACE, allocated, by_hand, claim, container, gpu, namespace, pod, using
 from tests.unit.enforcer.dra.world import CAPACITY, World
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU
+
+if TYPE_CHECKING:
+    from enforcer.status.messages import UserMessage
 
 
 def made(uid: str, compute: int = 0, gpu: str = GPU, mode: Mode = Mode.MPS) -> PreparedClaim:
@@ -152,3 +161,62 @@ def test_by_memory_no_cap_is_above_what_others_left(world: World) -> None:
     world.driver.prepare(ref)
     world.driver.prepare(asking)
     assert [percentage(world, each) for each in (ref, asking)] == ["8", "5"]
+
+
+class Told(ComputeNotices):
+    """Keeps what it says."""
+
+    def __init__(self) -> None:
+        self.messages: list[UserMessage] = []
+        super().__init__(Messages(self.messages))
+
+    def after(self, *prepared: PreparedClaim) -> list[tuple[str, bool]]:
+        """Return the pods that are told something by a check, and whether that is about their reservation."""
+        self.messages.clear()
+        self.check(prepared)
+        return [(each.quota.pod, "at the same time" in each.note) for each in self.messages]
+
+
+def test_a_tenant_is_told_once_that_others_may_use_what_it_reserved() -> None:
+    told, early, late = Told(), made("early"), made("late", 25)
+    assert told.after(early) == []
+    assert told.after(early, late) == [("late", True)]
+    assert "reserves 25% of the compute of" in told.messages[0].note
+    assert "others may use 100% of it" in told.messages[0].note
+    assert (told.messages[0].reason, told.messages[0].warning) == (Reason.COMPUTE_SHARED, False)
+    assert told.after(early, late) == told.after(late) == told.after(early, late) == []
+
+
+def test_a_reservation_that_nobody_can_use_needs_no_message() -> None:
+    mine, other = made("mine", 25), made("other", 75)
+    capped = with_caps(made("capped"), [mine])
+    assert Told().after(mine, other) == []
+    assert Told().after(mine, capped) == [("capped", False)]
+    assert Told().after(mine, made("elsewhere", gpu=OTHER_GPU)) == []
+    turns = made("turns", 25, mode=Mode.TIME_SLICING), made("other", mode=Mode.TIME_SLICING)
+    assert Told().after(*turns) == []
+
+
+def test_two_that_were_each_capped_at_what_was_left_are_more_than_what_was_left() -> None:
+    mine = made("mine", 25)
+    first = with_caps(made("first"), [mine])
+    second = with_caps(made("second"), [mine, first])
+    told = Told()
+    assert told.after(mine, first) == [("first", False)]
+    assert told.after(mine, first, second) == [("mine", True), ("second", False)]
+    assert "may use 75% of its SMs" in told.messages[1].note
+
+
+def test_a_claim_that_is_prepared_again_is_told_again() -> None:
+    told, early, late = Told(), made("early"), made("late", 25)
+    told.after(early, late)
+    told.after(early)
+    assert told.after(early, late) == [("late", True)]
+
+
+def test_the_driver_tells_a_pod_and_its_sidecar(world: World) -> None:
+    for name, compute in (("early", ""), ("late", "40%")):
+        world.driver.prepare(tenant(world, name, compute))
+    rule = PreparedQuotas(world.setup, ResizeController(world.setup, world.driver))
+    rule.quotas({"pods": (), "namespaces": ()})
+    assert [(each.quota.pod, each.reason) for each in world.told] == [("late", Reason.COMPUTE_SHARED)]
