@@ -1,10 +1,28 @@
 """What experiments conclude from what they measured: every verdict from figures alone, without a machine."""
 
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.gpu.experiments import bench_copies, bench_models, compute, h4, h5, h6, h7, h9, h11, h12, h13, h15
+from tests.fakes.gpu.reader import SimReader
+from tests.fakes.gpu.state import Sim
+from tests.gpu.experiments import (
+    bench_copies,
+    bench_frameworks,
+    bench_models,
+    compute,
+    h4,
+    h5,
+    h6,
+    h7,
+    h9,
+    h11,
+    h12,
+    h13,
+    h15,
+)
 from tests.gpu.experiments.figures import loss_percent, noise_percent, percentile, ratio, spread
 from tests.gpu.experiments.loops import Loop, settle, turn, wrong
 from tests.gpu.kit.client import ClientGoneError, ClientTimeoutError
@@ -248,6 +266,29 @@ def test_copies_are_compared_at_the_largest_number() -> None:
     assert found.figures["gain_over_time_slicing"]["7"] == {bench_copies.MEMORY: 2.14, bench_copies.BOTH: 1.9}
     assert bench_copies.judge_runs([*one, *(copies(way, 100.0) for way in ways)]).verdict is FAILS
     assert bench_copies.judge_runs([one[0]], "no MPS programs").verdict is NOT_MEASURED
+
+
+def test_frameworks_have_to_start_and_to_be_refused_within_the_limit() -> None:
+    fine = {"refused": "OutOfMemoryError", "at_most_mib": 8156, "works_after": True}
+    asks = {"free_mib": 3485, "wanted_mib": 3327, "starts": True}
+    rows = {"PyTorch, 8192 MiB": fine, "PyTorch, as vLLM asks, 4096 MiB": asks}
+    assert bench_frameworks.judge_frameworks(rows).verdict is HOLDS
+    for name, row in (
+        ("PyTorch, 8192 MiB", fine | {"at_most_mib": 9000}), ("PyTorch, 8192 MiB", fine | {"refused": None}),
+        ("PyTorch, as vLLM asks, 4096 MiB", asks | {"starts": False}), ("JAX, 4096 MiB", {"error": "status -6"}),
+    ):  # fmt: skip
+        assert bench_frameworks.judge_frameworks(rows | {name: row}).verdict is FAILS
+    with pytest.raises(NotMeasurable):
+        bench_frameworks.judge_frameworks({})
+
+
+def test_frameworks_get_the_variables_of_a_share_of_the_gpu_that_is_measured(tmp_path: Path) -> None:
+    sim = Sim.create(tmp_path, "h100x4")
+    uuid = sim.machine.gpus[0].uuid
+    backend = SimpleNamespace(gpu=uuid, reader=lambda: SimReader(sim))
+    found = bench_frameworks.variables(backend, 8192)
+    assert (found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], found["GPU_SHARE_USABLE_MIB"]) == ("0=8192M", str(8192 - 769))
+    assert found["XLA_PYTHON_CLIENT_MEM_FRACTION"] == found["GPU_SHARE_MEMORY_FRACTION"]
 
 
 def many(way: str, count: int, *milliseconds: float, **changes: int) -> bench_models.Run:

@@ -77,6 +77,7 @@ TIMED = {"H5", "H9", "copies", "models"}
 """What they find depends on how busy the machine of the test is."""
 ELSEWHERE = {
     "H11": "limits per cgroup came with driver 615", "compute": "plays no speeds", "priority": "plays no speeds",
+    "frameworks": "PyTorch",
 }  # fmt: skip
 """What the simulated machine cannot measure, and why not."""
 WORLDS: dict[str, tuple[str, dict[str, Any], str, str]] = {

@@ -1,0 +1,1 @@
+"""Programs of frameworks for a machine that has them."""
