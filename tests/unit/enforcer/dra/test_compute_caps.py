@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.dra.compute_caps import FLOOR, with_caps
+from enforcer.dra.compute_caps import FLOOR, stated, with_caps
 from enforcer.dra.compute_notices import ComputeNotices
 from enforcer.dra.driver import ClaimRef
 from enforcer.dra.plugin import PreparedQuotas
@@ -121,6 +121,14 @@ def test_a_tenants_own_percentage_only_lowers_the_cap(world: World, own: str, gi
     ref = tenant(world, "mine", **{contract.MPS_THREAD_PERCENTAGE: own})
     world.driver.prepare(ref)
     assert percentage(world, ref) == given
+
+
+@pytest.mark.parametrize("percents", [(10, 20), (10, None), (None,), (0,), (100,), ()])
+def test_a_percentage_that_not_all_containers_of_a_request_state_is_not_theirs(
+    percents: tuple[int | None, ...],
+) -> None:
+    assert stated(("main", percent) for percent in percents) == ()
+    assert stated((("main", 10), ("main", 10), ("aux", 20))) == (("main", 10), ("aux", 20))
 
 
 def test_containers_of_one_request_that_differ_keep_their_own(world: World) -> None:
