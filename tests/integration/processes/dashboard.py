@@ -84,7 +84,9 @@ def play(folder: Path, stack: ExitStack, port: int, after: float) -> Callable[[]
         ))  # fmt: skip
         sidecar(stack, run / "status" / container.pod_uid, address)
     node.allow(*quotas)
-    node.start("--run", str(run), f"--metrics=127.0.0.1:{port}", "--limit-verification-seconds=1")
+    node.start(
+        "--run", str(run), f"--metrics=127.0.0.1:{port}", "--limit-verification-seconds=1", "--mode=time-slicing"
+    )
 
     def turn() -> None:
         for process in processes:
