@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "limits.md"
 COLUMNS = ["mps-v2", "driver-cgroup", "watch-only", "mig-instance"]
 EVIDENCE = ("simulated", "documentation", "real daemon", "H100, 580")
-WORDS = ("prevented", "detected", "killed", "not seen", "Unknown", "n/a")
+WORDS = ("prevented", "detected", "killed", "not seen", "Unknown", "unknown", "n/a")
 
 
 def parts() -> tuple[str, str]:
