@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.gpu import exports
 from tests.fakes.gpu.mps_daemon import Daemon
 from tests.fakes.gpu.need import need_library
 from tests.fakes.gpu.programs import GpuHost, host
@@ -101,6 +102,16 @@ def test_memory_that_descriptors_hold_is_counted_for_nobody(here: GpuHost) -> No
     os.close(held[1])
     mine.close()
     assert here.sim.exported(here.gpus[0]) == 0
+
+
+@pytest.mark.node
+def test_the_card_counts_a_descriptor_of_a_program_without_cuda(here: GpuHost) -> None:
+    program = here.start()
+    before = program.ask("meminfo")["free_mib"]
+    descriptor = exports.make(here.sim.folder / exports.FOLDER, here.gpus[0], 1024)
+    assert program.ask("meminfo")["free_mib"] == before - 1024
+    os.close(descriptor)
+    assert program.ask("meminfo")["free_mib"] == before
 
 
 @pytest.mark.node

@@ -5,6 +5,8 @@ copy of the open file holds its lock, and so the memory.
 """
 
 import fcntl
+import os
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,16 @@ FOLDER: Final = "nvidiactl"
 def used_mib(folder: Path, gpu: str, started: Callable[[int], int | None]) -> int:
     """MiB of a GPU that descriptors alone hold; ``started`` tells a process from a later one of its number."""
     return sum(_locked_mib(file, gpu, started) for file in folder.glob("[!.]*"))
+
+
+def make(folder: Path, gpu: str, mib: int) -> int:
+    """A descriptor that alone holds ``mib``: its maker has released them. Only copies of it keep the memory."""
+    descriptor, hidden = tempfile.mkstemp(prefix=".", dir=folder)
+    os.fchmod(descriptor, 0o666)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    os.write(descriptor, f"gpu={gpu}\tmemory_mib={mib}\tof={os.getpid()}\tof_start=0\nreleased\n".encode())
+    Path(hidden).rename(folder / Path(hidden).name.removeprefix("."))
+    return descriptor
 
 
 def _locked_mib(file: Path, gpu: str, started: Callable[[int], int | None]) -> int:

@@ -14,7 +14,7 @@ time. Layout (``nvml.c`` reads the same):
 - ``world``: how hardware behaves where nobody knows it yet, see ``world.py``; ``sticky/<pid>``: the error that every
   CUDA call of a process returns from now on; ``servers/<uuid>``: the MPS server of a GPU;
 - ``ecc/<uuid>``, ``no-mps/<uuid>``, ``no-terminate/<uuid>``: see ``mark``;
-- ``nvidiactl/<number>``: memory behind a descriptor, see ``exports.py``;
+- ``nvidiactl/<name>``: memory behind a descriptor, see ``exports.py``;
 - ``kernels/<pid>``: when that process last ran a kernel, ``gpu=``, ``start=`` and ``time_us=`` since 1970;
 - ``faults``: see ``Fault``; ``compute_mode/<uuid>``; ``limits/<uuid>-<hash>``; ``xid``: critical errors that happened;
 - ``mps``: see ``MpsFault``.
@@ -26,7 +26,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -163,8 +163,8 @@ class Sim:
             rest = [h for h in self._read(pid) if (h.gpu, h.kind) != (gpu, kind)]
             self._put(pid, [*rest, Holding(gpu=gpu, memory_mib=mib, kind=kind)])
 
-    def allocate(self, pid: int, gpu: str, mib: int, kind: str = "compute") -> None:
-        """Take ``mib`` more, as a CUDA program would.
+    def allocate(self, pid: int, gpu: str, mib: int, kind: str = "compute", seen: str = "both") -> None:
+        """Take ``mib`` more, as a CUDA program would. ``seen="device"``: in no row.
 
         Raises:
             OutOfGpuMemoryError: the card, or the process's cgroup, has less left.
@@ -175,9 +175,14 @@ class Sim:
             if mib > left:
                 raise OutOfGpuMemoryError(f"{gpu} has {left} MiB left, {mib} MiB were asked for")
             mine = self._read(pid)
-            had = sum(h.memory_mib or 0 for h in mine if (h.gpu, h.kind) == (gpu, kind))
-            rest = [h for h in mine if (h.gpu, h.kind) != (gpu, kind)]
-            self._put(pid, [*rest, Holding(gpu=gpu, memory_mib=had + mib, kind=kind)])
+            had = sum(h.memory_mib or 0 for h in mine if (h.gpu, h.kind, h.seen) == (gpu, kind, seen))
+            rest = [h for h in mine if (h.gpu, h.kind, h.seen) != (gpu, kind, seen)]
+            self._put(pid, [*rest, Holding(gpu=gpu, memory_mib=had + mib, kind=kind, seen=seen)])
+
+    def show(self, pid: int) -> None:
+        """Let what the process holds in no row stand in its row from now on, as a row that comes late does."""
+        with self._locked():
+            self._put(pid, [replace(h, seen="both") if h.seen == "device" else h for h in self._read(pid)])
 
     def free(self, pid: int, gpu: str | None = None) -> bool:
         """Take away all that ``pid`` holds (on one GPU). Returns whether it held anything."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from tests.fakes.gpu import exports
 from tests.fakes.gpu.state import KINDS, OutOfGpuMemoryError, Sim
 
 POLL: Final = 0.05
@@ -31,7 +32,11 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--kind", choices=KINDS, default="compute", help="which of NVML's lists it stands in")
     options.add_argument("--fork", type=int, default=0, help="children that each hold as much")
     options.add_argument("--ignore-term", action="store_true", help="only SIGKILL ends it")
-    options.add_argument("--unchecked", action="store_true", help="hold it even where the card has no room")
+    options.add_argument("--hidden", type=int, default=0, help="MiB that only a descriptor holds; with --mib 0 no row")
+    unseen = options.add_mutually_exclusive_group()
+    unseen.add_argument("--managed", type=int, default=0, help="MiB of managed memory, which no row shows")
+    unseen.add_argument("--late", type=float, help="seconds until its row shows what it took")
+    unseen.add_argument("--unchecked", action="store_true", help="hold it even where the card has no room")
     return options
 
 
@@ -40,17 +45,33 @@ class Tenant:
 
     def __init__(self, sim: Sim, options: argparse.Namespace) -> None:
         self._sim, self._options, self._holds = sim, options, 0
+        self._shown: float | None = None
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self._gpu = options.gpu or (visible if visible.startswith("GPU-") else sim.machine.gpus[0].uuid)
 
     def hold(self, mib: int, word: str) -> None:
         """Hold ``mib`` in all. Raises ``OutOfGpuMemoryError``."""
-        if self._options.unchecked or mib <= self._holds:
+        late: float | None = self._options.late
+        if self._options.unchecked:
             self._sim.register(os.getpid(), self._gpu, mib, self._options.kind)
-        else:
-            self._sim.allocate(os.getpid(), self._gpu, mib - self._holds, self._options.kind)
+        elif mib > self._holds:
+            self._allocate(mib - self._holds, unseen=late is not None)
+            self._shown = None if late is None else time.monotonic() + late
         self._holds = mib
         print(f"{word} pid={os.getpid()} mib={mib}", flush=True)
+
+    def hide(self) -> None:
+        """Take what stands in no row. Raises ``OutOfGpuMemoryError``."""
+        if self._options.managed:
+            self._allocate(self._options.managed, unseen=True)
+        if mib := self._options.hidden:
+            left = self._sim.gpu(self._gpu).usable_mib - self._sim.used(self._gpu)
+            if mib > left:
+                raise OutOfGpuMemoryError(f"{self._gpu} has {left} MiB left, {mib} MiB were asked for")
+            self._descriptor = exports.make(self._sim.folder / exports.FOLDER, self._gpu, mib)
+
+    def _allocate(self, mib: int, *, unseen: bool) -> None:
+        self._sim.allocate(os.getpid(), self._gpu, mib, self._options.kind, "device" if unseen else "both")
 
     def live(self, parent: int | None) -> None:
         """Grow when it is time; end with the parent, or when the time is up."""
@@ -58,7 +79,10 @@ class Tenant:
         while options.seconds is None or time.monotonic() - begun < options.seconds:
             if parent is not None and os.getppid() != parent:
                 return
-            if self._holds and os.getpid() not in self._sim.processes():
+            if self._shown is not None and time.monotonic() >= self._shown:
+                self._sim.show(os.getpid())
+                self._shown = None
+            if self._holds and self._shown is None and os.getpid() not in self._sim.processes():
                 # MPS took it away: every call fails from now on, the process lives.
                 print(f"CUDA error: MPS client terminated (810) pid={os.getpid()}", flush=True)
                 self._holds, options.grow_to = 0, None
@@ -81,6 +105,7 @@ def main(argv: Sequence[str]) -> int:
             break
     tenant = Tenant(Sim.from_environment(), options)
     try:
+        tenant.hide()
         tenant.hold(options.mib, "ready")
         tenant.live(parent)
     except OutOfGpuMemoryError as error:

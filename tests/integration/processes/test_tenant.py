@@ -61,6 +61,46 @@ def test_a_tenant_grows_when_it_is_time(sim: Sim, uuid: str, start: Start) -> No
     assert [h.memory_mib for h in sim.processes()[process.pid]] == [3000]
 
 
+def _row(sim: Sim, pid: int) -> int | None:
+    rows = sim.processes().get(pid)
+    return sum(row.memory_mib or 0 for row in rows) if rows else None
+
+
+def _ready(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready ")
+    return process.pid
+
+
+def test_a_tenant_without_a_row_holds_a_descriptor_until_it_ends(sim: Sim, uuid: str, start: Start) -> None:
+    process = start("--mib", "0", "--hidden", "12288")
+    links = [link.readlink() for link in Path(f"/proc/{_ready(process)}/fd").iterdir()]
+    assert [link.parent for link in links].count(sim.folder / "nvidiactl") == 1
+    assert (sim.used(uuid), sim.exported(uuid), sim.processes()) == (12288, 12288, {})
+    late = start("--mib", "0", "--hidden", "4000")
+    assert "out of memory" in late.communicate(timeout=20)[1]
+    process.kill()
+    process.wait()
+    assert sim.used(uuid) == 0
+
+
+def test_managed_memory_of_a_tenant_stands_in_no_row(sim: Sim, uuid: str, start: Start) -> None:
+    pid = _ready(start("--mib", "500", "--managed", "5120"))
+    assert (sim.used(uuid), _row(sim, pid)) == (5620, 500)
+
+
+def test_a_row_comes_late_and_the_total_at_once(sim: Sim, uuid: str, start: Start) -> None:
+    process = start("--mib", "500", "--late", "1.5", "--grow-to", "2000", "--after", "3")
+    pid = _ready(process)
+    assert (sim.used(uuid), _row(sim, pid)) == (500, None)
+    _until(lambda: _row(sim, pid) == 500)
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"grown pid={pid} mib=2000\n"
+    assert (sim.used(uuid), _row(sim, pid)) == (2000, 500)
+    _until(lambda: _row(sim, pid) == 2000)
+    assert sim.used(uuid) == 2000
+
+
 def test_a_full_card_refuses(sim: Sim, uuid: str, start: Start) -> None:
     sim.allocate(os.getpid(), uuid, 15000)
     process = start("--mib", "873")
