@@ -17,6 +17,7 @@ from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, pa
 from tests.e2e import breaking, deviceplugin, readme
 from tests.e2e.pods import MAIN, Object
 from tests.e2e.version import SIMULATOR_IMAGE
+from tests.fakes.gpu import world
 from tests.integration.controlplane.bed import PODS, Bed
 from tests.support.patience import holds_within, patient, stretched
 from tests.testbed.cluster.binaries import Group, find_all
@@ -39,6 +40,8 @@ SLOW: Final = (
 )
 """For a virtual node, whose processor does a twentieth of the work: one webhook, rarer samples, faster sidecars."""
 OPTIONS: Final = "--set simulate.enabled=true" + (SLOW if virtual() else "")
+SERVER_MIB: Final = int(world.DEFAULTS["server_mib"])
+"""Device memory of the MPS server of a GPU, which stays while its daemon runs."""
 SECONDS: Final = 60.0
 OUT_OF_REACH: Final = "failed calling webhook"
 OUT_OF_REACH_SECONDS: Final = 150.0

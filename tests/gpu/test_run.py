@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -245,7 +246,8 @@ def test_the_doctor_finds_everything_on_the_simulated_machine(kit: Kit) -> None:
     assert (ran.status, ran.left) == (0, 0), ran.out
     assert "stands in Compute" in ran.out
     assert all(each.name in ran.out for each in experiments())
-    assert "×" not in ran.out  # noqa: RUF001 - the doctor's sign
+    unmeasured = re.findall(r"× (.*?) {2,}.*needs (.*)", ran.out)  # noqa: RUF001 - the doctor's sign
+    assert unmeasured in ([], [("frameworks (bench)", "torch")])  # the tests install no framework
 
 
 def test_the_doctor_says_what_is_missing(kit: Kit) -> None:
