@@ -68,7 +68,7 @@ def test_a_daemon_that_is_stopped_is_set_going_again(site: Site, namespace: str,
 
 
 def test_a_tenant_changes_nothing_in_its_daemon(site: Site, namespace: str, gpus: list[str]) -> None:
-    """A daemon of driver 580 refuses it; what older ones accept, and the enforcer puts right, is tested by processes."""
+    """A daemon of driver 580 refuses it; tests of processes cover older ones, where the enforcer puts it right."""
     ask = ("get_default_device_pinned_mem_limit 0", "get_default_active_thread_percentage")
     before = pinned.say(site, namespace, "victim", *ask)
     changes = ("set_default_device_pinned_mem_limit 0 700M", "set_default_active_thread_percentage 7")
