@@ -7,16 +7,19 @@ from enforcer.detection.detector import container_key, grace_remaining
 from enforcer.detection.types import DetectorState
 from enforcer.quota.types import OnExceed, Quota
 
-SECONDS: Final = 0.05
-"""Between reads of such a GPU. On an H100 with driver 580.159.04 a read takes 0.35 ms, and 200 a second cost programs
-nothing that shows (tests/gpu/results, cap.jsonl)."""
+SECONDS: Final = 0.08
+"""Least time between two samples of such a GPU.
+
+The three that a kill needs then span 0.16 s. An H100 (driver 580.159.04) still counted the memory of a killed process
+for 0.08 to 0.14 s: a worker and its successor are not summed for a kill. A read takes 0.35 ms there, and 200 a second
+cost programs nothing that shows (tests/gpu/results, cap.jsonl)."""
 
 
 def gpus_to_watch(state: DetectorState, quotas: Sequence[Quota], now: float, within: float) -> frozenset[str]:
     """Return the UUIDs of the GPUs on which a container over its quota may be killed before the next regular sample.
 
     What is spared for other reasons than its grace period is left to the regular samples, so that nothing that lasts is
-    read twenty times a second.
+    read twelve times a second.
 
     Args:
         state: what the detector remembers.

@@ -44,7 +44,7 @@ class Trial:
     noticed_s: float | None = None
     """From crossing the ceiling to the first look that saw it."""
     decided_s: float | None = None
-    """From there to the first thing done about it: three looks in a row are wanted, 50 ms apart."""
+    """From there to the first thing done about it: three looks in a row are wanted, 80 ms apart."""
     freed_s: float | None = None
     """From the first thing done to the memory being back."""
     exposed_s: float | None = None
