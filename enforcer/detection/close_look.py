@@ -5,7 +5,7 @@ from typing import Final
 
 from enforcer.detection.detector import container_key, grace_remaining
 from enforcer.detection.types import DetectorState
-from enforcer.quota.types import OnExceed, Quota
+from enforcer.quota.types import Quota
 
 SECONDS: Final = 0.08
 """Least time between two samples of such a GPU.
@@ -32,7 +32,7 @@ def gpus_to_watch(state: DetectorState, quotas: Sequence[Quota], now: float, wit
 
 def _is_near(state: DetectorState, quota: Quota, now: float, within: float) -> bool:
     case = state.cases.get((quota.container_id or "", quota.gpu))
-    if case is None or not case.samples or case.acting or case.postponed or quota.on_exceed is OnExceed.WARN:
+    if case is None or not case.samples or case.blind or case.acting or case.postponed:
         return False
-    left = grace_remaining(quota, case)
+    left = grace_remaining(quota, case)  # none where only a warning is wanted
     return left is not None and left <= within and state.cooling.get(container_key(quota), now) <= now

@@ -16,8 +16,10 @@ from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import WHOLE_GPU_PERCENT
 
 FLOOR: Final = 5
-"""Percent that every container may use, also where all is reserved: the least that was measured. It does 0.088 of the
-work of a plain process (H100, driver 580.159.04, 2026-11-26)."""
+"""Percent that every container may use where others reserved all; ``memory`` may give it less.
+
+It is the least that was measured, and does 0.088 of the work of a plain process (H100, driver 580.159.04,
+2026-11-26)."""
 
 
 def capped_by_memory(

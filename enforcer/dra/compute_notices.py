@@ -43,7 +43,7 @@ def _note(claim: PreparedClaim, grant: AllocatedDevice, prepared: Sequence[Prepa
     if grant.mode is not Mode.MPS:
         return ""
     if cap := dict(claim.caps).get(grant.request):
-        how = f"to get more, reserve it with {contract.COMPUTE}"
+        how = f"to get more, reserve it with {contract.COMPUTE}, and set no lower percentage in the container"
         return f"reserves no compute of {grant.gpu}, so it may use {cap}% of its SMs as long as its pod lasts; {how}"
     others = beside(claim, grant, prepared) if grant.compute else 0
     if grant.compute + others <= WHOLE_GPU_PERCENT:

@@ -86,6 +86,45 @@ def test_a_process_that_has_ended_is_never_summed_with_its_successor_for_a_kill(
     assert world.decisions == []
 
 
+@pytest.mark.parametrize("grace", [0.0, 1.0])
+def test_a_read_that_took_long_is_not_followed_by_the_next_at_once(world: World, grace: float) -> None:
+    """The interval is over by then; a process ends while it is read, and its successor is there already."""
+    world.quotas[:] = [quota(grace_seconds=grace)]
+    began, chance = world.clock[0], random.Random(13)
+    slow = [began + 20.0 * each + chance.uniform(1.0, 10.0) for each in range(REPLACED)]
+    ended, sample = [float("inf")], world.reader.sample
+
+    def sampled(uuid: str) -> GpuSample:
+        if uuid == GPU and slow and world.clock[0] > slow[0]:
+            slow.pop(0)
+            world.clock[0] += 1.0
+            ended[0] = world.clock[0] - 0.005
+        both = uuid == GPU and 0 <= world.clock[0] - ended[0] < FREEING
+        world.reader.used[GPU] = {101: 3000} | ({102: 3000} if both else {})
+        return sample(uuid)
+
+    world.reader.sample = sampled  # type: ignore[method-assign]
+    world.enforcer.run(Waiting(world, began + 20.0 * REPLACED, float("inf")), 0.5)
+    assert world.decisions == []
+
+
+def test_the_time_of_a_slow_read_is_no_time_over_quota(world: World) -> None:
+    """The last read of the grace period takes two seconds: memory may have been freed and taken meanwhile."""
+    world.quotas[:] = [quota(grace_seconds=3.0)]
+    world.reader.used[GPU] = {101: 1000}
+    world.look()
+    sample, first = world.reader.sample, world.clock[0] + 2.5
+
+    def sampled(uuid: str) -> GpuSample:
+        world.clock[0] = max(world.clock[0], first)
+        return sample(uuid)
+
+    world.reader.used[GPU], world.reader.sample = {101: OVER}, sampled  # type: ignore[method-assign]
+    world.enforcer.run(Waiting(world, first + 30.0, first), 0.5)
+    (decision,) = world.decisions
+    assert decision.at - first >= 3.0
+
+
 def counting(world: World) -> list[str]:
     """The GPUs that are read from now on, in order."""
     read: list[str] = []
