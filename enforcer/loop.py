@@ -153,8 +153,8 @@ class EnforcementLoop:
             self.poll()
             due = max(due + interval * random.uniform(0.5, 1.5), self._clock.boottime())  # noqa: S311 - no secret depends on it
             self.watch_closely(stopped, due)
-            # after a slow read as well, no two samples come closer than those of a close look
-            stopped.wait(max(close_look.SECONDS, due - self._clock.boottime()))
+            pause = min(close_look.SECONDS, 0.5 * interval)  # after a slow read, too
+            stopped.wait(max(pause, due - self._clock.boottime()))
         self.close()
 
     def watch_closely(self, stopped: threading.Event, due: float) -> None:
@@ -180,7 +180,7 @@ class EnforcementLoop:
             if (found := self._disk.run_within("asked", self._ask, None)) is not None:
                 (self._quotas, self._other_problems), self._knows = found, True
             views = self._look()
-            for decision in self._evaluate(views, self._clock.boottime()) if self._knows else ():
+            for decision in self._evaluate(views, now) if self._knows else ():
                 self._act_on(decision)
             self._parts.backoff.update(self.exceeding())
             self._parts.executor.reap_pending()

@@ -108,23 +108,6 @@ def test_a_read_that_took_long_is_not_followed_by_the_next_at_once(world: World,
     assert world.decisions == []
 
 
-def test_the_time_of_a_slow_read_is_no_time_over_quota(world: World) -> None:
-    """The last read of the grace period takes two seconds: memory may have been freed and taken meanwhile."""
-    world.quotas[:] = [quota(grace_seconds=3.0)]
-    world.reader.used[GPU] = {101: 1000}
-    world.look()
-    sample, first = world.reader.sample, world.clock[0] + 2.5
-
-    def sampled(uuid: str) -> GpuSample:
-        world.clock[0] = max(world.clock[0], first)
-        return sample(uuid)
-
-    world.reader.used[GPU], world.reader.sample = {101: OVER}, sampled  # type: ignore[method-assign]
-    world.enforcer.run(Waiting(world, first + 30.0, first), 0.5)
-    (decision,) = world.decisions
-    assert decision.at - first >= 3.0
-
-
 def counting(world: World) -> list[str]:
     """The GPUs that are read from now on, in order."""
     read: list[str] = []
