@@ -8,7 +8,7 @@ from enforcer.detection.types import DetectorState
 from enforcer.quota.types import Quota
 
 SECONDS: Final = 0.08
-"""Least time between two samples of such a GPU.
+"""Least time between two samples of such a GPU, at poll intervals of at least 0.16 s.
 
 The three that a kill needs then span 0.16 s. An H100 (driver 580.159.04) still counted the memory of a killed process
 for 0.08 to 0.14 s: a worker and its successor are not summed for a kill. A read takes 0.35 ms there, and 200 a second
