@@ -1,8 +1,8 @@
 """H3: what somebody without any privilege can do to everybody else through the control socket every tenant gets."""
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,11 +31,12 @@ class Attack:
     daemon: MpsDaemon
     victim: Client
     server: int
+    uid: int
     did: dict[str, Any] = field(default_factory=dict)
 
     def say(self, command: str) -> Said:
         """One command as the stranger."""
-        return self.backend.control(self.daemon, command, uid=NOBODY)
+        return self.backend.control(self.daemon, command, uid=self.uid)
 
     def own(self, command: str) -> str:
         """One command as ourselves; nothing where nobody answers."""
@@ -68,23 +69,25 @@ def h3(backend: Backend) -> Result:
     """Every command as uid 65534 against a live server; each that destroys something gets victims of its own."""
     did: dict[str, Any] = {}
     for name, act in ACTS:
-        with ExitStack() as stack:
-            attack = _scene(backend, stack, name)
+        with scene_of(backend, name) as attack:
             did[name] = act(attack)
-    with ExitStack() as stack:
-        holder = _silent(_scene(backend, stack, "silent"))
+    with scene_of(backend, "silent") as attack:
+        holder = _silent(attack)
     return judge_figures({"effect_on_others": did, "silent_holder": holder})
 
 
-def _scene(backend: Backend, stack: ExitStack, name: str) -> Attack:
-    daemon = stack.enter_context(backend.mps(limit_mib=LIMIT_MIB, name=name))
-    victim = stack.enter_context(backend.client(backend.daemon_env(daemon)))
-    if not victim.usable or "error" in victim.ask(WORK):
-        raise NotMeasurable(f"no victim under MPS: {victim.hello}")
-    servers = daemon.servers()
-    if not servers:
-        raise NotMeasurable("MPS shows no server although it has a client")
-    return Attack(backend, stack, daemon, victim, servers[0])
+@contextmanager
+def scene_of(backend: Backend, name: str, uid: int = NOBODY) -> Iterator[Attack]:
+    """A daemon, a victim, and a stranger of that uid. Raises ``NotMeasurable``."""
+    with ExitStack() as stack:
+        daemon = stack.enter_context(backend.mps(limit_mib=LIMIT_MIB, name=name))
+        victim = stack.enter_context(backend.client(backend.daemon_env(daemon)))
+        if not victim.usable or "error" in victim.ask(WORK):
+            raise NotMeasurable(f"no victim under MPS: {victim.hello}")
+        servers = daemon.servers()
+        if not servers:
+            raise NotMeasurable("MPS shows no server although it has a client")
+        yield Attack(backend, stack, daemon, victim, servers[0], uid)
 
 
 def _default_limit(attack: Attack) -> bool:

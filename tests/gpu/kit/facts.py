@@ -18,6 +18,7 @@ from tests.fakes.gpu.state import ENV
 from tests.gpu.kit import cgroups
 from tests.gpu.kit.backend import Facts
 from tests.gpu.kit.find import CUDA, NVML, loaded_driver
+from tests.gpu.kit.launch import MAPPED_ROOT
 from tests.gpu.kit.machine import MODE_REFUSED
 from tests.gpu.kit.result import NotMeasurable
 from tests.gpu.kit.setup import LAUNCH, Setup
@@ -154,6 +155,7 @@ def _checks(setup: Setup, known: dict[str, Any]) -> dict[str, Callable[[], str]]
         "initial-pidns": lambda: "" if in_initial_pid_namespace() else "not in the initial pid namespace",
         "cgroup": lambda: "" if "cgroup" in known else _no_cgroup(),
         "mounts": lambda: _no_mounts(setup),
+        "user-namespace": lambda: _no_user_namespace(setup),
         "kernel-log": _no_kernel_log,
         "torch": lambda: "" if importlib.util.find_spec("torch") else "PyTorch is not installed",
     }
@@ -181,6 +183,12 @@ def _no_mounts(setup: Setup) -> str:
     command = [setup.python, "-S", str(LAUNCH), "--private-shm", "--", "true"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else f"no private mount namespace: {done.stdout.strip() or done.stderr.strip()}"
+
+
+def _no_user_namespace(setup: Setup) -> str:
+    command = [setup.python, "-S", str(LAUNCH), "--uid", str(MAPPED_ROOT), "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else f"no user namespace: {done.stdout.strip() or done.stderr.strip()}"
 
 
 def _no_kernel_log() -> str:

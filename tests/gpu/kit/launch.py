@@ -14,7 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-CLONE_NEWNS = 0x00020000
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+PR_SET_DUMPABLE = 4
+MAPPED_ROOT = 1 << 16
+"""From here on a uid is the one that root of a user namespace has outside, as the kubelet maps it."""
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 SHM = Path("/dev/shm")
 SERVER_FILES = "cuda.shm.*"
@@ -56,10 +59,23 @@ def private_shm(files: Sequence[Path]) -> None:
 
 
 def become(uid: int) -> None:
-    """Be that user and no member of any other group. Raises ``OSError``."""
+    """Be that user and no member of any other group; root of its own namespace where so mapped. Raises ``OSError``."""
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
+    if uid >= MAPPED_ROOT:
+        become_root_of_a_namespace(uid)
+
+
+def become_root_of_a_namespace(uid: int) -> None:
+    """Be uid 0 in a user namespace, and ``uid`` outside of it. Raises ``OSError``."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # A process that has changed its user may not open its own maps otherwise.
+    _check(libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
+    _check(libc.unshare(CLONE_NEWUSER), "unshare")
+    Path("/proc/self/setgroups").write_text("deny")
+    for name in ("uid_map", "gid_map"):
+        Path(f"/proc/self/{name}").write_text(f"0 {uid} 1")
 
 
 def _check(status: int, what: str) -> None:

@@ -24,6 +24,7 @@ NEEDS: Final = {
     "initial-pidns": "we are in the initial pid namespace",
     "cgroup": "cgroups can be made for tenants",
     "mounts": "a private mount namespace can be made",
+    "user-namespace": "an unprivileged user can make a user namespace",
     "kernel-log": "the kernel's log can be read",
     "torch": "PyTorch is installed",
 }
