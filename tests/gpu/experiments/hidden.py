@@ -37,7 +37,10 @@ MANY: Final = 4096
 CONTROL: Final = "nvidiactl"
 FIELDS: Final = 16
 """Lines of fdinfo that are kept."""
-HERE: Final = "from tests.gpu.experiments.hidden import copied, read_nvml; "
+HERE: Final = (
+    "from tests.gpu.kit import standins; standins.ensure(); "
+    "from tests.gpu.experiments.hidden import copied, read_nvml; "
+)
 
 
 @dataclass(slots=True)
@@ -82,7 +85,7 @@ def hidden(backend: Backend) -> Result:
         seen.files("this process before", device_files(os.getpid()))
         try:
             _make(seen, env)
-            seen.files("a copy by pidfd_getfd", _elsewhere(f"copied({os.getpid()}, {seen.descriptors[0]})", {}))
+            seen.files("a copy by pidfd_getfd", _elsewhere(f"copied({os.getpid()}, {seen.descriptors[0]})"))
             _map(seen, env)
         finally:
             for each in seen.descriptors:
@@ -98,7 +101,7 @@ def _others(scene: Scene, seen: Holding, env: Mapping[str, str]) -> None:
         tenant = scene.tenant(given)
         seen.files(name, device_files(tenant.pid))
         tenant.client.close()
-    seen.files("a reader of NVML", _elsewhere("read_nvml()", {}))
+    seen.files("a reader of NVML", _elsewhere("read_nvml()"))
 
 
 def _make(seen: Holding, env: Mapping[str, str]) -> None:
@@ -186,10 +189,11 @@ def read_nvml() -> None:
     print(json.dumps(device_files(os.getpid())))
 
 
-def _elsewhere(call: str, env: Mapping[str, str]) -> list[dict[str, Any]]:
+def _elsewhere(call: str) -> list[dict[str, Any]]:
     """Call one of the two above in a process of its own."""
+    env = {**_bare({}), "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
     done = subprocess.run(
-        [sys.executable, "-c", HERE + call], env=_bare(env), cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", HERE + call], env=env, cwd=ROOT, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         raise NotMeasurable(f"{call}: {done.stderr.strip()[-300:]}")
