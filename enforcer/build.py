@@ -12,6 +12,7 @@ from typing import Final
 
 from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import CgroupAttributor
+from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.build_audit import SLICES, AuditParts, build_audit_log
 from enforcer.detection.claim_backoff import ClaimBackoff
@@ -69,8 +70,6 @@ from enforcer.status.events import EventRecorder
 from enforcer.status.metrics import Metrics, VerificationCollector
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodStatusWriter
-from enforcer.status.unattributed_monitor import SECONDS as UNATTRIBUTED_EVERY
-from enforcer.status.unattributed_monitor import UnattributedMonitor
 from enforcer.status.utilization import SECONDS as UTILIZATION_EVERY
 from enforcer.status.utilization import UtilizationMonitor
 from gpushare import metrics_server
@@ -78,6 +77,8 @@ from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 
 LOCK_SECONDS: Final = 1.0
+RECORD_EVERY: Final = 10.0
+"""Seconds between looks whether what is known of the GPUs' memory has to be recorded again."""
 LIMIT_EVERY: Final = 1.0
 """Seconds from a container's start, at most, to its limit, where the enforcer sets it."""
 VERIFIER: Final = "verifier"
@@ -99,7 +100,7 @@ class Node:
     nvml: NvmlClient
     attributor: CgroupAttributor
     watch: UsageSampler
-    unattributed: UnattributedMonitor
+    unaccounted: UnaccountedMonitor
     utilization: UtilizationMonitor
     metrics: Metrics
     policy: InventoryPolicy
@@ -177,7 +178,7 @@ def build(
         watch=node.watch, checkpoint=shares.checkpoint, executor=_executor(node, shares, mps, audit_log),
         audit_log=audit_log.writer, pods=pods.status, metrics=node.metrics, manager=manager, events=node.events,
         oom=pods.oom, clients=MpsClients(node.events), availability=availability,
-        unattributed=node.unattributed, utilization=node.utilization, verifier=verifier, backoff=pods.backoff,
+        unaccounted=node.unaccounted, utilization=node.utilization, verifier=verifier, backoff=pods.backoff,
         setup=setup_of(options),
     )  # fmt: skip
     enforcing = not options.no_enforce
@@ -195,11 +196,12 @@ def _node(
     mps_due, slices_due = Wake(), Wake()
     cluster = None if options.no_cluster else KubeClient.connect(options.kubeconfig)
     watch = UsageSampler(reader or nvml, attributor, (mps_due, slices_due))
-    unattributed, utilization = UnattributedMonitor(watch, reader or nvml), UtilizationMonitor(watch, reader or nvml)
+    unaccounted, utilization = UnaccountedMonitor(options.state), UtilizationMonitor(watch, reader or nvml)
     manager.add_server("nvml", None, nvml.stop)
     manager.add_problem_check(lambda: nvml.problem, Reason.UNKILLABLE)
     manager.add_ready_check(lambda: watch.problem)
-    manager.add("unattributed", unattributed.turn, every=UNATTRIBUTED_EVERY, thread=NVML)
+    manager.add_problem_check(unaccounted.problems, Reason.UNACCOUNTED_MEMORY)
+    manager.add("known memory", unaccounted.record, every=RECORD_EVERY, thread=STATE)
     manager.add("utilization", utilization.turn, every=UTILIZATION_EVERY, thread=NVML)
     if cluster is not None:
         manager.add_server("last writes", None, writer.run_once)
@@ -209,7 +211,7 @@ def _node(
         manager.add_server("metrics", lambda: server.callback(serve(manager.not_ready)), server.close)
     return Node(
         options=options, manager=manager, cluster=cluster, writer=writer, nvml=nvml, attributor=attributor, watch=watch,
-        events=EventRecorder(cluster, options.node, writer), unattributed=unattributed,
+        events=EventRecorder(cluster, options.node, writer), unaccounted=unaccounted,
         utilization=utilization, metrics=metrics, policy=policy_of(options),
         upgrade=DriverUpgrade((mps_due, slices_due)), mps_due=mps_due, slices_due=slices_due,
     )  # fmt: skip
@@ -351,7 +353,9 @@ def _slices(node: Node, shares: Shares, mps: Mps, availability: GpuAvailability,
     if node.cluster is None or options.no_publish:
         return
     own = EnforcerProcesses(node.attributor, mps.manager, _launcher(options))
-    offering = SliceController(node.cluster, options.node, node.policy, availability, own, shares.modes)
+    offering = SliceController(
+        node.cluster, options.node, node.policy, availability, own, shares.modes, node.unaccounted
+    )
     manager.add_problem_check(lambda: offering.problem, Reason.API_UNREACHABLE)
     manager.add_ready_check(lambda: None if offering.offered else offering.problem or "no ResourceSlices published yet")
     turns = SlicePublishing(offering, node.watch, shares.checkpoint, node.slices_due, dra)

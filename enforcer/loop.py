@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.kill_records import warning_fields
 from enforcer.audit.log import utc_now
@@ -43,7 +44,6 @@ from enforcer.status.mps_clients import MpsClients
 from enforcer.status.node_status import Snapshot
 from enforcer.status.node_status_file import StatusCache, StatusFile
 from enforcer.status.pod_status_files import PodStatusWriter
-from enforcer.status.unattributed_monitor import UnattributedMonitor
 from enforcer.status.utilization import UtilizationMonitor
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
@@ -82,8 +82,8 @@ class LoopDependencies:
     """Warn of too many MPS clients."""
     availability: GpuAvailability
     """Knows of the GPUs what they do not hold."""
-    unattributed: UnattributedMonitor
-    """Knows the memory that no process accounts for: to be shown, and no more."""
+    unaccounted: UnaccountedMonitor
+    """Knows the memory that nobody is counted for."""
     utilization: UtilizationMonitor
     """Knows how much of the time each container runs kernels."""
     verifier: LimitVerifier
@@ -180,6 +180,7 @@ class EnforcementLoop:
             if (found := self._disk.run_within("asked", self._ask, None)) is not None:
                 (self._quotas, self._other_problems), self._knows = found, True
             views = self._look()
+            self._parts.unaccounted.take(views, self._quotas, now)
             for decision in self._evaluate(views, now) if self._knows else ():
                 self._act_on(decision)
             self._parts.backoff.update(self.exceeding())
@@ -376,7 +377,7 @@ class EnforcementLoop:
             quotas=node_status.status_quotas(self._state, quotas), state=self._state, rules=self._rules,
             head=self._parts.audit_log.head, problems=self._problems(), standing=self._parts.availability.cached(),
             failures=self._parts.oom.findings(), proven=self._parts.verifier.proven, sight=self._sight,
-            growth=self._parts.unattributed.growth(), peaks=self._parts.pods.peaks,
+            accounts=self._parts.unaccounted.latest, peaks=self._parts.pods.peaks,
             utilization=self._parts.utilization.latest, gpu_utilization=self._parts.utilization.gpus,
             setup=self._parts.setup,
         )  # fmt: skip

@@ -233,6 +233,13 @@ _QUOTAS: Final = (
         f"or a larger {contract.MEMORY}.",
     ),
     ReasonRow(
+        reason=Reason.UNACCOUNTED_MEMORY, places=(Place.POD_EVENT, Place.CHECK, Place.METRIC),
+        meaning="Memory of a GPU is in use and NVML lists it for no process: managed memory, or memory that only file "
+        "descriptors hold. No new share gets it.",
+        action="Close the descriptors that cuMemExportToShareableHandle made once the memory is released, also in "
+        "processes without CUDA. gpu-share top in the enforcer's pod shows how much it is.",
+    ),
+    ReasonRow(
         reason=Reason.TOO_MANY_CLIENTS, places=(Place.POD_EVENT,),
         meaning="The container has more MPS clients than its share includes, so other pods on the GPU may be unable "
         "to connect to MPS.",

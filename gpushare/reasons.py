@@ -100,6 +100,7 @@ class Reason(StrEnum):
     CONFLICT = "Conflict"
     # Judgement and kills.
     OVER_QUOTA = "OverQuota"
+    UNACCOUNTED_MEMORY = "UnaccountedMemory"
     TOO_MANY_CLIENTS = "TooManyClients"
     LIMIT_EXCEEDED = "LimitExceeded"
     BACK_UNDER_QUOTA = "BackUnderQuota"

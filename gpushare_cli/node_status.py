@@ -114,8 +114,8 @@ class GpuUse:
     uses: tuple[Use, ...]
     mode: str = ""
     """How it is shared; empty where it is not, or that is not known."""
-    growth: str = ""
-    """The sentence about unattributed memory that grew."""
+    unaccounted_mib: int | None = None
+    """MiB in use that nobody is counted for."""
     unhealthy: str = ""
     """Why it has a taint, where it has one."""
     contended: str = ""
@@ -259,7 +259,7 @@ def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) 
         clients=None if used is None else sum(len(use.pids) for use in mine) + strangers,
         blind=_text(gpu, "blind"),
         uses=mine,
-        growth=_growth(gpu.get("unattributedGrowth")),
+        unaccounted_mib=_number(gpu, "unaccountedMib"),
         unhealthy=_text(gpu, "unhealthy"),
         contended=_text(gpu, "contended"),
         utilization=_number(gpu, "utilizationPercent"),
@@ -297,10 +297,6 @@ def _limit(found: object) -> str:
     if not isinstance(found, dict) or not _text(found, "state"):
         return ""
     return f"{_text(found, 'state')} ({_text(found, 'backend')}): {_text(found, 'sentence')}"
-
-
-def _growth(found: object) -> str:
-    return _text(found, "sentence") if isinstance(found, dict) else ""
 
 
 def _failed(raw: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:

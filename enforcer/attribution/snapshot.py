@@ -48,8 +48,8 @@ class GpuSnapshot:
         return {container: tuple(holders) for container, holders in by_container.items()}
 
     @property
-    def unattributed_mib(self) -> int:
-        """Used by no process we see: managed memory, other pid namespaces, processes just ended."""
+    def gap_mib(self) -> int:
+        """MiB that the device uses and no row has: see ``enforcer.attribution.unaccounted``."""
         return 0 if self.sample is None else max(0, self.sample.used_mib - sum(each.used_mib for each in self.holders))
 
 

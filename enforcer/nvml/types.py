@@ -64,8 +64,3 @@ class GpuSample(NamedTuple):
 
 Utilization = tuple[tuple[int, int], ...]
 """Percent of the time in which a process ran kernels, by pid, as NVML reports it for one GPU."""
-
-
-def ran_kernels(found: Utilization | None) -> tuple[int, ...] | None:
-    """Return the pids of the processes that ran kernels, sorted; ``None`` where the driver does not report it."""
-    return None if found is None else tuple(sorted(pid for pid, percent in found if percent))

@@ -126,5 +126,5 @@ def _holders(seen: Seen, view: GpuSnapshot, quotas: Sequence[Quota]) -> tuple[Co
         owner = holder.identity.owner
         if owner is None or owner.container_id not in known:
             rows.append(ContainerUsage(f"process {holder.identity.pid}", holder.used_mib))
-    rows.append(ContainerUsage("nobody seen", view.unattributed_mib))
+    rows.append(ContainerUsage("nobody seen", view.gap_mib))
     return tuple(sorted((row for row in rows if row.mib), key=lambda row: -row.mib)[:HOLDERS])

@@ -10,6 +10,8 @@ from typing import Final, Protocol
 import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.unaccounted import withheld_mib
+from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
@@ -65,6 +67,7 @@ class SliceController:
         availability: returns for each update which of these GPUs are contended or unhealthy.
         own: whose memory is accounted for.
         modes: how these GPUs are shared.
+        unaccounted: knows the memory that nobody is counted for.
     """
 
     def __init__(
@@ -75,9 +78,10 @@ class SliceController:
         availability: GpuAvailability,
         own: OwnProcesses,
         modes: SharingModeController,
+        unaccounted: UnaccountedMonitor,
     ) -> None:
         self._cluster, self._node, self._policy = cluster, node, policy
-        self._availability, self._own, self._modes = availability, own, modes
+        self._availability, self._own, self._modes, self._unaccounted = availability, own, modes, unaccounted
         self._servers: frozenset[int] = frozenset()
         self._ours: frozenset[str] = frozenset()
         self._taken: Mapping[str, int] = {}
@@ -125,7 +129,7 @@ class SliceController:
         """
         if self.problem is not None or time.monotonic() - self._made < APART:
             return False  # what could not be offered is tried again in its turn
-        seen = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
+        seen = self._others(views, quotas, leaving)
         left = terminating_mib(views, leaving)
         more = any(rounded(mib) + left.get(gpu, 0) > self._taken.get(gpu, 0) for gpu, mib in seen.items())
         return more or (self._policy.order is Order.SPREAD and not self._spreads(views, quotas))
@@ -142,11 +146,25 @@ class SliceController:
         holding = frozenset(holder.identity.pid for view in views for holder in view.holders)
         self._servers = holding & self._servers.union(self._own.mps_servers())
         self._ours = self._own.pods()
-        seen = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
+        seen = self._others(views, quotas, leaving)
         self._foreign = smooth(self._foreign, seen)
         left = terminating_mib(views, leaving)
         self._taken = {gpu: steady.mib + left.get(gpu, 0) for gpu, steady in self._foreign.items()}
         return self._taken
+
+    def _others(
+        self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str]
+    ) -> dict[str, int]:
+        """Add up, by GPU, what processes of no share hold, and what nobody is counted for."""
+        accounts, foreign = self._unaccounted.latest, foreign_mib(
+            views, quotas, {*self._ours, *leaving}, self._servers
+        )  # fmt: skip
+        by_gpu = {view.gpu.uuid: view for view in views}
+        return {
+            gpu: mib + withheld_mib(accounts[gpu], by_gpu[gpu], [q for q in quotas if q.gpu == gpu], self._servers)
+            if gpu in accounts else mib
+            for gpu, mib in foreign.items()
+        }  # fmt: skip
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:

@@ -21,7 +21,7 @@ _OF_CONTAINER: Final = ("namespace", "pod", "container", "gpu")
 PROBLEMS: Final = (
     Reason.API_UNREACHABLE, Reason.AUDIT_BROKEN, Reason.AUDIT_RECORD_LOST, Reason.AUDIT_UNWRITABLE, Reason.BREAKER_OPEN,
     Reason.CHECKPOINT_UNREADABLE, Reason.CLAIM_IN_USE, Reason.DRIVER_NOT_REGISTERED, Reason.MODE_UNKNOWN,
-    Reason.MPS_UNREACHABLE, Reason.NOT_APPLIED, Reason.NVML_UNAVAILABLE, Reason.UNKILLABLE,
+    Reason.MPS_UNREACHABLE, Reason.NOT_APPLIED, Reason.NVML_UNAVAILABLE, Reason.UNACCOUNTED_MEMORY, Reason.UNKILLABLE,
 )  # fmt: skip
 """Reasons of problems that are 0 while there is no such problem; those of NVML are more."""
 ACTIONS: Final = {
@@ -116,7 +116,6 @@ class StatusCollector(Collector):
         yield _plain("breaker_open", "1 while the circuit breaker is open and the enforcer kills nothing.", breaker)
         yield _info(gpus, status.get("node", ""))
         yield from (_of_gpu(*family, gpus) for family in _AMOUNTS_OF_GPU)
-        yield _growth(gpus)
         yield from (_condition(*family, gpus) for family in _CONDITIONS)
         yield _unavailable(gpus)
         yield from (_of_container(*family, containers) for family in _OF_CONTAINERS)
@@ -164,7 +163,7 @@ _OF_CONTAINERS: Final[Sequence[tuple[str, str, str, float]]] = (
 _AMOUNTS_OF_GPU: Final[Sequence[tuple[str, str, str, float]]] = (
     ("gpu_memory_used_bytes", "GPU memory in use.", "usedMib", MIB),
     ("gpu_memory_total_bytes", "Memory of the GPU.", "memoryMib", MIB),
-    ("gpu_memory_unattributed_bytes", "GPU memory in use by no process that NVML lists.", "unattributedMib", MIB),
+    ("gpu_memory_unaccounted_bytes", "GPU memory in use that nobody is counted for.", "unaccountedMib", MIB),
     (
         "gpu_utilization_ratio",
         "Fraction of the time in which processes run kernels on the GPU, 0 to 1.",
@@ -188,19 +187,6 @@ def _of_gpu(name: str, help_: str, key: str, factor: float, gpus: Any) -> GaugeM
     for gpu in gpus:
         if gpu[key] is not None:
             family.add_metric([gpu["uuid"]], gpu[key] * factor)
-    return family
-
-
-def _growth(gpus: Any) -> GaugeMetricFamily:
-    help_ = (
-        "Bytes by which unattributed GPU memory grew. Labels name a container only if no other ran "
-        "kernels then: a hint."
-    )
-    family = GaugeMetricFamily("gpu_share_gpu_memory_unattributed_growth_bytes", help_, labels=_OF_CONTAINER)
-    for gpu in gpus:
-        if (found := gpu.get("unattributedGrowth")) is not None:
-            names = found["only"].split("/") if found["only"] else ["", "", ""]
-            family.add_metric([*names, gpu["uuid"]], (found["mib"] - found["fromMib"]) * MIB)
     return family
 
 

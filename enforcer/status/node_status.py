@@ -10,7 +10,7 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
      "kills": {"lastMinute": 0, "allowed": 3, "breakerOpen": false},
      "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "mode": "mps", "profile": null,
                "memoryMib": 16384, "reservedMib": 512, "usedMib": 9000, "utilizationPercent": 30,
-               "unattributedMib": 0, "unattributedGrowth": null,
+               "unaccountedMib": 0, "knownMib": 26,
                "blind": null, "blindReason": null, "blindFor": null,
                "unhealthy": "GpuLost",
                "contended": "a device plugin offers it as nvidia.com/gpu"}],
@@ -28,9 +28,9 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
 ``mode`` is how a GPU is shared, null where it is not; ``profile`` a MIG instance's. ``peakMib`` is null where the pod
 has no status file; ``utilizationPercent`` is of the last 5 s, null where the driver does not report it, and null of a
 container unless ``mode`` is ``time-slicing``: of MPS clients the driver reports their server alone.
-``unattributedGrowth`` is null, or
-what ``enforcer.status.unattributed`` found: ``{"fromMib": 0, "mib": 3000, "samples": 5, "ran": ["asr/tts-0/model"],
-"only": "asr/tts-0/model", "sentence": "..."}``, ``ran`` and ``only`` null where that is not known.
+``unaccountedMib`` is in use and counted
+for nobody, ``knownMib`` what is in use beyond NVML's rows without any share (``enforcer.attribution.unaccounted``);
+null of a GPU in MIG mode.
 ``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
 "backend": "mps-v2", "sentence": "..."}`` (``enforcer.limits.verification``). ``state`` is one of
 ``enforcer.detection.types.Phase``, or ``Unknown``; ``blind`` a sentence while the GPU cannot be read, with its reason
@@ -45,6 +45,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from enforcer.attribution.snapshot import GpuSnapshot, UsageByContainer, unattributed_processes
+from enforcer.attribution.unaccounted import Account
 from enforcer.audit.record import ChainHead
 from enforcer.detection.detector import container_key, phase, recent_kills
 from enforcer.detection.forecast import describe, owed, seconds_until_kill
@@ -54,7 +55,6 @@ from enforcer.nvml.device_health import GpuConditions
 from enforcer.quota.from_claims import known
 from enforcer.quota.types import LimitStatus, Mode, OnExceed, Quota
 from enforcer.runtime.problem import Problem
-from enforcer.status import unattributed
 
 NAME: Final = "status.json"
 VERSION: Final = 1
@@ -79,8 +79,8 @@ class Snapshot:
     failures: Sequence[Mapping[str, Any]] = ()
     proven: Mapping[tuple[str, str], LimitStatus] = field(default_factory=dict)
     sight: Outages = field(default_factory=dict)
-    growth: Mapping[str, unattributed.Growth] = field(default_factory=dict)
-    """Of memory that no process accounts for, by GPU."""
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    """Of the memory of GPUs, by GPU."""
     peaks: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     """MiB, by pod UID, container and GPU."""
     utilization: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -140,8 +140,7 @@ def _gpu(view: GpuSnapshot, snapshot: Snapshot) -> dict[str, Any]:
         "reservedMib": view.gpu.reserved_mib,
         "usedMib": None if view.sample is None else view.sample.used_mib,
         "utilizationPercent": snapshot.gpu_utilization.get(view.gpu.uuid),
-        "unattributedMib": None if view.sample is None else view.unattributed_mib,
-        "unattributedGrowth": _growth(view.gpu.uuid, snapshot),
+        **_unaccounted(snapshot.accounts.get(view.gpu.uuid)),
         "blind": None if view.problem is None else view.problem.message,
         "blindReason": None if view.problem is None else str(view.problem.reason),
         "blindFor": None if blind is None else round(snapshot.now - blind.since, 1),
@@ -150,15 +149,9 @@ def _gpu(view: GpuSnapshot, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _growth(gpu: str, snapshot: Snapshot) -> dict[str, Any] | None:
-    if gpu not in snapshot.growth:
-        return None
-    names = {
-        quota.container_id: f"{quota.namespace}/{quota.pod}/{quota.container}"
-        for quota in snapshot.quotas
-        if quota.gpu == gpu and quota.container_id is not None
-    }
-    return unattributed.shown(snapshot.growth[gpu], names)
+def _unaccounted(account: Account | None) -> dict[str, Any]:
+    known, mib = (None, None) if account is None else (account.known_mib, account.mib)
+    return {"unaccountedMib": mib, "knownMib": known}
 
 
 def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, UsageByContainer | None]) -> dict[str, Any]:

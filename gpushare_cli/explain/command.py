@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from enforcer.attribution.unaccounted import TOLERANCE_MIB
 from enforcer.quota.from_claims import parse_mib
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, PolicyDenied
@@ -231,8 +232,8 @@ def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     if use.processes:
         yield f"  {_processes(use)}"
     yield from (f"  {each}" for each in use.failed[-1:])
-    if gpu.growth:
-        yield f"  GPU {gpu.index}: {gpu.growth}"
+    if (unaccounted := gpu.unaccounted_mib or 0) > TOLERANCE_MIB:
+        yield f"  GPU {gpu.index}: {format_mib(unaccounted)} of its memory are in use and counted for nobody"
 
 
 def _processes(use: Use) -> str:

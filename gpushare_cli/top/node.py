@@ -4,11 +4,12 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from enforcer.attribution.unaccounted import TOLERANCE_MIB
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use, stale
 from gpushare_cli.terminal import NOT_AVAILABLE, cell
 from gpushare_cli.top.view import Grid, View
 
-GPUS: Final = ("GPU", "MODEL", "MODE", "MEM-USED/LIMIT/TOTAL", "CLIENTS")
+GPUS: Final = ("GPU", "MODEL", "MODE", "MEM-USED/LIMIT/TOTAL", "UNACCOUNTED", "CLIENTS")
 CONTAINERS: Final = ("GPU", "NAMESPACE/POD", "CONTAINER", "PID", "MEM/QUOTA", "STATE")
 
 
@@ -21,7 +22,9 @@ def view(status: NodeStatus) -> View:
     gpus = sorted(status.gpus, key=by_index)
     uses = [_row(gpu, use) for gpu in gpus for use in sorted(gpu.uses, key=by_name)]
     grids = (
-        Grid(headers=GPUS, rows=[_gpu(gpu) for gpu in gpus], drop=("MODEL", "MODE", "CLIENTS")),
+        Grid(
+            headers=GPUS, rows=[_gpu(gpu) for gpu in gpus], drop=("MODEL", "MODE", "CLIENTS"), optional=("UNACCOUNTED",)
+        ),
         Grid(headers=CONTAINERS, rows=uses, drop=("PID", "CONTAINER"), shorten="NAMESPACE/POD"),
     )
     return View(grids=grids, notices=tuple(notices(status)), data=status.raw, problem=old)
@@ -47,7 +50,8 @@ def by_name(use: Use) -> tuple[str, str, str]:
 
 def _gpu(gpu: GpuUse) -> tuple[object, ...]:
     memory = "/".join(cell(value) for value in (gpu.used_mib, gpu.limit_mib, gpu.total_mib))
-    return gpu.index, gpu.model, gpu.mode, memory, gpu.clients
+    unaccounted = gpu.unaccounted_mib if (gpu.unaccounted_mib or 0) > TOLERANCE_MIB else None
+    return gpu.index, gpu.model, gpu.mode, memory, unaccounted, gpu.clients
 
 
 def _row(gpu: GpuUse, use: Use) -> tuple[object, ...]:

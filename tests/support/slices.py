@@ -1,8 +1,10 @@
 """An API server with one node, and what publishes the node's GPUs there."""
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.resourceslices.availability import GpuAvailability
@@ -65,8 +67,11 @@ def slices(
     modes: SharingModeController | None = None,
     own: Own | None = None,
     node: str = NODE,
+    unaccounted: UnaccountedMonitor | None = None,
 ) -> SliceController:
     """What publishes the GPUs of a node where nobody else does and all are well."""
     modes = modes or fixed_modes(policy.mode)
     availability = GpuAvailability(None, None, modes, limits(), sampler(tuple), DriverUpgrade())
-    return SliceController(api, node, policy, availability, own or Own(), modes)
+    return SliceController(
+        api, node, policy, availability, own or Own(), modes, unaccounted or UnaccountedMonitor(Path("/nowhere"))
+    )

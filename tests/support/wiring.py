@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from enforcer.attribution.cgroup import Identity
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
+from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.limits.applier import LimitApplier
@@ -33,7 +34,6 @@ from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodStatusWriter
-from enforcer.status.unattributed_monitor import UnattributedMonitor
 from enforcer.status.utilization import UtilizationMonitor
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -264,7 +264,7 @@ def loop_parts(
         audit_log=cast("AuditWriter", audit_log), pods=pods or cast("PodStatusWriter", _PodStatus()),
         metrics=metrics, manager=manager, events=events, oom=OomReporter(events, metrics), clients=MpsClients(events),
         availability=GpuAvailability(None, None, label_modes(None), limits(), watch, DriverUpgrade()),
-        unattributed=UnattributedMonitor(watch, NoReader()),
+        unaccounted=UnaccountedMonitor(Path("/nowhere")),
         utilization=UtilizationMonitor(watch, NoReader()),
         verifier=LimitVerifier(evidence, watch, checkpoint, events, None, 30.0), backoff=ClaimBackoff(), setup={},
     )  # fmt: skip

@@ -1,10 +1,12 @@
 """The published GPUs as a real API server keeps them: accepted, spelled its way, and not written twice."""
 
 import threading
+from pathlib import Path
 
 import pytest
 
 from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.nvml.device_health import Effect, GpuConditions
 from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.types import Mode
@@ -112,7 +114,9 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     reporter = EventRecorder(cluster, where, writer)
     contention = ContentionMonitor(cluster, where, list, reporter, threading.Event())
     availability = GpuAvailability(contention, None, modes, limits(), sampler(tuple), DriverUpgrade())
-    offering = SliceController(cluster, where, InventoryPolicy(), availability, Own(), modes)
+    offering = SliceController(
+        cluster, where, InventoryPolicy(), availability, Own(), modes, UnaccountedMonitor(Path("/nowhere"))
+    )
     rival = {
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "rival"},
         "spec": {

@@ -87,8 +87,8 @@ CASES: Final[dict[str, Case]] = {
     "GpuShareContainerNearQuota": Case(
         {USED: "98x60", QUOTA: "100x60"}, {USED: "98x50 50x10", QUOTA: "100x60"}, CONTAINER
     ),
-    "GpuShareMemoryWithoutOwner": lasting(
-        f"gpu_share_gpu_memory_unattributed_bytes{{{ENFORCER},gpu='GPU-1'}}", GPU, str(2**31), str(2**28)
+    "GpuShareUnaccountedMemory": lasting(
+        f"gpu_share_gpu_memory_unaccounted_bytes{{{ENFORCER},gpu='GPU-1'}}", GPU, str(2**31), str(2**28)
     ),
     "GpuSharePrepareFailing": Case(
         {FAILED: "0+1x60"}, {FAILED: "0x30 1x30"}, {**NODE, "reason": "GpuMemoryInUse"}

@@ -163,7 +163,7 @@ def test_the_status_says_what_is_seen(world: World) -> None:
     assert status["enforcing"] is True
     assert status["problems"] == ["something else"]
     gpu = status["gpus"][0]
-    assert (gpu["uuid"], gpu["usedMib"], gpu["unattributedMib"], gpu["blind"]) == (GPU, 2150, 150, None)
+    assert (gpu["uuid"], gpu["usedMib"], gpu["unaccountedMib"], gpu["blind"]) == (GPU, 2150, 0, None)
     ours, other = status["containers"]
     assert (ours["usedMib"], ours["quotaMib"], ours["state"]) == (1500, 4096, "Within")
     assert ours["processes"] == [{"pid": 101, "usedMib": 1000}, {"pid": 102, "usedMib": 500}]

@@ -191,14 +191,24 @@ def test_processes_are_counted_and_named_with_what_they_hold_the_largest_first(
     assert line.endswith("pid 3 3Mi and 3 more")
 
 
-def test_memory_that_no_process_accounts_for_is_explained_where_it_grew(
+def test_memory_that_nobody_is_counted_for_is_shown_above_the_tolerance(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = status(container("tts", 3072, "Within", 7))
-    whole["gpus"][0]["unattributedGrowth"] = {"sentence": "3Gi were in use by no process; only a/b/c\n ran kernels"}
-    (tmp_path / NAME).write_text(json.dumps(whole))
-    assert main(["explain", "tts", "--state", str(tmp_path)]) == 0, "a hint, and no state of the container"
-    assert "\n  GPU 0: 3Gi were in use by no process; only a/b/c  ran kernels\n" in capsys.readouterr().out
+    shown = {}
+    for mib in (512, 3072):
+        whole["gpus"][0]["unaccountedMib"] = mib
+        (tmp_path / NAME).write_text(json.dumps(whole))
+        assert main(["explain", "tts", "--state", str(tmp_path)]) == 0, "it is no state of the container"
+        explained = capsys.readouterr().out
+        main(["top", "--state", str(tmp_path)])
+        shown[mib] = (
+            "\n  GPU 0: 3Gi of its memory are in use and counted for nobody\n" in explained,
+            capsys.readouterr().out,
+        )
+    assert [found for found, _ in shown.values()] == [False, True]
+    assert "UNACCOUNTED" not in shown[512][1]
+    assert "3072" in shown[3072][1].splitlines()[1]
 
 
 @pytest.mark.parametrize("words", [["asr/joiner"], ["joiner"], ["joiner", "-n", "asr"]])

@@ -10,7 +10,7 @@ import pynvml  # noqa: TID251 - its error classes are what the reader catches
 import pytest
 
 from enforcer.nvml.reader import LISTS, NvmlReader, Row, read_rows_lightly
-from enforcer.nvml.types import ComputeMode, GpuProcess, GpuSample, ran_kernels
+from enforcer.nvml.types import ComputeMode, GpuProcess, GpuSample, Utilization
 from enforcer.nvml.validation import check
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -182,6 +182,10 @@ def test_a_card_of_another_size_than_it_was_counted_with_is_not_believed_until_i
         reader.sample(uuid)
     reader.gpus()
     assert reader.sample(uuid).total_mib == 8192
+
+
+def ran_kernels(found: Utilization | None) -> tuple[int, ...] | None:
+    return None if found is None else tuple(sorted(pid for pid, percent in found if percent))
 
 
 def test_who_ran_kernels_after_a_moment_is_known_or_nobody_says(library: Broken, uuid: str) -> None:

@@ -3,12 +3,14 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.quota.types import Mode
 from enforcer.resourceslices import controller as module
 from enforcer.resourceslices.controller import SlicePublishing
@@ -17,6 +19,7 @@ from enforcer.runtime.manager import Manager, Wake
 from gpushare.reasons import Reason
 from tests.support.slices import Api, slices
 from tests.support.wiring import Quotas
+from tests.unit.enforcer.attribution.test_unaccounted import view as gapped
 from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota
 from tests.unit.enforcer.resourceslices.test_foreign_memory import view
 
@@ -60,7 +63,8 @@ class World:
     def __post_init__(self) -> None:
         policy = InventoryPolicy(mode=Mode.TIME_SLICING, order=self.order)
         eyes, self.changed = cast("UsageSampler", self.eyes), Wake()
-        self.offering = slices(self.api, policy)
+        self.unaccounted = UnaccountedMonitor(Path("/nowhere"))
+        self.offering = slices(self.api, policy, unaccounted=self.unaccounted)
         self.turns = SlicePublishing(self.offering, eyes, Quotas(lambda: self.quotas), self.changed, self.preparer)
 
     def due(self) -> bool:
@@ -90,6 +94,26 @@ def test_what_strangers_take_makes_the_offer_due_at_the_first_look_that_shows_it
     world.turns.run_once()
     assert (before, world.memory()) == ("15872Mi", "12800Mi")
     assert not world.due()
+
+
+def test_what_nobody_is_counted_for_is_taken_off_with_the_second_sample_that_shows_it(world: World) -> None:
+    """12 GiB under a quota of 4: what is hidden within the reservation is off already."""
+    world.quotas = [quota()]
+
+    def look(gap: int, times: int = 1) -> bool:
+        world.eyes.latest = (gapped(gap, holder(101, 96)),)
+        for _ in range(times):
+            world.unaccounted.take(world.eyes.latest, world.quotas, 1.0)
+        return world.due()
+
+    assert [look(0, times=2), look(10_240), look(10_240)] == [False, False, True]
+    world.turns.run_once()
+    assert world.memory() == "9Gi"
+    assert not world.due()
+    look(0, times=2)
+    for _ in range(6):
+        world.turns.run_once()
+    assert world.memory() == "15872Mi"
 
 
 def test_what_is_promised_given_back_or_within_the_step_makes_nothing_due(world: World) -> None:

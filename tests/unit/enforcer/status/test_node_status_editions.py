@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from enforcer.attribution.unaccounted import Account
 from enforcer.audit.record import ChainHead
 from enforcer.detection.kill_history import RecentKill
 from enforcer.detection.nvml_outage import NvmlOutage
@@ -14,7 +15,6 @@ from enforcer.quota.types import LimitStatus
 from enforcer.runtime.problem import Problem
 from enforcer.status.node_status import Snapshot, status
 from enforcer.status.node_status_file import StatusCache
-from enforcer.status.unattributed import Growth
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.status.test_pod_status_files import seen, snapshot
@@ -36,7 +36,7 @@ CONTENT: dict[str, Any] = {
     "gpu_utilization": {GPU: 30},
     "setup": {"driverRoot": "/driver-root"},
     "proven": {(CONTAINER, GPU): LimitStatus(state=Reason.UNKNOWN, backend="mps-v2", sentence="said")},
-    "growth": {GPU: Growth(from_mib=0, mib=3000, samples=5, ran=(), only=None)},
+    "accounts": {GPU: Account(level_mib=3000)},
     "sight": {GPU: NvmlOutage(999.0, Reason.NVML_HUNG, "the driver hangs")},
 }
 RUNNING = {
