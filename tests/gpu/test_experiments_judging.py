@@ -134,12 +134,16 @@ def excess(exposed: float | None, **changes: object) -> h5.Trial:
 def test_h5_evaluates_the_poll_its_target_is_set_for(
     trials: list[h5.Trial], *, verifies: bool, verdict: Verdict
 ) -> None:
-    assert h5.judge_trials(trials, {"audit_log_verifies": verifies}).verdict is verdict
+    assert h5.judge_figures(_polls(trials) | {"audit_log_verifies": verifies}).verdict is verdict
+
+
+def _polls(trials: list[h5.Trial]) -> dict[str, object]:
+    return {"poll 0.5 s": h5.about([each for each in trials if each.poll == 0.5])}
 
 
 def test_h5_where_nobody_got_over_says_nothing() -> None:
     with pytest.raises(NotMeasurable):
-        h5.judge_trials([excess(None, overshoot_mib=0)], {"audit_log_verifies": True})
+        h5.judge_figures(_polls([excess(None, overshoot_mib=0)]) | {"audit_log_verifies": True})
     assert h5.between(2.0, 1.9) == 0
     assert h5.between(None, 1.9) is None
 

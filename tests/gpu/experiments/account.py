@@ -19,7 +19,9 @@ from tests.gpu.kit.backend import Backend
 from tests.gpu.kit.registry import experiment
 from tests.gpu.kit.result import NotMeasurable, Result, judged
 
-CLIENTS, BLOCK_MIB, REST_S = 8, 1024, 1.0
+CLIENTS, BLOCK_MIB = 8, 1024
+REST_S: Final = {"real": 1.0, "fake": 0.1}
+"""Before what stands is read: the simulator frees at once."""
 STANDING_MIB: Final = 128
 """What may stay in no row while nothing changes, beside what an idle card has."""
 PASSING_MIB: Final = 64
@@ -61,6 +63,19 @@ def gap(gpu: str) -> tuple[int, int]:
     return (memory["used"] - sum(rows.values())) >> 20, len(rows)
 
 
+def judge_figures(figures: Mapping[str, Any], _: str = "") -> Result:
+    """Say what stayed in no row although nobody hid it."""
+    wrong, said = [], []
+    for way in ("MPS", "plain"):
+        rows = figures[way]
+        large = {moment: mib for moment, mib in rows["standing_mib"].items() if abs(mib) > STANDING_MIB}
+        wrong += [f"{way}: {large} MiB stand in no row"] if large else []
+        if rows["passing_s"] > PASSING_S:
+            wrong.append(f"{way}: more than {PASSING_MIB} MiB for {rows['passing_s']} s")
+        said.append(f"{way}: {rows['standing_mib']}, passing {rows['passing_mib']} for {rows['passing_s']} s")
+    return judged(wrong, f"idle {figures['idle_mib']} MiB; MiB beyond: {'; '.join(said)}", **figures)
+
+
 @experiment(
     "account",
     title="What the device uses beyond the rows of NVML (H17)",
@@ -70,6 +85,7 @@ def gap(gpu: str) -> tuple[int, int]:
     needs=("mps",),
     limit_s=60,
     order=36,
+    judge=judge_figures,
 )
 def account(backend: Backend) -> Result:
     """One client, eight, eight that hold and compute, eight killed at once; under MPS, then plain."""
@@ -78,7 +94,7 @@ def account(backend: Backend) -> Result:
     for way in ("MPS", "plain"):
         with Scene(backend) as scene, Gaps(backend.gpu) as gaps:
             figures[way] = _stations(scene, way, idle)
-            time.sleep(REST_S)
+            time.sleep(REST_S[backend.name])
         figures[way]["after"] = gap(backend.gpu)[0] - idle
         figures[way] |= passing(gaps.seen, idle)
     return judge_figures(figures)
@@ -89,7 +105,7 @@ def _stations(scene: Scene, way: str, idle: int) -> dict[str, Any]:
     daemon = scene.daemon() if way == "MPS" else None
 
     def stand(moment: str) -> None:
-        time.sleep(REST_S)
+        time.sleep(REST_S[scene.backend.name])
         standing[moment] = gap(gpu)[0] - idle
 
     env = scene.environment(daemon)
@@ -125,16 +141,3 @@ def passing(seen: Sequence[tuple[float, int, int]], idle: int) -> dict[str, Any]
         "reads": len(seen), "passing_mib": [min(gaps), max(gaps)], "passing_s": round(longest, 3),
         "gap_mib": spread(gaps),
     }  # fmt: skip
-
-
-def judge_figures(figures: Mapping[str, Any], _: str = "") -> Result:
-    """Say what stayed in no row although nobody hid it."""
-    wrong, said = [], []
-    for way in ("MPS", "plain"):
-        rows = figures[way]
-        large = {moment: mib for moment, mib in rows["standing_mib"].items() if abs(mib) > STANDING_MIB}
-        wrong += [f"{way}: {large} MiB stand in no row"] if large else []
-        if rows["passing_s"] > PASSING_S:
-            wrong.append(f"{way}: more than {PASSING_MIB} MiB for {rows['passing_s']} s")
-        said.append(f"{way}: {rows['standing_mib']}, passing {rows['passing_mib']} for {rows['passing_s']} s")
-    return judged(wrong, f"idle {figures['idle_mib']} MiB; MiB beyond: {'; '.join(said)}", **figures)

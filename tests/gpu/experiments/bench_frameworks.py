@@ -33,6 +33,22 @@ PROGRAMS: Final[Mapping[str, tuple[str, tuple[str, ...], Mapping[str, str]]]] = 
 """By name: the package, the program and its arguments, and variables that a container sets itself."""
 
 
+def judge_frameworks(rows: Mapping[str, Any], _: str = "") -> Result:
+    """Name each program that did not start, was not refused within its limit, or did not work on."""
+    if not rows:
+        raise NotMeasurable("none of the frameworks is installed")
+    wrong = []
+    for name, row in rows.items():
+        limit = int(name.rpartition(", ")[2].split()[0])
+        if "error" in row:
+            wrong.append(f"{name}: {row['error']}")
+        elif "starts" in row:
+            wrong += [] if row["starts"] else [f"{name}: {row['free_mib']} MiB are free of {row['wanted_mib']}"]
+        elif row["refused"] is None or row["at_most_mib"] > limit + SLACK_MIB:
+            wrong.append(f"{name}: refused by {row['refused']} at {row['at_most_mib']} MiB")
+    return judged(wrong, f"{len(rows)} programs started, were refused within their limits and worked on", **rows)
+
+
 @experiment(
     "frameworks",
     title="Frameworks in a share",
@@ -42,6 +58,7 @@ PROGRAMS: Final[Mapping[str, tuple[str, tuple[str, ...], Mapping[str, str]]]] = 
     limit_s=240,
     group="bench",
     order=30,
+    judge=judge_frameworks,
 )
 def frameworks(backend: Backend) -> Result:
     """Each program in each share, one after the other."""
@@ -89,19 +106,3 @@ def _run(environment: Mapping[str, str], arguments: tuple[str, ...]) -> dict[str
         return {"error": f"status {done.returncode}: {done.stderr.strip()[-300:]}"}
     found: dict[str, Any] = json.loads(lines[-1])
     return found
-
-
-def judge_frameworks(rows: Mapping[str, Any], _: str = "") -> Result:
-    """Name each program that did not start, was not refused within its limit, or did not work on."""
-    if not rows:
-        raise NotMeasurable("none of the frameworks is installed")
-    wrong = []
-    for name, row in rows.items():
-        limit = int(name.rpartition(", ")[2].split()[0])
-        if "error" in row:
-            wrong.append(f"{name}: {row['error']}")
-        elif "starts" in row:
-            wrong += [] if row["starts"] else [f"{name}: {row['free_mib']} MiB are free of {row['wanted_mib']}"]
-        elif row["refused"] is None or row["at_most_mib"] > limit + SLACK_MIB:
-            wrong.append(f"{name}: refused by {row['refused']} at {row['at_most_mib']} MiB")
-    return judged(wrong, f"{len(rows)} programs started, were refused within their limits and worked on", **rows)

@@ -1,9 +1,9 @@
 """H5: how much memory a tenant without a pinned limit gets hold of, and for how long, under our enforcer."""
 
 import itertools
-import statistics
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.gpu.kit.backend import Backend
 from tests.gpu.kit.registry import experiment
 from tests.gpu.kit.result import NotMeasurable, Result, judged
 
-MEDIAN_S, WORST_S = 0.45, 1.0
+MEDIAN_S, WORST_S = 0.75, 1.0
 TARGET_POLL = 0.5
 ENOUGH = 5
 """Trials from which a median says something."""
@@ -54,6 +54,25 @@ class Trial:
     steps: tuple[str, ...] = ()
 
 
+def judge_figures(figures: Mapping[str, Any], _: str = "") -> Result:
+    """Say whether the target was met at the poll it is set for."""
+    aimed = figures[f"poll {TARGET_POLL:g} s"]
+    exposed, over = aimed["exposed_s"], aimed["overshoot_mib"]
+    if not over.get("max"):
+        raise NotMeasurable("the tenant never got beyond its kill threshold, so there was nothing to end")
+    wrong = []
+    if (kept := over["n"] - exposed["n"]) > 0:
+        wrong.append(f"{kept} of {over['n']} did not end")
+    if exposed["n"] and exposed["max"] > WORST_S:
+        wrong.append(f"worst of {exposed['n']}: {exposed['max']} s")
+    if exposed["n"] >= ENOUGH and exposed["p50"] > MEDIAN_S:
+        wrong.append(f"half of {exposed['n']} took {exposed['p50']} s or more")
+    if not figures["audit_log_verifies"]:
+        wrong.append("the audit log does not verify")
+    said = f"worst of {exposed['n']}: {exposed.get('max')} s, median {exposed.get('p50')} s"
+    return judged(wrong, f"{said}, {over['max']} MiB over its kill threshold at the peak", **figures)
+
+
 @experiment(
     "H5",
     title="Exposure to a tenant that takes all it can",
@@ -61,6 +80,7 @@ class Trial:
     f"is back within {WORST_S:g} s of crossing its kill threshold, half of the times within {MEDIAN_S:g} s",
     limit_s=110,
     order=60,
+    judge=judge_figures,
 )
 def h5(backend: Backend) -> Result:
     """Run it at the size that fits the machine."""
@@ -83,7 +103,7 @@ def measure(backend: Backend, plan: Plan) -> Result:
                     break
     figures = {f"poll {poll:g} s": about([each for each in trials if each.poll == poll]) for poll in plan.polls}
     how = "MPS clients" if daemon is not None else "plain processes, as there is no MPS here"
-    return judge_trials(trials, {**figures, "tenants": how, "attribution": kind, "audit_log_verifies": verified})
+    return judge_figures({**figures, "tenants": how, "attribution": kind, "audit_log_verifies": verified})
 
 
 def _trial(scene: Scene, guard: Guard, daemon: MpsDaemon | None, sampler: Sampler, plan: Plan) -> Trial:
@@ -134,29 +154,6 @@ def _area(seen: list[tuple[float, int]], ceiling: int) -> float:
     """GiB over the ceiling times seconds."""
     steps = itertools.pairwise(seen)
     return sum(max(0, mib - ceiling) / 1024 * (later - at) for (at, mib), (later, _) in steps)
-
-
-def judge_trials(trials: list[Trial], figures: dict[str, Any]) -> Result:
-    """Say whether the target was met at the poll it is set for."""
-    aimed = [trial for trial in trials if trial.poll == TARGET_POLL]
-    if not any(trial.overshoot_mib for trial in aimed):
-        raise NotMeasurable("the tenant never got beyond its kill threshold, so there was nothing to end")
-    late = [trial for trial in aimed if trial.exposed_s is None or trial.exposed_s > WORST_S]
-    took = sorted(trial.exposed_s for trial in aimed if trial.exposed_s is not None)
-    worst, median = max(took, default=None), statistics.median(took) if took else None
-    wrong = (
-        [f"{len(late)} of {len(aimed)} took longer than {WORST_S:g} s or did not end; worst {worst} s"] if late else []
-    )
-    if median is not None and median > MEDIAN_S and len(took) >= ENOUGH:
-        wrong.append(f"half of {len(took)} took {median} s or more")
-    if not figures["audit_log_verifies"]:
-        wrong.append("the audit log does not verify")
-    peak = max(trial.overshoot_mib for trial in aimed)
-    return judged(
-        wrong,
-        f"worst of {len(aimed)}: {worst} s, median {median} s, {peak} MiB over its kill threshold at the peak",
-        **figures,
-    )
 
 
 def about(trials: list[Trial]) -> dict[str, Any]:

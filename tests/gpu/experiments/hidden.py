@@ -66,6 +66,24 @@ class Holding:
         self.figures.setdefault("open_files", {})[whose] = found
 
 
+def judge_figures(figures: Mapping[str, Any], _: str = "") -> Result:
+    """Say which of the beliefs does not hold."""
+    wrong, all_mib = [], COUNT * PIECE_MIB
+    for moment in ("held", "maker_killed"):
+        if figures[moment]["device_mib"] < all_mib - SLACK_MIB:
+            wrong.append(f"{moment}: the device uses {figures[moment]['device_mib']} MiB of {all_mib} MiB")
+        if figures[moment]["listed_mib"] > SLACK_MIB:
+            wrong.append(f"{moment}: NVML lists {figures[moment]['listed_mib']} MiB")
+    if figures["closed"]["device_mib"] > SLACK_MIB:
+        wrong.append(f"{figures['closed']['device_mib']} MiB stay used when the descriptors are closed")
+    counts = {whose: _controls(files) for whose, files in figures["open_files"].items()}
+    if counts["this process"] - counts["this process before"] != COUNT or counts["a copy by pidfd_getfd"] != 1:
+        wrong.append(f"open files of {CONTROL}: {counts}")
+    said = f"{figures['held']['device_mib']} MiB under a limit of {LIMIT_MIB}, listed {figures['held']['listed_mib']}"
+    after = f"after the kill {figures['maker_killed']['device_mib']}; open files of {CONTROL}: {counts}"
+    return judged(wrong, f"{said}; {after}", **figures)
+
+
 @experiment(
     "hidden",
     title="Memory that only file descriptors hold (H16)",
@@ -75,6 +93,7 @@ class Holding:
     needs=("mps",),
     limit_s=90,
     order=35,
+    judge=judge_figures,
 )
 def hidden(backend: Backend) -> Result:
     """12 GiB under a limit of 8."""
@@ -132,41 +151,22 @@ def _map(seen: Holding, env: Mapping[str, str]) -> None:
             seen.figures[name] = str(error)
 
 
-def judge_figures(figures: Mapping[str, Any], _: str = "") -> Result:
-    """Say which of the beliefs does not hold."""
-    wrong, all_mib = [], COUNT * PIECE_MIB
-    for moment in ("held", "maker_killed"):
-        if figures[moment]["device_mib"] < all_mib - SLACK_MIB:
-            wrong.append(f"{moment}: the device uses {figures[moment]['device_mib']} MiB of {all_mib} MiB")
-        if figures[moment]["listed_mib"] > SLACK_MIB:
-            wrong.append(f"{moment}: NVML lists {figures[moment]['listed_mib']} MiB")
-    if figures["closed"]["device_mib"] > SLACK_MIB:
-        wrong.append(f"{figures['closed']['device_mib']} MiB stay used when the descriptors are closed")
-    counts = {whose: _controls(files) for whose, files in figures["open_files"].items()}
-    if counts["this process"] - counts["this process before"] != COUNT or counts["a copy by pidfd_getfd"] != 1:
-        wrong.append(f"open files of {CONTROL}: {counts}")
-    said = f"{figures['held']['device_mib']} MiB under a limit of {LIMIT_MIB}, listed {figures['held']['listed_mib']}"
-    after = f"after the kill {figures['maker_killed']['device_mib']}; open files of {CONTROL}: {counts}"
-    return judged(wrong, f"{said}; {after}", **figures)
-
-
 def _controls(files: Sequence[Mapping[str, Any]]) -> int:
-    return sum(CONTROL in each["link"] for each in files)
+    return sum(each["count"] for each in files if CONTROL in each["link"])
 
 
 def device_files(pid: int) -> list[dict[str, Any]]:
-    """Open device files and files of NVIDIA of a process: link, device number, and what fdinfo says."""
-    found = []
+    """Open device files and files of NVIDIA of a process: those that look the same are one row with their number."""
+    found: dict[str, dict[str, Any]] = {}
     for entry in sorted(Path(f"/proc/{pid}/fd").iterdir(), key=lambda each: int(each.name))[:MANY]:
         with suppress(OSError):
             link, status = str(entry.readlink()), entry.stat()
             if "nvidia" in link or (stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) not in {1, 5, 136}):
+                info = (Path(f"/proc/{pid}/fdinfo") / entry.name).read_text().splitlines()[:FIELDS]
                 device = [os.major(status.st_rdev), os.minor(status.st_rdev)]
-                more = (Path(f"/proc/{pid}/fdinfo") / entry.name).read_text().splitlines()[:FIELDS]
-                found.append({
-                    "link": link, "device": device, "mode": oct(status.st_mode), "inode": status.st_ino, "fdinfo": more,
-                })  # fmt: skip
-    return found
+                row = {"link": link, "device": device, "mode": oct(status.st_mode), "fdinfo": info}
+                found.setdefault(json.dumps(row), {**row, "count": 0})["count"] += 1
+    return list(found.values())
 
 
 def copied(pid: int, descriptor: int) -> None:

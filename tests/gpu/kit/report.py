@@ -84,11 +84,7 @@ def document(runs: Iterable[Mapping[str, Any]], known: Sequence[Experiment]) -> 
 def _section(model: str, driver: str, runs: Sequence[Mapping[str, Any]], known: Sequence[Experiment]) -> str:
     """All runs of a driver on one model: an experiment that several measured is shown as the newest did."""
     facts = runs[-1]["facts"]
-    found: dict[str, tuple[str, Result]] = {}
-    for run in sorted(runs, key=lambda each: str(each["date"])):
-        for result in verdicts(run, known):
-            if result.verdict is not Verdict.NOT_MEASURED or result.experiment not in found:
-                found[result.experiment] = run["date"], result
+    found = newest(runs, known)
     order = [each.name for each in known if each.name in found]
     rows = [_short_row(*found[name]) for name in order]
     cards = len({run["gpu"] for run in runs})
@@ -100,6 +96,16 @@ def _section(model: str, driver: str, runs: Sequence[Mapping[str, Any]], known: 
     missing = [each.name for each in known if each.name not in found]
     rest = f"\nNot yet measured with this driver: {', '.join(missing)}.\n" if missing else ""
     return "\n".join([head, "| | Hypothesis | Verdict | What was found |", "|---|---|---|---|", *rows, rest])
+
+
+def newest(runs: Iterable[Mapping[str, Any]], known: Sequence[Experiment]) -> dict[str, tuple[str, Result]]:
+    """Of each experiment the date and result of the last run that measured it."""
+    found: dict[str, tuple[str, Result]] = {}
+    for run in sorted(runs, key=lambda each: str(each["date"])):
+        for result in verdicts(run, known):
+            if result.verdict is not Verdict.NOT_MEASURED or result.experiment not in found:
+                found[result.experiment] = run["date"], result
+    return found
 
 
 def _short_row(date: str, result: Result) -> str:
