@@ -11,11 +11,14 @@ from functools import partial
 from typing import Final
 
 from enforcer.attribution.container_processes import HostProcesses
+from enforcer.attribution.descriptors import DescriptorReader
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.build_audit import SLICES, AuditParts, build_audit_log
 from enforcer.detection.claim_backoff import ClaimBackoff
+from enforcer.detection.hidden_memory import EVERY as DESCRIPTORS_EVERY
+from enforcer.detection.hidden_memory import HiddenMemory
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.plugin import DraPlugin
@@ -23,7 +26,7 @@ from enforcer.dra.podresources import allocatable
 from enforcer.driver_upgrade.controller import UpgradeDependencies, follow_upgrade
 from enforcer.driver_upgrade.eviction import PodEvictor
 from enforcer.flags import policy_of, rules_of, setup_of
-from enforcer.kill.circuit_breaker import OPEN, GuardedQuotas, opened_at, opened_for
+from enforcer.kill.circuit_breaker import GuardedQuotas
 from enforcer.kill.executor import KillDependencies, KillExecutor
 from enforcer.kill.process_kill import KillTimeouts, ProcessKiller
 from enforcer.limits.applier import LimitApplier
@@ -60,13 +63,14 @@ from enforcer.resourceslices.controller import EVERY as OFFER_EVERY
 from enforcer.resourceslices.controller import SliceController, SlicePublishing
 from enforcer.resourceslices.devices import InventoryPolicy
 from enforcer.resourceslices.enforcer_report import EVERY as REPORT_EVERY
-from enforcer.resourceslices.enforcer_report import EnforcerState, ReportPublisher
+from enforcer.resourceslices.enforcer_report import ReportPublisher
 from enforcer.resourceslices.health_monitor import GpuHealthMonitor
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.runtime.lock import StateLock
 from enforcer.runtime.manager import SCHEDULER, Manager, Wake
 from enforcer.status.api_writer import ApiWriter
 from enforcer.status.events import EventRecorder
+from enforcer.status.hidden_notices import HiddenNotices
 from enforcer.status.metrics import Metrics, VerificationCollector
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodStatusWriter
@@ -82,7 +86,7 @@ RECORD_EVERY: Final = 10.0
 LIMIT_EVERY: Final = 1.0
 """Seconds from a container's start, at most, to its limit, where the enforcer sets it."""
 VERIFIER: Final = "verifier"
-"""The thread of tasks that verify: limits, the audit log."""
+"""The thread of tasks that verify: limits, the audit log, who has descriptors."""
 NVML: Final = "nvml"
 """The thread of tasks that wait for NVML: for two seconds at most, where it hangs."""
 
@@ -100,7 +104,6 @@ class Node:
     nvml: NvmlClient
     attributor: CgroupAttributor
     watch: UsageSampler
-    unaccounted: UnaccountedMonitor
     utilization: UtilizationMonitor
     metrics: Metrics
     policy: InventoryPolicy
@@ -172,18 +175,20 @@ def build(
     dra = _dra(node, shares, mps, limiter, availability, pods)
     _follow(node, shares, mps, dra, pods)
     verifier = _verifier(node, shares, mps, limiter, dra)
+    own = EnforcerProcesses(node.attributor, mps.manager, _launcher(options))
+    hidden = _hidden(node, own, verifier)
     audit_log.verify_daily(manager, VERIFIER)
     node.metrics.registry.register(VerificationCollector(audit_log.verifier))
     parts = LoopDependencies(
-        watch=node.watch, checkpoint=shares.checkpoint, executor=_executor(node, shares, mps, audit_log),
+        watch=node.watch, checkpoint=shares.checkpoint, executor=_executor(node, shares, mps, audit_log, hidden),
         audit_log=audit_log.writer, pods=pods.status, metrics=node.metrics, manager=manager, events=node.events,
         oom=pods.oom, clients=MpsClients(node.events), availability=availability,
-        unaccounted=node.unaccounted, utilization=node.utilization, verifier=verifier, backoff=pods.backoff,
-        setup=setup_of(options),
+        hidden=hidden, notices=HiddenNotices(node.events), utilization=node.utilization, verifier=verifier,
+        backoff=pods.backoff, setup=setup_of(options),
     )  # fmt: skip
     enforcing = not options.no_enforce
     loop = EnforcementLoop(options.node, options.state, parts, rules=rules_of(options), enforcing=enforcing)
-    _slices(node, shares, mps, availability, dra)
+    _slices(node, shares, availability, dra, own, hidden)
     _driver_upgrade(node, shares, mps, limiter)
     _report(node, audit_log)
     return loop
@@ -196,12 +201,10 @@ def _node(
     mps_due, slices_due = Wake(), Wake()
     cluster = None if options.no_cluster else KubeClient.connect(options.kubeconfig)
     watch = UsageSampler(reader or nvml, attributor, (mps_due, slices_due))
-    unaccounted, utilization = UnaccountedMonitor(options.state), UtilizationMonitor(watch, reader or nvml)
+    utilization = UtilizationMonitor(watch, reader or nvml)
     manager.add_server("nvml", None, nvml.stop)
     manager.add_problem_check(lambda: nvml.problem, Reason.UNKILLABLE)
     manager.add_ready_check(lambda: watch.problem)
-    manager.add_problem_check(unaccounted.problems, Reason.UNACCOUNTED_MEMORY)
-    manager.add("known memory", unaccounted.record, every=RECORD_EVERY, thread=STATE)
     manager.add("utilization", utilization.turn, every=UTILIZATION_EVERY, thread=NVML)
     if cluster is not None:
         manager.add_server("last writes", None, writer.run_once)
@@ -211,9 +214,8 @@ def _node(
         manager.add_server("metrics", lambda: server.callback(serve(manager.not_ready)), server.close)
     return Node(
         options=options, manager=manager, cluster=cluster, writer=writer, nvml=nvml, attributor=attributor, watch=watch,
-        events=EventRecorder(cluster, options.node, writer), unaccounted=unaccounted,
-        utilization=utilization, metrics=metrics, policy=policy_of(options),
-        upgrade=DriverUpgrade((mps_due, slices_due)), mps_due=mps_due, slices_due=slices_due,
+        events=EventRecorder(cluster, options.node, writer), utilization=utilization, metrics=metrics,
+        policy=policy_of(options), upgrade=DriverUpgrade((mps_due, slices_due)), mps_due=mps_due, slices_due=slices_due,
     )  # fmt: skip
 
 
@@ -339,23 +341,33 @@ def _verifier(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, dra: 
     return verifier
 
 
-def _executor(node: Node, shares: Shares, mps: Mps, audit_log: AuditParts) -> KillExecutor:
+def _hidden(node: Node, own: EnforcerProcesses, verifier: LimitVerifier) -> HiddenMemory:
+    options, accounts = node.options, UnaccountedMonitor(node.options.state)
+    descriptors = DescriptorReader(node.attributor, options.control_files)
+    hidden = HiddenMemory(accounts, node.watch, descriptors, own, verifier.verified, options.unaccounted)
+    node.manager.add_problem_check(hidden.problems, Reason.UNACCOUNTED_MEMORY)
+    node.manager.add("known memory", accounts.record, every=RECORD_EVERY, thread=STATE)
+    node.manager.add("descriptors", hidden.look, every=DESCRIPTORS_EVERY, wake=hidden.due, thread=VERIFIER)
+    return hidden
+
+
+def _executor(node: Node, shares: Shares, mps: Mps, audit_log: AuditParts, hidden: HiddenMemory) -> KillExecutor:
     quotas, killer = GuardedQuotas(node.options.state, shares.checkpoint), ProcessKiller(mps.manager or MpsManager())
     parts = KillDependencies(
-        usage=node.watch, quotas=quotas, processes=HostProcesses(node.attributor), audit_log=audit_log.writer,
+        usage=hidden, quotas=quotas, processes=HostProcesses(node.attributor), audit_log=audit_log.writer,
         killer=killer, events=node.events,
     )  # fmt: skip
     return KillExecutor(node.options.node, parts, KillTimeouts(term=node.options.termination_timeout))
 
 
-def _slices(node: Node, shares: Shares, mps: Mps, availability: GpuAvailability, dra: DraPlugin | None) -> None:
+def _slices(
+    node: Node, shares: Shares, availability: GpuAvailability, dra: DraPlugin | None, own: EnforcerProcesses,
+    hidden: HiddenMemory,
+) -> None:  # fmt: skip
     options, manager = node.options, node.manager
     if node.cluster is None or options.no_publish:
         return
-    own = EnforcerProcesses(node.attributor, mps.manager, _launcher(options))
-    offering = SliceController(
-        node.cluster, options.node, node.policy, availability, own, shares.modes, node.unaccounted
-    )
+    offering = SliceController(node.cluster, options.node, node.policy, availability, own, shares.modes, hidden)
     manager.add_problem_check(lambda: offering.problem, Reason.API_UNREACHABLE)
     manager.add_ready_check(lambda: None if offering.offered else offering.problem or "no ResourceSlices published yet")
     turns = SlicePublishing(offering, node.watch, shares.checkpoint, node.slices_due, dra)
@@ -378,19 +390,8 @@ def _report(node: Node, audit_log: AuditParts) -> None:
     """Keep the audit log's head and the enforcer's report in the annotations of the node's ResourceSlices."""
     if node.cluster is not None:
         audit_log.publish_head(node.manager, node.cluster, node.events)
-        report = ReportPublisher(node.cluster, node.options.node, partial(_reported, node, audit_log))
+        report = ReportPublisher(
+            node.cluster, node.options.node, partial(audit_log.reported, node.options, node.metrics)
+        )
         node.manager.add_ready_check(report.stale)
         node.manager.add("report", report.run_once, every=REPORT_EVERY, thread=SLICES)
-
-
-def _reported(node: Node, audit_log: AuditParts) -> EnforcerState:
-    """Return what this enforcer reports of itself. Raises OSError where its state directory cannot be read."""
-    unwritable = audit_log.writer.problem or audit_log.records.shortage or ""
-    problems = node.metrics.latest.status.get("problems", ())
-    return EnforcerState(
-        enforcing=not node.options.no_enforce,
-        breaker=opened_at(node.options.state),
-        breaker_reason=opened_for(node.options.state),
-        audit_log=unwritable,
-        problems=tuple(each for each in problems if each not in {OPEN, unwritable}),
-    )

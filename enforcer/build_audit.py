@@ -10,11 +10,14 @@ from enforcer.audit.log import FOLDER, AuditLog
 from enforcer.audit.verification import EVERY as VERIFY_EVERY
 from enforcer.audit.verification import LogVerifier
 from enforcer.audit.writer import AuditWriter, open_or_warn
+from enforcer.kill.circuit_breaker import OPEN, opened_at, opened_for
 from enforcer.resourceslices.audit_head_publisher import GAP, AnchorPublisher
+from enforcer.resourceslices.enforcer_report import EnforcerState
 from enforcer.runtime.lock import StateLock
 from enforcer.runtime.logs import NonBlockingStream
 from enforcer.runtime.manager import Manager
 from enforcer.status.events import EventRecorder
+from enforcer.status.metrics import Metrics
 from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 
@@ -42,6 +45,18 @@ class AuditParts:
         manager.add_problem_check(lambda: anchor.problem, Reason.API_UNREACHABLE)
         manager.add_problem_check(lambda: anchor.lost, Reason.AUDIT_RECORD_LOST)
         manager.add("anchor", anchor.run_once, every=GAP, wake=self.records.pressing.wake, thread=SLICES)
+
+    def reported(self, options: argparse.Namespace, metrics: Metrics) -> EnforcerState:
+        """Return what this enforcer reports of itself. Raises OSError where its state directory cannot be read."""
+        unwritable = self.writer.problem or self.records.shortage or ""
+        problems = metrics.latest.status.get("problems", ())
+        return EnforcerState(
+            enforcing=not options.no_enforce,
+            breaker=opened_at(options.state),
+            breaker_reason=opened_for(options.state),
+            audit_log=unwritable,
+            problems=tuple(each for each in problems if each not in {OPEN, unwritable}),
+        )
 
 
 def build_audit_log(options: argparse.Namespace, manager: Manager, lock: StateLock) -> AuditParts:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from enforcer.attribution.descriptors import control_files
 from enforcer.audit.retention import Retention
 from enforcer.detection.debt import Terms
+from enforcer.detection.hidden_memory import Consequence
 from enforcer.detection.types import DetectorConfig
 from enforcer.limits.backend import RequestedBackend
 from enforcer.nvml.device_health import Effect
@@ -73,6 +75,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options.compute = _compute(options.compute_overcommit)
     options.reserve = _reserve(options.memory_reserve)
     options.default_compute = _default_compute(options.default_compute)
+    options.control_files = control_files(options.control_device)
     options.address = _address(options.metrics)
     options.retention = _retention(options)
     return options
@@ -178,6 +181,13 @@ def _add_kill_rules(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds within quota until the whole --debt-credit is available again (%(default)s)",
     )
+    add(
+        "--unaccounted", type=Consequence, choices=list(Consequence),
+        help="what happens to a container that exceeds its quota by GPU memory that NVML lists for no process: report "
+        "it, or kill the container (%(default)s)",
+    )  # fmt: skip
+    what = "device whose open files may hold GPU memory, MAJOR:MINOR; for tests: a simulator's folder (%(default)s)"
+    add("--control-device", default="195:255", metavar="DEVICE", help=what)
     add("--termination-timeout", type=float, metavar="S", help="seconds from SIGTERM to SIGKILL (%(default)s)")
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
-from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.kill_records import warning_fields
 from enforcer.audit.log import utc_now
@@ -21,6 +20,7 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection import close_look, kill_history, nvml_outage, state_file
 from enforcer.detection.claim_backoff import ClaimBackoff
 from enforcer.detection.detector import container_key, evaluate, namespaces_exceeding, record_kill_result
+from enforcer.detection.hidden_memory import HiddenMemory
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
 from enforcer.kill.circuit_breaker import CircuitBreaker
 from enforcer.kill.executor import KillExecutor
@@ -39,6 +39,7 @@ from enforcer.runtime.problem import Problem
 from enforcer.status import messages, node_status
 from enforcer.status.dedup import EventDeduplicator, Repetition
 from enforcer.status.events import EventRecorder, NodeEvent
+from enforcer.status.hidden_notices import HiddenNotices
 from enforcer.status.metrics import ACTIONS, Metrics
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.node_status import Snapshot
@@ -80,10 +81,12 @@ class LoopDependencies:
     """Knows why containers failed."""
     clients: MpsClients
     """Warn of too many MPS clients."""
+    hidden: HiddenMemory
+    """Knows the memory that nobody is counted for."""
+    notices: HiddenNotices
+    """Tell containers that they may hold it."""
     availability: GpuAvailability
     """Knows of the GPUs what they do not hold."""
-    unaccounted: UnaccountedMonitor
-    """Knows the memory that nobody is counted for."""
     utilization: UtilizationMonitor
     """Knows how much of the time each container runs kernels."""
     verifier: LimitVerifier
@@ -124,8 +127,7 @@ class EnforcementLoop:
         self._knows = False
         """Whether quotas and problems were read. Before, nothing is evaluated: what a restart has to take over of grace
         periods would be compared with no quota, and forgotten."""
-        self._remembered, self._kept = b"", Future[None]()
-        self._unkept = ""
+        self._remembered, self._kept, self._unkept = b"", Future[None](), ""
         self._state = self._recall()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="kill")
         self._pending: dict[Future[KillResult], KillDecision] = {}
@@ -180,7 +182,8 @@ class EnforcementLoop:
             if (found := self._disk.run_within("asked", self._ask, None)) is not None:
                 (self._quotas, self._other_problems), self._knows = found, True
             views = self._look()
-            self._parts.unaccounted.take(views, self._quotas, now)
+            if self._knows:
+                self._parts.hidden.take(views, self._quotas, now)
             for decision in self._evaluate(views, now) if self._knows else ():
                 self._act_on(decision)
             self._parts.backoff.update(self.exceeding())
@@ -196,20 +199,18 @@ class EnforcementLoop:
     def _evaluate(
         self, views: Sequence[GpuSnapshot], now: float, only: frozenset[str] | None = None
     ) -> Sequence[KillDecision]:
-        readings = {view.gpu.uuid: view.reading for view in views}
-        killing = {container_key(decision.quota) for decision in self._pending.values()}
+        hidden, killing = self._parts.hidden, {container_key(each.quota) for each in self._pending.values()}
         state = self._breaker.sync_from_disk(self._state) if only is None else self._state
-        self._state, decisions = evaluate(
-            state, self._enforced(), readings, now, self._rules, killing=killing, only=only
-        )
+        readings, quotas = hidden.readings(views), self._enforced()
+        self._state, decisions = evaluate(state, quotas, readings, now, self._rules, killing=killing, only=only)
         if only is None or any(each.decision in _TO_KEEP for each in decisions):
             self._breaker.persist(self._state)
             self._remember()  # first: should we die over a kill, the next enforcer counts it
-        return decisions
+        return [hidden.marked(each) for each in decisions]
 
     def _enforced(self) -> tuple[Quota, ...]:
         if self._enforcing:
-            return self._quotas
+            return self._parts.hidden.enforced(self._quotas)
         return tuple(replace(each, on_exceed=OnExceed.WARN) for each in self._quotas)
 
     def _ask(self) -> tuple[tuple[Quota, ...], tuple[Problem, ...]]:
@@ -372,20 +373,20 @@ class EnforcementLoop:
         return result.acted
 
     def _report(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], now: float) -> None:
+        parts, hidden = self._parts, self._parts.hidden
         snapshot = Snapshot(
-            node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views,
-            quotas=node_status.status_quotas(self._state, quotas), state=self._state, rules=self._rules,
-            head=self._parts.audit_log.head, problems=self._problems(), standing=self._parts.availability.cached(),
-            failures=self._parts.oom.findings(), proven=self._parts.verifier.proven, sight=self._sight,
-            accounts=self._parts.unaccounted.latest, peaks=self._parts.pods.peaks,
-            utilization=self._parts.utilization.latest, gpu_utilization=self._parts.utilization.gpus,
-            setup=self._parts.setup,
+            node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views, state=self._state,
+            quotas=node_status.status_quotas(self._state, quotas), rules=self._rules, head=parts.audit_log.head,
+            problems=self._problems(), standing=parts.availability.cached(), failures=parts.oom.findings(),
+            proven=parts.verifier.proven, sight=self._sight, hidden=hidden.found, unaccounted=hidden.amounts,
+            peaks=parts.pods.peaks, utilization=parts.utilization.latest, gpu_utilization=parts.utilization.gpus,
+            setup=parts.setup,
         )  # fmt: skip
         snapshot, found = self._editions.render(snapshot)
-        self._parts.metrics.latest.update(found)
-        for part in (self._parts.oom, self._parts.clients):
+        parts.metrics.latest.update(found)
+        for part in (parts.oom, parts.clients, parts.notices):
             part.observe(snapshot)
-        self._parts.pods.write(snapshot)
+        parts.pods.write(snapshot)
         if self._file.wants(found, now):
             self._disk.run_within("status", partial(self._file.put, found, now), None)
 

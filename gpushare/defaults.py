@@ -59,6 +59,7 @@ ENFORCER: Final[Mapping[str, str | float]] = {
     "termination_timeout": TERMINATION_TIMEOUT,
     "health_taint": "NoSchedule",
     "limit_backend": "auto",
+    "unaccounted": "report",
     "limit_verification_seconds": 30.0,
     "mps_check_seconds": 30.0,
     "mps_shared_memory": "auto",

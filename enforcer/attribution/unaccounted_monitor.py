@@ -17,8 +17,6 @@ log = structlog.get_logger()
 
 NAME: Final = "known-memory.json"
 """``{"GPU-...": 26}``: MiB beyond the rows when no share was on the GPU. Only root on the node writes there."""
-GIB: Final = 1024
-"""In MiB."""
 MAX_BYTES: Final = 64 * 1024
 
 
@@ -43,14 +41,6 @@ class UnaccountedMonitor:
             before = found.get(uuid) or Account(known_mib=self._recorded.get(uuid, 0))
             found[uuid] = update(before, view, [each for each in quotas if each.gpu == uuid], now)
         self.latest = found
-
-    def problems(self) -> list[str]:
-        """Return a sentence for each GPU with more than the tolerance, in whole GiB: it is written where it changes."""
-        found = ((gpu, -(-account.mib // GIB)) for gpu, account in self.latest.items() if account.matters)
-        return [
-            f"up to {gib} GiB of {gpu} are in use and counted for nobody; new shares do not get them"
-            for gpu, gib in found
-        ]
 
     def record(self) -> None:
         """Write down what is known, where that changed."""

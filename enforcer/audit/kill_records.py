@@ -63,7 +63,8 @@ def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> 
 
 def warning_fields(node: str, decision: KillDecision, times: int = 1) -> dict[str, Any]:
     """What an GRACE_STARTED or a WARNED record holds; ``times`` it happened since there was one like it."""
-    usage = {"usedMiB": decision.used_mib, "overFor": f"{decision.over_for:.1f}s"}
+    over = f"{decision.over_for:.1f}s"
+    usage = {"usedMiB": decision.used_mib, **_unaccounted(decision), "overFor": over}
     return {
         **target_fields(node, decision.quota),
         **usage,
@@ -75,6 +76,12 @@ def warning_fields(node: str, decision: KillDecision, times: int = 1) -> dict[st
 def _debt(decision: KillDecision) -> dict[str, Any]:
     """Write the debt, where half of the credit or more is used up."""
     return {"debt": f"{decision.debt:.1f}s"} if decision.debt else {}
+
+
+def _unaccounted(decision: KillDecision) -> dict[str, Any]:
+    """Write how much of the use NVML lists for no process, and the Reason of a kill for that."""
+    mib = decision.unaccounted_mib
+    return {"cause": str(Reason.UNACCOUNTED_MEMORY), "unaccountedMiB": mib} if mib else {}
 
 
 def target_fields(node: str, quota: Quota) -> dict[str, Any]:
@@ -113,6 +120,7 @@ def intent_record(
         "start": one.start,
         "cgroupInode": one.cgroup_inode,
         "usedMiB": decision.used_mib,
+        **_unaccounted(decision),
         "overFor": f"{decision.over_for:.1f}s",
         **_debt(decision),
         "action": ACTION,

@@ -116,7 +116,7 @@ class KillDecision:
 
     ``targets`` are the processes to end, largest first; ``kill_in`` the seconds left, ``None`` where only a warning is
     wanted; ``at`` is when a KILL was decided; ``respawns``: ending some of its processes has not helped. ``debt`` is in
-    seconds, 0 below half of the credit.
+    seconds, 0 below half of the credit; ``unaccounted_mib`` is the part of ``used_mib`` that NVML lists for no process.
     """
 
     decision: Decision
@@ -128,3 +128,4 @@ class KillDecision:
     at: float = 0.0
     respawns: bool = False
     debt: float = 0.0
+    unaccounted_mib: int = 0

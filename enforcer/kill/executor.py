@@ -6,6 +6,7 @@ from enforcer.attribution.container_processes import ProcessTable, init_process_
 from enforcer.attribution.snapshot import ProcessUsage, total_mib
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.writer import AuditWriter
+from enforcer.detection.hidden_memory import HiddenMemory
 from enforcer.detection.types import KillDecision
 from enforcer.kill.circuit_breaker import GuardedQuotas
 from enforcer.kill.container_kill import ContainerKill
@@ -21,7 +22,7 @@ from enforcer.status.events import EventRecorder
 class KillDependencies:
     """What a kill needs of the node."""
 
-    usage: UsageSampler
+    usage: UsageSampler | HiddenMemory
     quotas: GuardedQuotas
     processes: ProcessTable
     audit_log: AuditWriter

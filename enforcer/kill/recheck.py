@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from enforcer.attribution.snapshot import ProcessUsage, total_mib
 from enforcer.attribution.usage import UsageSampler
+from enforcer.detection.hidden_memory import HiddenMemory
 from enforcer.kill.circuit_breaker import GuardedQuotas
 from enforcer.quota.types import Quota
 from gpushare.reasons import Reason
@@ -19,7 +20,7 @@ from gpushare.reasons import Reason
 class Rechecker:
     """Samples containers again, and reads their quotas again."""
 
-    usage: UsageSampler
+    usage: UsageSampler | HiddenMemory
     quotas: GuardedQuotas
 
     def processes(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:

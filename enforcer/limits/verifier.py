@@ -6,8 +6,10 @@ from typing import Final, Protocol
 
 import structlog
 
+from enforcer.attribution.cgroup import Identity
 from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.attribution.usage import UsageSampler
+from enforcer.detection.hidden import Verified, VerifiedLimits
 from enforcer.limits.applier import AppliedLimit, LimitApplier
 from enforcer.limits.backend import Backend
 from enforcer.limits.environ_limits import EnvironLimit
@@ -109,6 +111,8 @@ class LimitVerifier:
         self._clock = clock
         self._warned: dict[tuple[Key, Reason], float] = {}
         """When the owner of a pod was notified last of a limit not in force."""
+        self.verified: Final = VerifiedLimits()
+        """Of ``proven`` what the latest look found again, and the processes that it looked at."""
         self.proven: Mapping[Key, LimitStatus] = {}
         """What is known of each limit, by container id and GPU."""
 
@@ -134,6 +138,7 @@ class LimitVerifier:
         readings = {gpu: view.reading for gpu, view in views.items()}
         # The clients come last: a process with memory by then was a client before.
         clients = self._eyes.clients(_to_ask(looked.values(), backends, readings))
+        processes = dict[Key, frozenset[Identity]]()
         before, self._known = self._known, {key: self._known[key] for key in quotas.keys() & self._known.keys()}
         for key, quota in looked.items():
             reading = readings[quota.gpu]
@@ -143,7 +148,10 @@ class LimitVerifier:
                 before.get(key, VerificationHistory()), verify_limit(evidence), idle=holders is not None and not holders
             )
             self._take(key, quota, known)
+            processes[key] = frozenset(each.identity for each in holders or ())
         self.proven = {key: known.reported for key, known in self._known.items() if known.reported is not None}
+        sure = {key for key, known in self._known.items() if known.suspected is None} & self.proven.keys()
+        self.verified.replace({key: Verified(self.proven[key], processes[key]) for key in sure & processes.keys()})
         self._notify(quotas)
 
     def _evidence(

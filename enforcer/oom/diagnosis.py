@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from enforcer.attribution.unaccounted import TOLERANCE_MIB
 from enforcer.oom.memory_pressure import PressureSample
 from enforcer.quota.from_claims import Object
 from enforcer.status.messages import UserMessage
@@ -67,12 +68,18 @@ def diagnosis_message(failure: Failure, reason: Reason, mark: PressureSample) ->
     """Tell the container's owner: their own figures, and of others what they hold together."""
     quota = mark.quota
     used = f"the container used {mark.own_mib} MiB of its {quota.memory_mib} MiB"
+    others = f"{mark.others_mib} MiB{_unaccounted(mark)}"
     why = {
         Reason.QUOTA_REACHED: f"because it reached its quota: {used} on {quota.gpu}",
-        Reason.GPU_FULL: f"because {quota.gpu} was full: other processes used {mark.others_mib} MiB, {used}",
+        Reason.GPU_FULL: f"because {quota.gpu} was full: other processes used {others}, {used}",
     }[reason]
     note = f"container {quota.container} failed with exit code {failure.exit_code}, likely {why}"
     return UserMessage(quota=quota, reason=reason, note=note, action="Explain")
+
+
+def _unaccounted(mark: PressureSample) -> str:
+    mib = mark.unaccounted_mib
+    return f", {mib} MiB of them counted for nobody, which is likely why" if mib > TOLERANCE_MIB else ""
 
 
 def _bears_on(mark: PressureSample, failure: Failure) -> bool:

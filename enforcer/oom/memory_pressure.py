@@ -52,6 +52,8 @@ class PressureSample:
     others_mib: int
     free_mib: int
     gpu_mib: int
+    unaccounted_mib: int = 0
+    """MiB in use that nobody is counted for."""
     holders: tuple[ContainerUsage, ...] = ()
     ended: float | None = None
 
@@ -93,6 +95,7 @@ def _of_gpu(seen: Seen, view: GpuSnapshot, wall: float) -> Iterator[PressureSamp
     quotas = [quota for quota in seen.snapshot.quotas if quota.gpu == view.gpu.uuid and quota.container_id]
     full = total - used < NEARLY_FULL * total
     holders: tuple[ContainerUsage, ...] | None = None
+    unaccounted, _ = seen.snapshot.unaccounted.get(view.gpu.uuid, (0, 0))
     for quota in quotas:
         own = seen.used(quota) or 0
         if not quota.granted or (not full and own < NEAR_QUOTA * quota.memory_mib):
@@ -101,7 +104,8 @@ def _of_gpu(seen: Seen, view: GpuSnapshot, wall: float) -> Iterator[PressureSamp
         pod = sum(seen.used(each) or 0 for each in quotas if each.pod_uid == quota.pod_uid)
         yield PressureSample(
             quota=quota, since=wall, last=wall, own_mib=own, others_mib=max(0, used - pod), gpu_mib=total,
-            free_mib=max(0, total - used), holders=holders, ended=wall if _ours(seen, quota) else None,
+            free_mib=max(0, total - used), unaccounted_mib=unaccounted, holders=holders,
+            ended=wall if _ours(seen, quota) else None,
         )  # fmt: skip
 
 

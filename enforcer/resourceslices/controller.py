@@ -10,9 +10,8 @@ from typing import Final, Protocol
 import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
-from enforcer.attribution.unaccounted import withheld_mib
-from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.attribution.usage import UsageSampler
+from enforcer.detection.hidden_memory import HiddenMemory, OwnProcesses
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Quota
@@ -47,16 +46,6 @@ def reserved_mib(quotas: Sequence[Quota]) -> dict[str, int]:
     return dict(reserved)
 
 
-class OwnProcesses(Protocol):
-    """Knows gpu-share's own processes on the node; ``enforcer.mps.own_processes.EnforcerProcesses`` does."""
-
-    def pods(self) -> frozenset[str]:
-        """Return the UIDs of our own pods."""
-
-    def mps_servers(self) -> frozenset[int]:
-        """Return the pids of MPS's daemons and servers that are known now."""
-
-
 class SliceController:
     """Publishes what this node has to offer, again and again.
 
@@ -67,7 +56,7 @@ class SliceController:
         availability: returns for each update which of these GPUs are contended or unhealthy.
         own: whose memory is accounted for.
         modes: how these GPUs are shared.
-        unaccounted: knows the memory that nobody is counted for.
+        hidden: knows the memory that nobody is counted for.
     """
 
     def __init__(
@@ -78,10 +67,10 @@ class SliceController:
         availability: GpuAvailability,
         own: OwnProcesses,
         modes: SharingModeController,
-        unaccounted: UnaccountedMonitor,
+        hidden: HiddenMemory,
     ) -> None:
         self._cluster, self._node, self._policy = cluster, node, policy
-        self._availability, self._own, self._modes, self._unaccounted = availability, own, modes, unaccounted
+        self._availability, self._own, self._modes, self._hidden = availability, own, modes, hidden
         self._servers: frozenset[int] = frozenset()
         self._ours: frozenset[str] = frozenset()
         self._taken: Mapping[str, int] = {}
@@ -156,15 +145,9 @@ class SliceController:
         self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str]
     ) -> dict[str, int]:
         """Add up, by GPU, what processes of no share hold, and what nobody is counted for."""
-        accounts, foreign = self._unaccounted.latest, foreign_mib(
-            views, quotas, {*self._ours, *leaving}, self._servers
-        )  # fmt: skip
-        by_gpu = {view.gpu.uuid: view for view in views}
-        return {
-            gpu: mib + withheld_mib(accounts[gpu], by_gpu[gpu], [q for q in quotas if q.gpu == gpu], self._servers)
-            if gpu in accounts else mib
-            for gpu, mib in foreign.items()
-        }  # fmt: skip
+        foreign = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
+        hidden = {gpu: finding.withheld_mib for gpu, finding in self._hidden.found.items()}
+        return {gpu: mib + hidden.get(gpu, 0) for gpu, mib in foreign.items()}
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:

@@ -51,7 +51,7 @@ def over_quota(decision: KillDecision, repetition: Repetition = FIRST) -> UserMe
     if decision.kill_in is not None:
         end = f"the enforcer kills its processes in {decision.kill_in:.1f}s unless it frees {_excess(decision)} MiB"
     return UserMessage(
-        quota=quota, reason=Reason.OVER_QUOTA, note=f"{_again(decision, repetition)}; {end}", action="Warn"
+        quota=quota, reason=_over(decision), note=f"{_again(decision, repetition)}; {end}", action="Warn"
     )
 
 
@@ -61,7 +61,7 @@ def in_debt(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessa
         f"{_again(decision, repetition)}: it was over its quota repeatedly, for {decision.debt:.1f}s in total; if this "
         "continues, the enforcer kills its processes without a grace period"
     )
-    return UserMessage(quota=decision.quota, reason=Reason.OVER_QUOTA, note=note, action="Warn")
+    return UserMessage(quota=decision.quota, reason=_over(decision), note=note, action="Warn")
 
 
 def recovered(decision: KillDecision, _: Repetition = FIRST) -> UserMessage:
@@ -104,7 +104,7 @@ def killed(
         f"the enforcer killed {len(hit)} of its processes (pid {pids})" if hit else "the enforcer signalled no process"
     )
     done += ", then the whole container, because new processes replaced them" if decision.respawns and hit else ""
-    over = f"{_holds(decision.quota, decision.used_mib)} for {decision.over_for:.1f}s"
+    over = f"{_again(decision)} for {decision.over_for:.1f}s"
     end = CUT_SHORT[cut_short] if cut_short and result is Reason.KILLED else RESULTS[result]
     note = f"{over}: {done}; {end}"
     return UserMessage(quota=decision.quota, reason=result, note=f"{note}; audit log {head}", action="Kill")
@@ -156,7 +156,12 @@ def used_amounts(note: str) -> tuple[str, int, int] | None:
 
 
 def _again(decision: KillDecision, repetition: Repetition = FIRST) -> str:
-    return f"{_holds(decision.quota, decision.used_mib)}{repetition.words}"
+    hidden = f", {decision.unaccounted_mib} MiB of them in no process's row" if decision.unaccounted_mib else ""
+    return f"{_holds(decision.quota, decision.used_mib)}{hidden}{repetition.words}"
+
+
+def _over(decision: KillDecision) -> Reason:
+    return Reason.UNACCOUNTED_MEMORY if decision.unaccounted_mib else Reason.OVER_QUOTA
 
 
 def _excess(decision: KillDecision) -> int:

@@ -10,7 +10,9 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
      "kills": {"lastMinute": 0, "allowed": 3, "breakerOpen": false},
      "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "mode": "mps", "profile": null,
                "memoryMib": 16384, "reservedMib": 512, "usedMib": 9000, "utilizationPercent": 30,
-               "unaccountedMib": 0, "knownMib": 26,
+               "unaccountedMib": 12288, "knownMib": 8, "withheldMib": 4096,
+               "descriptorHolders": [{"container": "asr/tts-0/model", "descriptors": 3, "pids": [31337]}],
+               "hiddenIn": {"container": "asr/tts-0/model", "mib": 11776},
                "blind": null, "blindReason": null, "blindFor": null,
                "unhealthy": "GpuLost",
                "contended": "a device plugin offers it as nvidia.com/gpu"}],
@@ -30,7 +32,9 @@ has no status file; ``utilizationPercent`` is of the last 5 s, null where the dr
 container unless ``mode`` is ``time-slicing``: of MPS clients the driver reports their server alone.
 ``unaccountedMib`` is in use and counted
 for nobody, ``knownMib`` what is in use beyond NVML's rows without any share (``enforcer.attribution.unaccounted``);
-null of a GPU in MIG mode.
+null of a GPU in MIG mode. ``withheldMib`` of it new shares do not get. ``descriptorHolders`` are the containers with
+descriptors that may hold it, and ``hiddenIn`` the one that must have at least so much of it, null where that is not
+known (``enforcer.detection.hidden``).
 ``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
 "backend": "mps-v2", "sentence": "..."}`` (``enforcer.limits.verification``). ``state`` is one of
 ``enforcer.detection.types.Phase``, or ``Unknown``; ``blind`` a sentence while the GPU cannot be read, with its reason
@@ -45,10 +49,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from enforcer.attribution.snapshot import GpuSnapshot, UsageByContainer, unattributed_processes
-from enforcer.attribution.unaccounted import Account
 from enforcer.audit.record import ChainHead
 from enforcer.detection.detector import container_key, phase, recent_kills
 from enforcer.detection.forecast import describe, owed, seconds_until_kill
+from enforcer.detection.hidden import Finding
 from enforcer.detection.nvml_outage import EVERYWHERE, Outages, container_message
 from enforcer.detection.types import DetectorConfig, DetectorState, ViolationState
 from enforcer.nvml.device_health import GpuConditions
@@ -79,8 +83,10 @@ class Snapshot:
     failures: Sequence[Mapping[str, Any]] = ()
     proven: Mapping[tuple[str, str], LimitStatus] = field(default_factory=dict)
     sight: Outages = field(default_factory=dict)
-    accounts: Mapping[str, Account] = field(default_factory=dict)
-    """Of the memory of GPUs, by GPU."""
+    unaccounted: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """MiB that nobody is counted for, and MiB known to be the driver's, by GPU."""
+    hidden: Mapping[str, Finding] = field(default_factory=dict)
+    """Who may hold it, by GPU."""
     peaks: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     """MiB, by pod UID, container and GPU."""
     utilization: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -140,7 +146,7 @@ def _gpu(view: GpuSnapshot, snapshot: Snapshot) -> dict[str, Any]:
         "reservedMib": view.gpu.reserved_mib,
         "usedMib": None if view.sample is None else view.sample.used_mib,
         "utilizationPercent": snapshot.gpu_utilization.get(view.gpu.uuid),
-        **_unaccounted(snapshot.accounts.get(view.gpu.uuid)),
+        **_unaccounted(snapshot, view.gpu.uuid),
         "blind": None if view.problem is None else view.problem.message,
         "blindReason": None if view.problem is None else str(view.problem.reason),
         "blindFor": None if blind is None else round(snapshot.now - blind.since, 1),
@@ -149,9 +155,26 @@ def _gpu(view: GpuSnapshot, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _unaccounted(account: Account | None) -> dict[str, Any]:
-    known, mib = (None, None) if account is None else (account.known_mib, account.mib)
-    return {"unaccountedMib": mib, "knownMib": known}
+def _unaccounted(snapshot: Snapshot, gpu: str) -> dict[str, Any]:
+    mib, known = snapshot.unaccounted.get(gpu, (None, None))
+    found = snapshot.hidden.get(gpu, Finding())
+    owner = None if found.owner is None else {"container": _name(found.owner), "mib": found.owner_mib}
+    holders = [
+        {
+            "container": _name(each.quota),
+            "descriptors": each.descriptors,
+            "pids": [e.identity.pid for e in each.holders],
+        }
+        for each in found.suspects
+    ]
+    return {
+        "unaccountedMib": mib, "knownMib": known, "withheldMib": found.withheld_mib, "descriptorHolders": holders,
+        "hiddenIn": owner,
+    }  # fmt: skip
+
+
+def _name(quota: Quota) -> str:
+    return f"{quota.namespace}/{quota.pod}/{quota.container}"
 
 
 def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, UsageByContainer | None]) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """An API server with one node, and what publishes the node's GPUs there."""
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
+from enforcer.detection.hidden_memory import HiddenMemory
 from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.resourceslices.availability import GpuAvailability
@@ -12,7 +11,7 @@ from enforcer.resourceslices.controller import SliceController
 from enforcer.resourceslices.devices import InventoryPolicy
 from gpushare import contract
 from gpushare.errors import ClusterError
-from tests.support.wiring import NODE, fixed_modes, limits, sampler
+from tests.support.wiring import NODE, fixed_modes, hidden_memory, limits, sampler
 
 
 class Api:
@@ -67,11 +66,11 @@ def slices(
     modes: SharingModeController | None = None,
     own: Own | None = None,
     node: str = NODE,
-    unaccounted: UnaccountedMonitor | None = None,
+    hidden: HiddenMemory | None = None,
 ) -> SliceController:
     """What publishes the GPUs of a node where nobody else does and all are well."""
     modes = modes or fixed_modes(policy.mode)
     availability = GpuAvailability(None, None, modes, limits(), sampler(tuple), DriverUpgrade())
     return SliceController(
-        api, node, policy, availability, own or Own(), modes, unaccounted or UnaccountedMonitor(Path("/nowhere"))
+        api, node, policy, availability, own or Own(), modes, hidden or hidden_memory(sampler(tuple))
     )

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.descriptors import ControlDevice, DescriptorReader
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
+from enforcer.attribution.unaccounted import Holders
 from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.claim_backoff import ClaimBackoff
+from enforcer.detection.hidden import VerifiedLimits
+from enforcer.detection.hidden_memory import Consequence, HiddenMemory
 from enforcer.limits.applier import LimitApplier
 from enforcer.limits.backend import Backend
 from enforcer.limits.verifier import LimitVerifier
@@ -30,6 +34,7 @@ from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.runtime.manager import Manager
 from enforcer.status.api_writer import ApiWriter
 from enforcer.status.events import EventRecorder, NodeEvent
+from enforcer.status.hidden_notices import HiddenNotices
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.mps_clients import MpsClients
@@ -230,6 +235,38 @@ class Pods(QuotaInformer):
         return frozenset(self._claims)
 
 
+class NoDescriptors(DescriptorReader):
+    """Sees no process with descriptors, or those that a test says."""
+
+    def __init__(self, get: Callable[[], Holders] = Holders) -> None:
+        super().__init__(CgroupAttributor(), ControlDevice())
+        self._get = get
+        self.looks = 0
+
+    def read(self) -> Holders:
+        self.looks += 1
+        return self._get()
+
+
+class NobodyOwn:
+    """No process of gpu-share's own, or MPS servers that a test says."""
+
+    def __init__(self, servers: Iterable[int] = ()) -> None:
+        self.servers = frozenset(servers)
+
+    def pods(self) -> frozenset[str]:
+        return frozenset()
+
+    def mps_servers(self) -> frozenset[int]:
+        return self.servers
+
+
+def hidden_memory(watch: UsageSampler) -> HiddenMemory:
+    """What knows of unaccounted memory, where nobody has descriptors."""
+    accounts, own = UnaccountedMonitor(Path("/nowhere")), NobodyOwn()
+    return HiddenMemory(accounts, watch, NoDescriptors(), own, VerifiedLimits(), Consequence.REPORT)
+
+
 class _PodStatus:
     def __init__(self) -> None:
         self.peaks = dict[tuple[str, str, str], int]()
@@ -254,6 +291,7 @@ def loop_parts(
     metrics: Metrics,
     problems: Callable[[], Sequence[str]] = tuple,
     pods: PodStatusWriter | None = None,
+    hidden: HiddenMemory | None = None,
 ) -> LoopDependencies:
     """What a loop is made of, around what a test cares for."""
     manager, checkpoint = Manager(), Quotas(quotas)
@@ -264,7 +302,7 @@ def loop_parts(
         audit_log=cast("AuditWriter", audit_log), pods=pods or cast("PodStatusWriter", _PodStatus()),
         metrics=metrics, manager=manager, events=events, oom=OomReporter(events, metrics), clients=MpsClients(events),
         availability=GpuAvailability(None, None, label_modes(None), limits(), watch, DriverUpgrade()),
-        unaccounted=UnaccountedMonitor(Path("/nowhere")),
+        hidden=hidden or hidden_memory(watch), notices=HiddenNotices(events),
         utilization=UtilizationMonitor(watch, NoReader()),
         verifier=LimitVerifier(evidence, watch, checkpoint, events, None, 30.0), backoff=ClaimBackoff(), setup={},
     )  # fmt: skip

@@ -1,12 +1,10 @@
 """The published GPUs as a real API server keeps them: accepted, spelled its way, and not written twice."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
 from enforcer.attribution.snapshot import GpuSnapshot
-from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.nvml.device_health import Effect, GpuConditions
 from enforcer.quota.driver_upgrade import DriverUpgrade
 from enforcer.quota.types import Mode
@@ -25,7 +23,7 @@ from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import MACHINES, Machine
 from tests.integration.controlplane.objects import node
 from tests.support.slices import Own
-from tests.support.wiring import fixed_modes, limits, sampler
+from tests.support.wiring import fixed_modes, hidden_memory, limits, sampler
 from tests.testbed.cluster.controlplane import ControlPlane
 
 pytestmark = pytest.mark.controlplane
@@ -115,7 +113,7 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     contention = ContentionMonitor(cluster, where, list, reporter, threading.Event())
     availability = GpuAvailability(contention, None, modes, limits(), sampler(tuple), DriverUpgrade())
     offering = SliceController(
-        cluster, where, InventoryPolicy(), availability, Own(), modes, UnaccountedMonitor(Path("/nowhere"))
+        cluster, where, InventoryPolicy(), availability, Own(), modes, hidden_memory(sampler(tuple))
     )
     rival = {
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "rival"},

@@ -85,7 +85,7 @@ def other(where: str, default: Any) -> Any:
 
 
 def other_text(where: str, default: Any) -> Any:
-    for tail, value in {"pullPolicy": "Always", "logLevel": "debug", "cpu": "9m", "emory": "9Gi"}.items():
+    for tail, value in {"Policy": "Always", "Level": "debug", "cpu": "9m", "emory": "9Gi", "counted": "kill"}.items():
         if where.endswith(tail):
             return value
     if isinstance(default, list):

@@ -4,8 +4,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
 from enforcer.attribution.unaccounted import (
     MOST_KNOWN_MIB,
@@ -14,7 +12,6 @@ from enforcer.attribution.unaccounted import (
     Account,
     Presence,
     update,
-    withheld_mib,
 )  # fmt: skip
 from enforcer.attribution.unaccounted_monitor import NAME, UnaccountedMonitor
 from enforcer.nvml.types import GpuSample
@@ -38,8 +35,9 @@ BLIND = GpuSnapshot(gpu=card(GPU, 0), problem=NvmlError("hung"))
 
 def after(*views: GpuSnapshot, quotas: Sequence[Quota] = (quota(),), before: Account | None = None) -> Account:
     account = before or Account()
+    start = account.seen[-1].at + 0.5 if account.seen else 100.0
     for number, each in enumerate(views):
-        account = update(account, each, quotas, 100.0 + number)
+        account = update(account, each, quotas, start + 0.5 * number)
     return account
 
 
@@ -47,6 +45,20 @@ def test_memory_has_to_stand_for_two_samples() -> None:
     assert [after(*map(view, gaps)).mib for gaps in ((), (9000,), (9000, 26), (9000, 8000), (26, 9000, 9000))] == [
         0, 0, 26, 8000, 9000,
     ]  # fmt: skip
+
+
+def test_samples_that_follow_each_other_closely_are_one() -> None:
+    """As long as contexts that end leave a gap, 0.19 s on an H100."""
+
+    def seen(*steps: tuple[float, int]) -> list[int]:
+        account, found = Account(), []
+        for now, gap in steps:
+            account = update(account, view(gap), [quota()], now)
+            found.append(account.mib)
+        return found
+
+    assert seen((1.0, 0), (1.5, 9000), (1.6, 9000), (1.69, 9000), (1.71, 9000)) == [0, 0, 0, 0, 9000]
+    assert seen((1.0, 9000), (1.1, 9000), (1.21, 9000), (1.3, 0), (1.4, 9000), (1.61, 9000)) == [0, 0, 9000, 0, 0, 9000]
 
 
 def test_what_the_driver_has_is_learned_while_no_share_is_there_and_up_to_a_bound() -> None:
@@ -62,13 +74,13 @@ def test_what_the_driver_has_is_learned_while_no_share_is_there_and_up_to_a_boun
 def test_up_to_the_tolerance_nothing_follows() -> None:
     (at, above) = (after(*[view(mib)] * 3) for mib in (TOLERANCE_MIB, TOLERANCE_MIB + 1))
     assert [(each.matters, each.grown_mib, each.since) for each in (at, above)] == [
-        (False, 0, None), (True, TOLERANCE_MIB + 1, 101.0),
+        (False, 0, None), (True, TOLERANCE_MIB + 1, 100.5),
     ]  # fmt: skip
 
 
 def test_only_what_came_since_it_is_known_who_was_there_has_grown() -> None:
     account = after(view(400), view(400), view(5000), view(5000), view(7000), view(7000))
-    assert (account.mib, account.base_mib, account.grown_mib, account.since) == (7000, 400, 6600, 103.0)
+    assert (account.mib, account.base_mib, account.grown_mib, account.since) == (7000, 400, 6600, 101.5)
     assert after(view(400), view(400), before=account).grown_mib == 0
     assert after(view(400), view(400), before=account).since is None
 
@@ -112,47 +124,16 @@ def test_a_sample_that_is_lost_and_a_start_leave_it_unknown_who_took_it() -> Non
     assert not after(view(0), view(0), before=blind).present.unknown
 
 
-@pytest.mark.parametrize(
-    ("gap", "holders", "quotas", "withheld"),
-    [
-        (TOLERANCE_MIB, [], [quota()], 0),
-        (3000, [holder(101, 96)], [quota()], 0),  # within its own reservation
-        (5000, [holder(101, 96)], [quota()], 1000),
-        (5000, [holder(101, 96)], [quota(memory_mib=2048, reserved_mib=4096)], 1000),
-        (5000, [holder(101, 4096)], [quota()], 5000),
-        (5000, [holder(101, 9000)], [quota()], 5000),
-        (5000, [holder(101, 96), holder(201, 3096, NEIGHBOUR, THEIRS[0])], [quota(), neighbour()], 4000),
-        (5000, [holder(101, 96), holder(66, 66, "e" * 64, "mps-pod")], [quota()], 1000),  # an MPS server
-        (5000, [holder(101, 96), holder(99, 66, "e" * 64, "other-pod")], [quota()], 5000),
-    ],
-)  # fmt: skip
-def test_withheld_is_all_but_what_any_of_those_who_may_have_it_has_left(
-    gap: int, holders: list[ProcessUsage], quotas: list[Quota], withheld: int
-) -> None:
-    now = view(gap, *holders)
-    account = after(view(0, *holders), view(0, *holders), now, now, quotas=quotas)
-    assert withheld_mib(account, now, quotas, {66}) == withheld
-
-
-def test_all_is_withheld_where_somebody_who_may_have_it_has_ended_or_is_unknown() -> None:
-    both, now = [quota(), neighbour()], view(3000)
-    grown = after(now, now, before=after(view(0), view(0), quotas=both))
-    assert withheld_mib(grown, now, [quota()], ()) == 3000
-    assert withheld_mib(after(now, now), now, [quota()], ()) == 3000
-    assert withheld_mib(after(now, now, quotas=[], before=after(view(0), view(0), quotas=[])), now, [], ()) == 3000
-
-
 def test_what_is_known_lasts_over_a_restart_and_nonsense_is_not_known(tmp_path: Path) -> None:
     monitor = UnaccountedMonitor(tmp_path)
-    for _ in range(2):
-        monitor.take([view(26), view(30, gpu=OTHER_GPU)], [quota(gpu=OTHER_GPU)], 1.0)
+    for now in (1.0, 1.5):
+        monitor.take([view(26), view(30, gpu=OTHER_GPU)], [quota(gpu=OTHER_GPU)], now)
     monitor.record()
     assert json.loads((tmp_path / NAME).read_text()) == {GPU: 26, OTHER_GPU: 0}
     again = UnaccountedMonitor(tmp_path)
-    for _ in range(2):
-        again.take([view(3026)], [quota()], 1.0)
+    for now in (1.0, 1.5):
+        again.take([view(3026)], [quota()], now)
     assert again.latest[GPU].mib == 3000
-    assert again.problems() == [f"up to 3 GiB of {GPU} are in use and counted for nobody; new shares do not get them"]
     for text in ("[", "[1]", json.dumps({GPU: "26"}), json.dumps({GPU: -1}), json.dumps({GPU: MOST_KNOWN_MIB + 1})):
         (tmp_path / NAME).write_text(text)
         fresh = UnaccountedMonitor(tmp_path)

@@ -3,14 +3,13 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
-from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.quota.types import Mode
 from enforcer.resourceslices import controller as module
 from enforcer.resourceslices.controller import SlicePublishing
@@ -18,7 +17,7 @@ from enforcer.resourceslices.devices import InventoryPolicy, Order
 from enforcer.runtime.manager import Manager, Wake
 from gpushare.reasons import Reason
 from tests.support.slices import Api, slices
-from tests.support.wiring import Quotas
+from tests.support.wiring import Quotas, hidden_memory
 from tests.unit.enforcer.attribution.test_unaccounted import view as gapped
 from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota
 from tests.unit.enforcer.resourceslices.test_foreign_memory import view
@@ -63,8 +62,8 @@ class World:
     def __post_init__(self) -> None:
         policy = InventoryPolicy(mode=Mode.TIME_SLICING, order=self.order)
         eyes, self.changed = cast("UsageSampler", self.eyes), Wake()
-        self.unaccounted = UnaccountedMonitor(Path("/nowhere"))
-        self.offering = slices(self.api, policy, unaccounted=self.unaccounted)
+        self.hidden = hidden_memory(eyes)
+        self.offering = slices(self.api, policy, hidden=self.hidden)
         self.turns = SlicePublishing(self.offering, eyes, Quotas(lambda: self.quotas), self.changed, self.preparer)
 
     def due(self) -> bool:
@@ -100,10 +99,14 @@ def test_what_nobody_is_counted_for_is_taken_off_with_the_second_sample_that_sho
     """12 GiB under a quota of 4: what is hidden within the reservation is off already."""
     world.quotas = [quota()]
 
+    clock = count()
+
     def look(gap: int, times: int = 1) -> bool:
         world.eyes.latest = (gapped(gap, holder(101, 96)),)
         for _ in range(times):
-            world.unaccounted.take(world.eyes.latest, world.quotas, 1.0)
+            world.hidden.take(world.eyes.latest, world.quotas, next(clock))
+            world.hidden.look()
+        world.hidden.take(world.eyes.latest, world.quotas, next(clock) - 0.9)
         return world.due()
 
     assert [look(0, times=2), look(10_240), look(10_240)] == [False, False, True]

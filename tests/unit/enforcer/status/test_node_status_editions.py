@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribution.unaccounted import Account
 from enforcer.audit.record import ChainHead
+from enforcer.detection.hidden import Finding
 from enforcer.detection.kill_history import RecentKill
 from enforcer.detection.nvml_outage import NvmlOutage
 from enforcer.detection.types import DetectorConfig, DetectorState, ViolationState
@@ -36,7 +36,8 @@ CONTENT: dict[str, Any] = {
     "gpu_utilization": {GPU: 30},
     "setup": {"driverRoot": "/driver-root"},
     "proven": {(CONTAINER, GPU): LimitStatus(state=Reason.UNKNOWN, backend="mps-v2", sentence="said")},
-    "accounts": {GPU: Account(level_mib=3000)},
+    "unaccounted": {GPU: (3000, 8)},
+    "hidden": {GPU: Finding(elsewhere=True)},
     "sight": {GPU: NvmlOutage(999.0, Reason.NVML_HUNG, "the driver hangs")},
 }
 RUNNING = {
