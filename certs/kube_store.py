@@ -1,4 +1,4 @@
-"""Certificates in the cluster: Secrets as stores, and the ``caBundle`` of our webhook configurations."""
+"""Certificates in the cluster: Secrets as stores, and the ``caBundle`` of our webhook configuration."""
 
 import base64
 import binascii
@@ -12,7 +12,7 @@ from gpushare.kube_client import ADMISSION_V1, CORE_V1, JSON_PATCH, KubeClient, 
 
 TLS: Final = "kubernetes.io/tls"
 OPAQUE: Final = "Opaque"
-KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+KIND: Final = "mutatingwebhookconfigurations"
 LABELS: Final = {"app.kubernetes.io/managed-by": "gpu-share-certs", "app.kubernetes.io/part-of": "gpu-share"}
 MAX_VALUE: Final = 128 * 1024
 """Characters of base64 read of one entry of a Secret."""
@@ -64,7 +64,7 @@ class SecretStore:
 
 
 class WebhookConfigurations:
-    """The configurations whose ``caBundle`` is ours to keep; by name, mutating and validating alike."""
+    """The mutating configurations whose ``caBundle`` is ours to keep, by name."""
 
     def __init__(self, cluster: KubeClient, names: Sequence[str]) -> None:
         self._cluster, self._names = cluster, names
@@ -80,23 +80,16 @@ class WebhookConfigurations:
         return any(changed)
 
     def _publish(self, name: str, bundle: str) -> bool:
-        found = {kind: item for kind in KINDS if (item := self._read(kind, name)) is not None}
-        if not found:
-            raise ClusterError(
-                f"the API server has no webhook configuration {name}; create it first", HTTPStatus.NOT_FOUND
-            )
-        changed = [self._patch(kind, name, item, bundle) for kind, item in found.items()]
-        return any(changed)
-
-    def _read(self, kind: str, name: str) -> dict[str, Any] | None:
         try:
-            return self._cluster.get(path(ADMISSION_V1, kind, name))
+            item = self._cluster.get(path(ADMISSION_V1, KIND, name))
         except ClusterError as error:
             if error.status == HTTPStatus.NOT_FOUND:
-                return None
+                message = f"the API server has no webhook configuration {name}; create it first"
+                raise ClusterError(message, HTTPStatus.NOT_FOUND) from error
             raise
+        return self._patch(name, item, bundle)
 
-    def _patch(self, kind: str, name: str, item: dict[str, Any], bundle: str) -> bool:
+    def _patch(self, name: str, item: dict[str, Any], bundle: str) -> bool:
         """Change that one field and nothing else: the operator owns the rest. The tests make a stale index fail."""
         webhooks = item.get("webhooks") or []
         stale = [i for i, w in enumerate(webhooks) if (w.get("clientConfig") or {}).get("caBundle") != bundle]
@@ -107,7 +100,7 @@ class WebhookConfigurations:
         ]
         changes += [{"op": "add", "path": f"/webhooks/{i}/clientConfig/caBundle", "value": bundle} for i in stale]
         try:
-            self._cluster.patch(path(ADMISSION_V1, kind, name), changes, JSON_PATCH)
+            self._cluster.patch(path(ADMISSION_V1, KIND, name), changes, JSON_PATCH)
         except ClusterError as error:
             if error.status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
                 raise ConflictError(

@@ -68,7 +68,7 @@ def add_parser(subparsers: Any) -> None:
         help="change the GPU memory quota of a running container, up to the memory that its pod reserved",
         description="Change the GPU memory quota of a running container, up to the memory that its pod reserved. "
         "The node's enforcer answers and enforces the new quota at once. The MPS limit changes when the container "
-        f"restarts. Needs the ClusterRole {ROLE} in the pod's namespace.",
+        f"restarts. Needs the ClusterRole {ROLE}, by a ClusterRoleBinding.",
     )
     parser.add_argument("pod", metavar="[NAMESPACE/]POD")
     parser.add_argument("container", metavar="CONTAINER")
@@ -183,7 +183,9 @@ def _write(api: KubeClient, target: Target, asked: str, *, dry: bool) -> None:
 
 
 def _ask_for_role() -> str:
-    return f"ask a cluster operator for the ClusterRole {ROLE} there"
+    return (
+        f"ask a cluster operator for a ClusterRoleBinding to the ClusterRole {ROLE}, or to one for this namespace alone"
+    )
 
 
 def _awaited(api: KubeClient, target: Target, asked: str, seconds: float) -> Object:

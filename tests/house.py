@@ -38,6 +38,8 @@ NEVER_CALLED: Final = frozenset({
 })  # fmt: skip
 """By pure modules, as functions or as methods: input, output, clocks, and ways around this rule."""
 MARKERS: Final = ("<" * 7, ">" * 7)
+NAMESPACED: Final = ".namespace("
+"""How CEL of a policy asks the authorizer about one namespace."""
 
 _CONTRACT_NAME: Final = re.compile(r"gpu-share\.io\b|^CUDA_[A-Z_]+$|^CUDA_MPS_|^NVIDIA_[A-Z_]+$|^GPU_SHARE_.*_MIB$")
 
@@ -82,9 +84,14 @@ def texts(root: Path) -> Iterator[Path]:
 
 
 def check_text(path: str, text: str) -> list[str]:
-    """Return the breaches of one file that is not Python: conflicts of a merge, and private words in charts."""
-    lines = enumerate(text.splitlines(), 1)
+    """Return the breaches of one file that is not Python: conflicts of a merge, private words and rights in charts."""
+    lines = list(enumerate(text.splitlines(), 1))
     breaches = [f"{path}:{number}: unresolved merge conflict" for number, line in lines if line.startswith(MARKERS)]
+    breaches += [
+        f"{path}:{number}: asks for a permission in a namespace, which its owner has; ask for one in the cluster"
+        for number, line in lines
+        if path.startswith("deploy/") and NAMESPACED in line
+    ]
     return breaches + house_words.breaches(path, text)
 
 

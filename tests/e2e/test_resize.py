@@ -58,17 +58,28 @@ def started_again(site: Site, namespace: str, pod: str) -> None:
 
 def test_a_tenant_without_the_right_is_refused(site: Site, namespace: str, elastic: str) -> None:
     output = resize(site, f"{namespace}/{elastic}", "main", "1536Mi", tenant=True)
-    assert output.endswith("ask a cluster operator for the ClusterRole gpu-share-resize there exit=1")
+    assert "a ClusterRoleBinding to the ClusterRole gpu-share-resize" in output
+    assert output.endswith("exit=1")
     assert quota(site, namespace, elastic)[0] == 2048
     dry = resize(site, f"{namespace}/{elastic}", "main", "1536Mi", "--dry-run", tenant=True)
     assert "ClusterRole gpu-share-resize" in dry
 
 
 def test_with_the_role_a_tenant_lowers_its_own_quota(site: Site, namespace: str, elastic: str) -> None:
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gpu-share-resize"}
+    rule = {
+        "apiGroups": ["gpu-share.io"],
+        "resources": ["podresizes"],
+        "resourceNames": [namespace],
+        "verbs": ["update"],
+    }
+    site.cluster.create(path(RBAC_V1, "clusterroles"), {"metadata": {"name": "resize-here"}, "rules": [rule]})
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": TENANT}
-    body = {"metadata": {"name": "resize"}, "roleRef": role, "subjects": [subject]}
-    site.cluster.create(path(RBAC_V1, "rolebindings", namespace=namespace), body)
+    for name, where in (
+        ("gpu-share-resize", path(RBAC_V1, "rolebindings", namespace=namespace)),
+        ("resize-here", path(RBAC_V1, "clusterrolebindings")),
+    ):
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+        site.cluster.create(where, {"metadata": {"name": "resize"}, "roleRef": role, "subjects": [subject]})
     where = f"{namespace}/{elastic}"
     site.until("the role works", lambda: "exit=0" in resize(site, where, "main", "1536Mi", "--dry-run", tenant=True))
     output = resize(site, "-n", namespace, elastic, "main", "1536Mi", tenant=True)

@@ -82,6 +82,8 @@ def test_private_words_are_named_in_the_product_and_in_identifiers_and_strings_o
 
 def test_private_words_and_conflicts_are_named_in_charts() -> None:
     assert [line.split(":")[1] for line in check_text("deploy/a.yaml", "a: 1\n# whoever\n- aWish\n")] == ["2", "3"]
+    asked = 'authorizer.resource("a").namespace(request.namespace).check("update").allowed()'
+    assert "asks for a permission in a namespace" in check_text("deploy/a.yaml", asked)[0]
     assert check_text("SECURITY.md", "whoever\n") == []
     assert len(check_text("SECURITY.md", f"{'<' * 7} HEAD\n")) == 1
 

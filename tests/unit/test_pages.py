@@ -22,6 +22,7 @@ P90: Final = 28
 LONGEST: Final = 90
 CLICKS: Final = 3
 OF_OTHERS: Final = {
+    "ClusterRole": "tests/integration/controlplane/policies/test_resize.py",
     "AdmissionConfiguration": "tests/integration/controlplane/test_client_certificates.py",
     "Config": "tests/integration/controlplane/test_client_certificates.py",
     "KubeSchedulerConfiguration": "tests/integration/controlplane/test_recipes.py",

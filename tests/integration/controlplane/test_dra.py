@@ -237,7 +237,7 @@ def test_a_quota_is_changed_while_its_container_runs(machine: Machine, capsys: p
         return code, " ".join("".join(capsys.readouterr()).split())
 
     code, said = resize("3500Mi", who=TENANT)
-    assert (code, "ask a cluster operator for the ClusterRole gpu-share-resize" in said) == (1, True)
+    assert (code, "to the ClusterRole gpu-share-resize" in said) == (1, True)
     code, said = resize("5Gi")
     assert (code, "the pod has 4Gi of the GPU" in said) == (1, True)
     code, said = resize("3500Mi")

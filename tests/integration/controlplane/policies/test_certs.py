@@ -21,7 +21,6 @@ SYSTEM = "gpu-share-system"
 SECRET = path(CORE_V1, "secrets", "gpu-share-webhook-tls", SYSTEM)
 AUTHORITY = path(CORE_V1, "secrets", "gpu-share-webhook-tls-ca", SYSTEM)
 MUTATING = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share")
-VALIDATING = path(ADMISSION_V1, "validatingwebhookconfigurations", "gpu-share")
 HOST = "gpu-share-webhook.gpu-share-system.svc"
 
 
@@ -39,10 +38,9 @@ def webhook(name: str) -> Object:
 @pytest.fixture
 def configurations(world: World) -> Iterator[None]:
     two = [webhook("a.gpu-share.io"), webhook("b.gpu-share.io")]
-    for where in (MUTATING, VALIDATING):
-        world.cluster.create(where.rpartition("/")[0], {"metadata": {"name": "gpu-share"}, "webhooks": two})
+    world.cluster.create(MUTATING.rpartition("/")[0], {"metadata": {"name": "gpu-share"}, "webhooks": two})
     yield
-    clean(world, MUTATING, VALIDATING)
+    clean(world, MUTATING)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +75,7 @@ def data(world: World, where: str = SECRET) -> dict[str, bytes]:
 
 
 def bundles(world: World) -> set[bytes]:
-    configured = [w for where in (MUTATING, VALIDATING) for w in world.cluster.get(where)["webhooks"]]
+    configured = world.cluster.get(MUTATING)["webhooks"]
     return {base64.b64decode(w["clientConfig"].get("caBundle", "")) for w in configured}
 
 
@@ -99,13 +97,13 @@ def unchanging(item: Object) -> Object:
 
 @pytest.mark.usefixtures("configurations")
 def test_one_run_makes_both_secrets_and_every_bundle_and_the_next_writes_nothing(world: World) -> None:
-    before = [unchanging(world.cluster.get(where)) for where in (MUTATING, VALIDATING)]
+    before = unchanging(world.cluster.get(MUTATING))
     assert run(world)[0] == 0
     assert works(world)
-    assert [unchanging(world.cluster.get(where)) for where in (MUTATING, VALIDATING)] == before, "no other field"
+    assert unchanging(world.cluster.get(MUTATING)) == before, "no other field"
     assert "ca.key" in data(world, AUTHORITY)
     assert set(data(world)) == {"ca.crt", "tls.crt", "tls.key"}
-    watched = (SECRET, AUTHORITY, MUTATING, VALIDATING)
+    watched = (SECRET, AUTHORITY, MUTATING)
     versions = [world.cluster.get(where)["metadata"]["resourceVersion"] for where in watched]
     code, log = run(world)
     assert (code, [entry["reason"] for entry in log]) == (0, ["CertificateCurrent"])

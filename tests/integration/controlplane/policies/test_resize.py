@@ -24,14 +24,23 @@ def managed(world: World) -> str:
 
 @pytest.fixture(scope="module")
 def trusted(world: World, managed: str) -> KubeClient:
-    """Somebody who has the role in this namespace, and nothing else."""
-    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "trusted"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gpu-share-resize"}
-    body = {"metadata": {"name": "trusted"}, "roleRef": role, "subjects": [subject]}
-    world.cluster.create(path(RBAC_V1, "rolebindings", namespace=world.namespace), body)
+    """Somebody who may resize pods of this namespace, and nothing else."""
+    here = {"resources": ["podresizes"], "resourceNames": [world.namespace], "verbs": ["update"]}
+    body = {"metadata": {"name": "resize-here"}, "rules": [{"apiGroups": ["gpu-share.io"], **here}]}
+    world.cluster.create(path(RBAC_V1, "clusterroles"), body)
     found = Acting.as_user(world.plane, "trusted")
+    bind(world, path(RBAC_V1, "rolebindings", namespace=world.namespace), "gpu-share-resize")
     until("the role works", lambda: refusal(lambda: found.get(world.pods(managed))) == "")
+    assert NOT_YOU in refusal(lambda: found.patch(world.pods(managed), wish("3Gi"))), "in the namespace alone"
+    bind(world, path(RBAC_V1, "clusterrolebindings"), "resize-here")
+    until("it may", lambda: refusal(lambda: found.patch(world.pods(managed), wish("3Gi"), dryRun="All")) == "")
     return found
+
+
+def bind(world: World, where: str, role: str) -> None:
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "trusted"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+    world.cluster.create(where, {"metadata": {"name": "trusted"}, "roleRef": reference, "subjects": [subject]})
 
 
 def test_who_has_the_role_may_ask_change_and_take_back(world: World, managed: str, trusted: KubeClient) -> None:

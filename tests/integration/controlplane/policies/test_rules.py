@@ -223,6 +223,9 @@ def test_an_enforcer_publishes_for_its_own_node_alone(world: World) -> None:
     foreign = path(RESOURCE_V1, "resourceslices", "node-2-gpu-share.io")
     assert "its own node" in refusal(lambda: enforcer.patch(foreign, {"metadata": {"annotations": {"a": "b"}}}))
     assert "its own node" in refusal(lambda: enforcer.delete(foreign))
+    elsewhere = objects.resource_slice("node-1", [16000])
+    elsewhere["metadata"]["name"], elsewhere["spec"]["pool"]["name"] = "y", "node-2"
+    assert "spec.pool.name" in refusal(lambda: enforcer.create(slices, elsewhere))
     stranger = objects.resource_slice("node-1", [16000])
     stranger["metadata"]["name"], stranger["spec"]["driver"] = "x", "gpu.example.org"
     assert "driver gpu-share.io alone" in refusal(lambda: enforcer.create(slices, stranger))
@@ -292,7 +295,8 @@ def test_an_enforcer_moves_its_audit_logs_anchor_on_and_never_back(world: World)
 
     assert moved(HEADS[1]) == ""
     assert moved(HEADS[1]) == "", "the same again"
-    for back in (HEADS[0], HEADS[1].replace("b", "d"), None, "", "x", f"{HEADS[2]}x", "9" * 30):
+    far = HEADS[1].replace("42:", "1000043:", 1)
+    for back in (HEADS[0], HEADS[1].replace("b", "d"), None, "", "x", f"{HEADS[2]}x", "9" * 30, far):
         assert "never back" in moved(back), back
     assert moved(HEADS[2]) == "", "42 to 107 is forward, whatever texts say"
     assert world.cluster.get(mine)["metadata"]["annotations"][AUDIT_HEAD] == HEADS[2]

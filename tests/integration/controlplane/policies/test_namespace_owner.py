@@ -1,0 +1,84 @@
+"""Whoever may do everything in one namespace is neither the scheduler nor an operator of the cluster."""
+
+import pytest
+
+from gpushare.contract import DRIVER, MAX_MEMORY, NAMESPACE_LABEL, RESIZE_OF
+from gpushare.kube_client import RESOURCE_V1, KubeClient, path
+from tests.integration.controlplane import manifests
+from tests.integration.controlplane.objects import Object
+from tests.integration.controlplane.policies.test_claims import PROTECTION, STAYS, claimed, finalizers
+from tests.integration.controlplane.policies.world import Acting, World, refusal, rewritten, share, template, until
+from tests.testbed.cluster.controlplane import RBAC_V1
+
+pytestmark = pytest.mark.controlplane
+ALLOCATES = "resourceclaims/binding"
+"""What Kubernetes 1.36 and newer ask for, in the whole cluster."""
+
+
+@pytest.fixture(scope="module")
+def owner(world: World) -> KubeClient:
+    return owner_of(world, world.namespace)
+
+
+def owner_of(world: World, namespace: str) -> KubeClient:
+    """Give a user a Role over everything in a namespace."""
+    everything = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+    world.cluster.create(
+        path(RBAC_V1, "roles", namespace=namespace), {"metadata": {"name": "own"}, "rules": everything}
+    )
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "owner"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "own"}
+    body = {"metadata": {"name": "own"}, "roleRef": role, "subjects": [subject]}
+    world.cluster.create(path(RBAC_V1, "rolebindings", namespace=namespace), body)
+    found = Acting.as_user(world.plane, "owner")
+    until("the role works", lambda: refusal(lambda: found.get(world.templates(namespace=namespace))) == "")
+    return found
+
+
+def status(allocation: Object | None, users: list[Object] | None = None) -> Object:
+    return {"status": {"allocation": allocation, "reservedFor": users}}
+
+
+def test_the_finalizer_of_an_allocated_claim_stays(world: World, owner: KubeClient) -> None:
+    where = claimed(world, "owned")
+    assert STAYS in refusal(lambda: owner.patch(where, finalizers()))
+    owner.patch(f"{where}/status", finalizers())
+    assert PROTECTION in world.cluster.get(where)["metadata"]["finalizers"]
+
+
+def test_no_allocation_is_written(world: World, owner: KubeClient) -> None:
+    where = path(RESOURCE_V1, "resourceclaims", "forged", world.namespace)
+    body = {"metadata": {"name": "forged"}, "spec": template("forged")["spec"]["spec"]}
+    owner.create(path(RESOURCE_V1, "resourceclaims", "", world.namespace), body)
+    given = {"request": "main", "driver": DRIVER, "pool": "node-a", "device": "gpu-0"}
+    forged = status({"devices": {"results": [given]}})
+    assert ALLOCATES in refusal(lambda: owner.patch(f"{where}/status", forged))
+
+
+def test_no_allocation_and_no_reservation_is_taken_away(world: World, owner: KubeClient) -> None:
+    where = claimed(world, "kept")
+    before = world.cluster.get(where)["status"]
+    for change in ({"reservedFor": None}, {"reservedFor": None, "allocation": None}):
+        assert ALLOCATES in refusal(lambda c=change: owner.patch(f"{where}/status", {"status": c}))
+    assert world.cluster.get(where)["status"] == before
+
+
+def test_a_claim_above_the_maximum_is_not_created(world: World, owner: KubeClient) -> None:
+    namespace = world.make_namespace({NAMESPACE_LABEL: "true"})
+    owner_of(world, namespace)
+    world.cluster.patch(path("/api/v1", "namespaces", namespace), {"metadata": {"annotations": {MAX_MEMORY: "2Gi"}}})
+    spec = template("big")["spec"]["spec"]
+    spec["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["memory"] = "14Gi"
+    body = {"metadata": {"name": "big"}, "spec": spec}
+    assert "max-memory" in refusal(lambda: owner.create(path(RESOURCE_V1, "resourceclaims", "", namespace), body))
+
+
+def test_no_quota_is_changed_without_a_permission_of_the_cluster(world: World, owner: KubeClient) -> None:
+    name = world.created(rewritten(share()))
+    wish = {"metadata": {"annotations": {f"{RESIZE_OF}main": "3Gi"}}}
+    assert "gpu-share-resize" in refusal(lambda: owner.patch(world.pods(name), wish))
+
+
+def test_no_policy_takes_permissions_in_a_namespace_for_permissions_in_the_cluster() -> None:
+    policies = [each for each in manifests.load() if each["kind"] == "ValidatingAdmissionPolicy"]
+    assert [each["metadata"]["name"] for each in policies if ".namespace(" in str(each)] == []
