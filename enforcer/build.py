@@ -250,10 +250,11 @@ def _mps(node: Node, shares: Shares, contention: ContentionMonitor | None) -> Mp
     if options.no_mps:
         return Mps(None, None)
     manager, launcher = MpsManager(), _launcher(options)
+    modes = None if options.keep_compute_mode else node.nvml
     inputs = PlannerInputs(
         watch=node.watch, shared=ShareableGpus(node.cluster, options.node, contention, shares.modes),
         modes=shares.modes, policy=node.policy, claims=shares.prepared, checkpoint=shares.checkpoint,
-        tools=DriverTools(node.nvml, DriverRoot(options.driver_root), options.run, launcher, incidents),
+        tools=DriverTools(modes, DriverRoot(options.driver_root), options.run, launcher, incidents),
         upgrade=node.upgrade,
     )  # fmt: skip
     keeper = MpsSupervisor(manager, DaemonPlanner(manager, options.run, inputs))

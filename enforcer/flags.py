@@ -156,6 +156,11 @@ def _add_mps(parser: argparse.ArgumentParser) -> None:
     add("--mps-check-seconds", type=float, metavar="S", help="seconds between checks of MPS daemons (%(default)s)")
     add("--mps-host", action="store_true", help="let `gpu-share mps` run the MPS daemons, so they outlive the enforcer")
     add(
+        "--keep-compute-mode",
+        action="store_true",
+        help="share by MPS without setting the compute mode EXCLUSIVE_PROCESS",
+    )
+    add(
         "--mps-shared-memory", type=SharedMemory, choices=list(SharedMemory),
         help="shared memory of MPS clients: of the node, their own, or by the driver (%(default)s)",
     )  # fmt: skip

@@ -45,9 +45,12 @@ QUIET: Final = 45.0
 
 @dataclass(frozen=True, slots=True)
 class DaemonConfig:
-    """What daemons are run with: NVIDIA's control program, its environment, who starts it, a door to compute modes."""
+    """What daemons are run with: NVIDIA's control program, its environment, who starts it, a door to compute modes.
 
-    modes: ComputeModes
+    ``modes`` is ``None`` where GPUs keep the mode they have.
+    """
+
+    modes: ComputeModes | None
     program: Path = PROGRAM
     environment: Mapping[str, str] | None = None
     launcher: HostPodLauncher | None = None
@@ -75,7 +78,7 @@ class DriverTools:
     """Finds the program of the daemons each time again: a driver may be upgraded.
 
     Args:
-        modes: reads and sets compute modes.
+        modes: reads and sets compute modes; ``None``: GPUs keep theirs.
         driver: the node's driver.
         run: directory below which the daemons' directories are.
         launcher: starts daemons elsewhere; ``None``: the enforcer starts them.
@@ -84,7 +87,7 @@ class DriverTools:
 
     def __init__(
         self,
-        modes: ComputeModes,
+        modes: ComputeModes | None,
         driver: DriverRoot,
         run: Path,
         launcher: HostPodLauncher | None,
