@@ -10,7 +10,7 @@ KUBERNETES ?= 1.37 1.36
 WORKERS ?= 6
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test safety scale placement mutants release-check integration e2e cluster cluster-down lint format bench pictures golden manifests protos lock release clean
+.PHONY: help docs demo test safety scale placement mutants release-check gpu-parcel gpu-parcel-check integration e2e cluster cluster-down lint format bench pictures golden manifests protos lock release clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -49,6 +49,7 @@ release-check: lint safety mutants ## All that CI runs, in full: every trial, bo
 	@GPU_SHARE_TESTS=full $(RUN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not controlplane" --ignore=tests/safety --timeout=1200
 	@GPU_SHARE_TESTS=full $(MAKE) integration e2e ARGS=
 	@GPU_SHARE_TESTS=full $(MAKE) e2e ARGS=vm
+	@$(MAKE) gpu-parcel-check ARGS=
 
 integration: $(STAMP) ## The product on real control planes, without nodes: the newest version, and the oldest for what differs (ARGS=FILE runs a part)
 	@$(if $(strip $(KUBERNETES)),,$(error KUBERNETES is empty; it has to name versions, such as 1.37))
@@ -110,6 +111,15 @@ lock: $(STAMP) ## Pin and hash the dependencies again
 	  --all-extras $(UNUSED:%=--no-emit-package %) pyproject.toml -o requirements.txt
 	@$(RUN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --all-extras --group dev pyproject.toml -c requirements.txt -o requirements-dev.txt
+
+# Python of the machine the parcel is made for.
+PYTHON_THERE ?= 3.12
+gpu-parcel: $(STAMP) ## Make .build/parcel: a cluster with gpu-share that run.py cluster starts on a machine with a GPU (first run builds Kubernetes)
+	@$(RUN)/python -m tests.gpu.parcel.make --python $(PYTHON_THERE)
+
+gpu-parcel-check: $(STAMP) ## Run it here with simulated GPUs (root; ARGS="--only 1" runs a part)
+	@$(RUN)/python -m tests.gpu.parcel.make --here
+	@$(RUN)/python tests/gpu/run.py cluster --backend fake --again --parcel .build/parcel-here --out .build/gpu-cluster-fake $(ARGS)
 
 release: $(STAMP) ## Build wheel, source archive, chart, bill of materials (CycloneDX) and checksums into .build/release
 	@$(RUN)/python -m tests.support.release

@@ -5,6 +5,7 @@
     python tests/gpu/run.py bench             the benchmarks, in at most 9 minutes
     python tests/gpu/run.py all               both; h1, h2, ...: one of them
     python tests/gpu/run.py report            docs/design/hardware.md from the results in tests/gpu/results
+    python tests/gpu/run.py cluster           the whole product in a cluster of its own, from make gpu-parcel
 
 It needs Python 3.11, the driver and nvidia-ml-py, and no network. Started again it does what is missing. Nothing of
 the GPU is changed unless --allow-mode-change is given. Its one result is the tar it names at the end.
@@ -24,6 +25,10 @@ def main(argv: Sequence[str]) -> int:
     """Run; exit status 0: as asked, 1: something is missing or went wrong, 2: it cannot be done at all."""
     sys.path[:0] = [str(ROOT)]
     sys.path.append(str(SITE))
+    if argv[:1] == ["cluster"]:
+        from tests.gpu.parcel import run  # noqa: PLC0415
+
+        return run.main(argv[1:])
     try:
         from tests.gpu.kit import standins  # noqa: PLC0415 - nothing of ours can be imported before the path is set
 

@@ -112,7 +112,9 @@ def status(_: argparse.Namespace) -> int:
 def _groups(asked: argparse.Namespace) -> tuple[Group, ...]:
     if asked.control_plane_only:
         return CONTROL_PLANE_ONLY
-    return tuple(Group) if versions.chosen() == versions.NEWEST else (*CONTROL_PLANE_ONLY, Group.CHART)
+    if versions.chosen() != versions.NEWEST:
+        return (*CONTROL_PLANE_ONLY, Group.CHART)
+    return tuple(each for each in Group if each is not Group.PARCEL)
 
 
 def _fill(plane: ControlPlane, asked: argparse.Namespace) -> None:

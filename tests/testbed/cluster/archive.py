@@ -13,20 +13,30 @@ BUSYBOX_IMAGE: Final = "gpu-share-bed/busybox:1"
 FOREVER: Final = ("/bin/busybox", "sleep", "2147483647")
 
 
+Entry = tuple[bytes, dict[str, Any], bytes]
+"""An image: its configuration, its part of the manifest, its layer."""
+
+
 def busybox(target: Path, program: Path, images: Mapping[str, Sequence[str]]) -> Path:
     """Write an archive with one layer for all ``images`` (name: entrypoint) around a static busybox."""
-    layer = _layer(program)
-    entries = [_entry(name, entrypoint, layer) for name, entrypoint in images.items()]
+    layer = busybox_layer(program)
+    settings = {name: {"Entrypoint": list(entrypoint), "Env": ["PATH=/bin"]} for name, entrypoint in images.items()}
+    return write(target, [entry(f"docker.io/{name}", each, layer) for name, each in settings.items()])
+
+
+def write(target: Path, entries: Sequence[Entry]) -> Path:
+    """Write an archive with images of one layer each; what they have in common stands in it once."""
+    files = {_layer_name(layer): layer for _, _, layer in entries}
+    files |= {_config_name(config): config for config, _, _ in entries}
     with tarfile.open(target, "w") as tar:
-        _add(tar, "layer.tar", layer)
-        for config, _ in entries:
-            _add(tar, _config_name(config), config)
-        _add(tar, "manifest.json", json.dumps([manifest for _, manifest in entries]).encode())
+        for name, content in files.items():
+            _add(tar, name, content)
+        _add(tar, "manifest.json", json.dumps([manifest for _, manifest, _ in entries]).encode())
     return target
 
 
-def _entry(name: str, entrypoint: Sequence[str], layer: bytes) -> tuple[bytes, dict[str, Any]]:
-    settings = {"Entrypoint": list(entrypoint), "Env": ["PATH=/bin"]}
+def entry(name: str, settings: Mapping[str, Any], layer: bytes) -> Entry:
+    """An image of that full name; ``settings`` as Docker has them (``Entrypoint``, ``Env``)."""
     diff = "sha256:" + hashlib.sha256(layer).hexdigest()
     config = {
         "architecture": "amd64",
@@ -36,14 +46,19 @@ def _entry(name: str, entrypoint: Sequence[str], layer: bytes) -> tuple[bytes, d
         "history": [{"created_by": "by hand"}],
     }
     text = json.dumps(config).encode()
-    return text, {"Config": _config_name(text), "RepoTags": [f"docker.io/{name}"], "Layers": ["layer.tar"]}
+    return text, {"Config": _config_name(text), "RepoTags": [name], "Layers": [_layer_name(layer)]}, layer
+
+
+def _layer_name(layer: bytes) -> str:
+    return hashlib.sha256(layer).hexdigest() + "/layer.tar"
 
 
 def _config_name(config: bytes) -> str:
     return hashlib.sha256(config).hexdigest() + ".json"
 
 
-def _layer(program: Path) -> bytes:
+def busybox_layer(program: Path) -> bytes:
+    """A layer with a static busybox and a link for each of its programs."""
     applets = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:

@@ -59,6 +59,7 @@ class Group(StrEnum):
     NODE = "node"
     CHART = "chart"
     MONITORING = "monitoring"
+    PARCEL = "parcel"
 
 
 def wanted(group: Group = Group.CONTROL_PLANE) -> tuple[Binary, ...]:
@@ -75,10 +76,25 @@ def wanted(group: Group = Group.CONTROL_PLANE) -> tuple[Binary, ...]:
     if group is Group.MONITORING:
         prometheus = _Module("prometheus", PROMETHEUS)
         return tuple(prometheus.binary(name, f"{PROMETHEUS_PACKAGE}/cmd/{name}") for name in ("promtool", "prometheus"))
+    if group is Group.PARCEL:
+        return _parcel()
     containerd = _Module("containerd", CONTAINERD)
     return (
         *_kubernetes(_Module("kubernetes-node", versions.VERSIONS[versions.NEWEST]), KUBERNETES_NODE_NAMES),
         *(containerd.binary(name, f"{CONTAINERD_PACKAGE}/cmd/{name}") for name in CONTAINERD_NAMES),
+    )
+
+
+def _parcel() -> tuple[Binary, ...]:
+    """What is carried to a machine with a GPU: programs that share most of their code are one program there."""
+    kubernetes = _Module("kubernetes-parcel", versions.VERSIONS[versions.NEWEST])
+    containerd = _Module("containerd", CONTAINERD)
+    shim = "containerd-shim-runc-v2"
+    return (
+        kubernetes.binary("kubernetes-parcel", "gpu-share.io/tests/kubernetes-parcel"),
+        _Module("etcd", ETCD).binary("etcd", "go.etcd.io/etcd/server/v3"),
+        containerd.binary("containerd-parcel", "gpu-share.io/tests/containerd/parcel"),
+        containerd.binary(shim, f"{CONTAINERD_PACKAGE}/cmd/{shim}"),
     )
 
 

@@ -66,7 +66,8 @@ def build_missing(say: Say = say, groups: Sequence[Group] = (Group.CONTROL_PLANE
 
 
 def _missing(groups: Sequence[Group]) -> list[Binary]:
-    return [binary for group in groups for binary in wanted(group) if find(binary) is None]
+    every = dict.fromkeys(binary for group in groups for binary in wanted(group))
+    return [binary for binary in every if find(binary) is None]
 
 
 def find_go() -> str:

@@ -7,7 +7,7 @@ Version 1 has one hierarchy for each controller, version 2 a single one, hybrid 
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +84,17 @@ def end(name: str, mounted: list[Hierarchy], patience: float = 15.0) -> None:
         time.sleep(POLL_SECONDS)
     for each in mounted:
         _remove(each.where / name, deadline)
+
+
+def mount_commands(mounted: Sequence[Hierarchy]) -> list[str]:
+    """Shell commands for a new cgroup namespace: seen from it the own group is the root, as on a machine of its own."""
+    top = Path("/sys/fs/cgroup")
+    pure = [each for each in mounted if each.where == top]
+    lines = [] if pure else [f"mount -t tmpfs -o mode=755 tmpfs {top}"]
+    for each in pure or mounted:
+        how = "-t cgroup2 cgroup2" if each.unified else f"-t cgroup -o {each.options} cgroup"
+        lines.append(f"mkdir -p {each.where}; mount {how} {each.where}")
+    return lines
 
 
 def _hierarchy(line: str) -> Hierarchy | None:

@@ -72,7 +72,15 @@ class ControlPlane:
     network: Network | None = None
 
     @classmethod
-    def start(cls, root: Path, *, client_rate: int | None = 100, nodes: bool = False) -> Self:
+    def start(
+        cls,
+        root: Path,
+        *,
+        client_rate: int | None = 100,
+        nodes: bool = False,
+        network: Network | None = None,
+        port: int | None = None,
+    ) -> Self:
         """Start all four servers and wait until they work.
 
         Args:
@@ -80,6 +88,8 @@ class ControlPlane:
             client_rate: requests per second that scheduler and controller-manager allow themselves; ``None`` is
                 their own default, 50 and 20, which decides how fast claims are made.
             nodes: whether real nodes will join it; needs root.
+            network: one that is there already, for ``nodes``.
+            port: where the API server listens; any that is free.
 
         Raises:
             BedError: a server is missing, ended or did not become ready.
@@ -87,11 +97,11 @@ class ControlPlane:
         binaries = find_all()
         remove(root)
         (root / "kubeconfigs").mkdir(parents=True)
-        network = Network.create(root) if nodes else None
+        network = network or (Network.create(root) if nodes else None)
         address = network.address if network else "127.0.0.1"
         pki.write(root / "pki", [address])
         pki.issue(root / "pki", servers.KUBELET_CLIENT, servers.KUBELET_CLIENT)
-        ports = free_ports(3)
+        ports = [*free_ports(3)[:2], port] if port else free_ports(3)
         plane = cls(root=root, url=f"https://{address}:{ports[2]}", network=network)
         plane._save()
         plane._write_identities()

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from tests.testbed.cluster.cgroups import LEAF, PROCS, Hierarchy
+from tests.testbed.cluster.cgroups import LEAF, PROCS, Hierarchy, mount_commands
 from tests.testbed.cluster.network import Network
 from tests.testbed.cluster.packages import over_usr
 
@@ -65,7 +65,7 @@ def write(home: Path, name: str, number: int, network: Network, keys: Path) -> N
     (lib / "cni" / "net.d" / "10-pods.conflist").write_text(json.dumps(cni(network.pod_cidr(number))))
     address = network.node_address(number)
     (lib / "kubelet" / "resolv.conf").write_text("search invalid\n")
-    (lib / "kubelet" / "config.yaml").write_text(yaml.safe_dump(_kubelet(address, keys, name)))
+    (lib / "kubelet" / "config.yaml").write_text(yaml.safe_dump(kubelet(address, keys, name)))
     (lib / "kube-proxy" / "config.yaml").write_text(yaml.safe_dump(_kube_proxy(network, keys, name)))
 
 
@@ -84,7 +84,7 @@ def namespaces_script(home: Path, name: str, cgroup: str, mounted: Sequence[Hier
         f"mount --rbind {home}/var /var",
         f"mount --rbind {home}/run /run",
         "mount -t sysfs sysfs /sys",
-        *_mount_cgroups(mounted),
+        *mount_commands(mounted),
         "mount --make-rshared /",
         f"hostname {name}",
         "ip link set lo up",
@@ -93,17 +93,6 @@ def namespaces_script(home: Path, name: str, cgroup: str, mounted: Sequence[Hier
         "exec sleep infinity",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _mount_cgroups(mounted: Sequence[Hierarchy]) -> list[str]:
-    """Seen from the new cgroup namespace the node's own group is the root, as on a machine of its own."""
-    top = Path("/sys/fs/cgroup")
-    pure = [each for each in mounted if each.where == top]
-    lines = [] if pure else [f"mount -t tmpfs -o mode=755 tmpfs {top}"]
-    for each in pure or mounted:
-        how = "-t cgroup2 cgroup2" if each.unified else f"-t cgroup -o {each.options} cgroup"
-        lines.append(f"mkdir -p {each.where}; mount {how} {each.where}")
-    return lines
 
 
 def on_overlay(folder: Path) -> bool:
@@ -118,7 +107,8 @@ def cni(pods: str) -> dict[str, Any]:
     return {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]}
 
 
-def _kubelet(address: str, keys: Path, name: str) -> dict[str, Any]:
+def kubelet(address: str, keys: Path, name: str) -> dict[str, Any]:
+    """A kubelet's settings."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

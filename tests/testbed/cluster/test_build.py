@@ -13,7 +13,7 @@ from tests.testbed.cluster import binaries, build, versions
 from tests.testbed.cluster.errors import BedError, MissingBinariesError
 from tests.testbed.cluster.node import require_rights
 
-KUBERNETES_MODULES = ("kubernetes", "kubernetes-node")
+KUBERNETES_MODULES = ("kubernetes", "kubernetes-node", "kubernetes-parcel")
 FAKE_GO = """#!{python}
 import os, pathlib, sys, time
 if sys.argv[1] == "env":
@@ -164,17 +164,17 @@ def test_what_a_node_needs_is_a_group_of_its_own(tmp_path: Path) -> None:
     build.build_missing(lambda _: None, tuple(binaries.Group))
     assert [line.split()[0] for line in calls.read_text().splitlines()[4:]] == [
         "kubelet", "kube-proxy", "kubectl", "containerd", "containerd-shim-runc-v2", "ctr", "helm",
-        "promtool", "prometheus",
+        "promtool", "prometheus", "kubernetes-parcel", "containerd-parcel",
     ]  # fmt: skip
     assert set(binaries.find_all(binaries.Group.NODE)) >= {"kubelet", "containerd"}
 
 
-def test_both_kubernetes_modules_pin_the_same_versions() -> None:
-    """They are apart only so that a change of one leaves the cached binaries of the other alone."""
+def test_all_modules_of_this_kubernetes_pin_the_same_versions() -> None:
+    """They are apart only so that a change of one leaves the cached binaries of the others alone."""
     pinned = [set(re.findall(r"^\s+(k8s\.io/\S+ => .*)$", _go_mod(name), re.MULTILINE)) for name in KUBERNETES_MODULES]
-    assert pinned[0] == pinned[1] != set()
+    assert pinned[0] == pinned[1] == pinned[2] != set()
     newest = versions.VERSIONS[versions.NEWEST]
-    assert all(f"k8s.io/kubernetes v{newest} " in _go_mod(name) for name in KUBERNETES_MODULES)
+    assert all(re.search(rf"k8s\.io/kubernetes v{newest}\s", _go_mod(name)) for name in KUBERNETES_MODULES)
 
 
 @pytest.mark.parametrize("minor", list(versions.VERSIONS))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.need import missing
-from tests.testbed.cluster import cgroups, node_files
+from tests.testbed.cluster import cgroups
 from tests.testbed.cluster.cgroups import Hierarchy
 from tests.testbed.cluster.errors import BedError
 
@@ -48,10 +48,10 @@ def test_a_machine_without_any_gets_an_error() -> None:
 
 
 def test_a_node_mounts_what_the_machine_has() -> None:
-    assert node_files._mount_cgroups(cgroups.hierarchies(V2)) == [
+    assert cgroups.mount_commands(cgroups.hierarchies(V2)) == [
         "mkdir -p /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/fs/cgroup"
     ]
-    lines = node_files._mount_cgroups(cgroups.hierarchies(HYBRID))
+    lines = cgroups.mount_commands(cgroups.hierarchies(HYBRID))
     assert lines[0] == "mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup"
     assert lines[3].endswith("mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd")
     assert lines[4].endswith("mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified")

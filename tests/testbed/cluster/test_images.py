@@ -94,7 +94,8 @@ def test_a_hand_made_archive_holds_one_layer_and_every_name(tmp_path: Path) -> N
     file = archive.busybox(tmp_path / "it.tar", program, {"a/pause:1": archive.FOREVER, "a/box:1": ()})
     with tarfile.open(file) as tar:
         manifest = json.load(tar.extractfile("manifest.json") or io.BytesIO())
+        assert len({each["Layers"][0] for each in manifest}) == 1
         assert [each["RepoTags"] for each in manifest] == [["docker.io/a/pause:1"], ["docker.io/a/box:1"]]
-        with tarfile.open(fileobj=tar.extractfile("layer.tar")) as layer:
+        with tarfile.open(fileobj=tar.extractfile(manifest[0]["Layers"][0])) as layer:
             assert layer.getmember("bin/sh").linkname == "busybox"
             assert layer.getmember("bin/busybox").isreg()
