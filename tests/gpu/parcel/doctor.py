@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.gpu.kit import real
-from tests.gpu.parcel.layout import BINARIES, SITE
+from tests.gpu.parcel.layout import BINARIES, PRODUCT, SITE
 from tests.testbed.cluster import cgroups
 from tests.testbed.cluster.errors import BedError
 
@@ -90,7 +90,7 @@ def _system() -> Iterator[Finding]:
 def _parcel(parcel: Path) -> Iterator[Finding]:
     done = subprocess.run([parcel / BINARIES / "runc", "--version"], capture_output=True, text=True, check=False)
     yield Finding(done.returncode == 0, "runc", (done.stdout or done.stderr).splitlines()[0])
-    env = {**os.environ, "PYTHONPATH": str(parcel / SITE)}
+    env = {**os.environ, "PYTHONPATH": f"{parcel / PRODUCT}:{parcel / SITE}"}
     script = f"import {', '.join(MODULES)}, gpushare_cli; import gpushare, enforcer"
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
     said = done.stderr.strip().splitlines()[-1:] or [f"Python {sys.version.split()[0]} at {sys.executable}"]

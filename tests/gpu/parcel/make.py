@@ -1,7 +1,7 @@
 """``python -m tests.gpu.parcel.make``: writes the parcel, two archives, into ``.build/parcel``.
 
 It takes the test bed's programs, one program for all of Kubernetes' own, wheels for the Python of the machine it is
-made for, and the simulated driver, so that the same parcel runs on a machine without a GPU.
+made for, and the simulated driver, so that it runs on a machine without a GPU as well. The product is the tree's.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from tests.gpu.parcel.layout import (
     MADE,
     PARTS,
     ROOT,
+    SIMULATED,
     SITE,
     python_tag,
 )
@@ -45,7 +46,6 @@ PIECES: Final = 4
 GLIBC: Final = ("2_5", "2_12", "2_17", "2_27", "2_28", "2_34")
 NOT_IMPORTED: Final = ("aio", "client/api", "client/models/[a-z]*.py")
 """Of the package kubernetes, as in the Dockerfile."""
-FAKES: Final = shutil.ignore_patterns("__pycache__", "*.c", "*.h")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -73,6 +73,7 @@ def make(out: Path, python: str, *, tight: bool) -> None:
         folder = Path(scratch)
         _programs(folder / BINARIES)
         _site(folder / SITE, python)
+        library_folder(folder / SIMULATED)
         content = {"id": secrets.token_hex(6), "python": python, "mib": dict(_sizes(folder))}
         for number, part in enumerate(PARTS):
             _pack(folder, out / part, content, first=number == 0, preset=6 if tight else 0)
@@ -104,7 +105,7 @@ def _runc() -> Path:
 
 
 def _site(folder: Path, python: str) -> None:
-    """The product and what it imports, and the simulator, as a folder for that Python."""
+    """What the product imports, as a folder for that Python."""
     platforms = [f"--platform=manylinux_{each}_x86_64" for each in GLIBC] + ["--platform=manylinux2014_x86_64"]
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     into = ["install", "--no-deps", "--no-compile", f"--target={folder}"]
@@ -119,10 +120,7 @@ def _site(folder: Path, python: str) -> None:
     if strip := shutil.which("strip"):
         for each in folder.rglob("*.so"):
             subprocess.run([strip, "--strip-unneeded", each], check=True)
-    fakes = folder / "tests" / "fakes"
-    shutil.copytree(ROOT / "tests" / "fakes", fakes, ignore=FAKES)
-    shutil.copyfile(ROOT / "tests" / "__init__.py", folder / "tests" / "__init__.py")
-    library_folder(fakes / "gpu" / "lib")
+    shutil.rmtree(folder / "gpushare_cli")  # its version alone is asked for: the rest comes with the tree
 
 
 def _sizes(folder: Path) -> Iterator[tuple[str, float]]:
@@ -141,6 +139,7 @@ def _pack(folder: Path, out: Path, content: dict[str, Any], *, first: bool, pres
                 archive.add(each, f"{BINARIES}/{each.name}")
         if not first:
             archive.add(folder / SITE, SITE)
+            archive.add(folder / SIMULATED, SIMULATED)
     data = whole.getbuffer()
     size = -(-len(data) // PIECES)
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # the compressor lets other threads run

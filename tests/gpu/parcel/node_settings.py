@@ -84,7 +84,7 @@ def toolkit(uuids: list[str]) -> dict[str, Any]:
 def programs(folder: Path, python: Path) -> None:
     """Write the programs that images name as their entry points."""
     folder.mkdir(exist_ok=True)
-    site = f"PYTHONPATH=/gpu-share/site exec {python}"
+    site = f"PYTHONPATH=/gpu-share/product:/gpu-share/site exec {python}"
     main = "import sys; from gpushare_cli.main import main; sys.argv[0] = 'gpu-share'; sys.exit(main())"
     texts = {
         "gpu-share": f'#!/bin/sh\n{site} -c "{main}" "$@"\n',

@@ -18,7 +18,7 @@ from typing import Final
 from tests.gpu.parcel import doctor, results
 from tests.gpu.parcel.holding import Holding, sweep
 from tests.gpu.parcel.layout import HOME, MADE, ROOT, SITE, cache_environment
-from tests.gpu.parcel.unpack import UnusableParcelError, unpack
+from tests.gpu.parcel.unpack import UnusableParcelError, refresh, unpack
 from tests.testbed.cluster import cgroups
 from tests.testbed.cluster.cgroups import LEAF, PROCS
 
@@ -43,6 +43,8 @@ def main(argv: Sequence[str]) -> int:
         if asked.what == "clean":
             shutil.rmtree(asked.home)
         return 0
+    refresh(parcel)
+    print(f"all laid out in {time.monotonic() - began:.1f} s", flush=True)
     findings = doctor.examine(parcel, asked.home, asked.backend)
     print("\n".join(map(str, findings)), flush=True)
     if not all(each.good for each in findings):

@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from tests.gpu.parcel.layout import CONTENT, PARTS, ROOT, SITE, python_tag
+from tests.gpu.parcel.layout import CONTENT, PARTS, PRODUCT, ROOT, SIMULATED, SITE, python_tag
 
+PACKAGES = ("certs", "enforcer", "gpushare", "gpushare_cli", "sidecar", "webhook")
+JUNK = shutil.ignore_patterns("__pycache__")
 PROGRAMS = ("client.py", "exporter.py")
 """Of this folder, which containers run by themselves."""
 
@@ -60,13 +62,19 @@ def _unpack(part: Path, home: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(whole)) as archive:
         archive.extractall(folder, filter="fully_trusted")
     if (folder / SITE).is_dir():
-        _finish(folder)
+        compileall.compile_dir(folder / SITE, quiet=2, workers=0)
     (folder / part.name).touch()
 
 
-def _finish(folder: Path) -> None:
-    """What is the same for every run: compiled Python, and the programs of this folder that containers run."""
-    compileall.compile_dir(folder / SITE, quiet=2, workers=0)
+def refresh(folder: Path) -> None:
+    """Put the tree's product, simulator and programs beside what was unpacked: containers see that folder alone."""
+    product = folder / PRODUCT
+    shutil.rmtree(product, ignore_errors=True)
+    for name in (*PACKAGES, "tests/fakes"):
+        shutil.copytree(ROOT / name, product / name, ignore=JUNK)
+    shutil.copyfile(ROOT / "tests" / "__init__.py", product / "tests" / "__init__.py")
+    shutil.copytree(folder / SIMULATED, product / "tests/fakes/gpu/lib", dirs_exist_ok=True)
+    compileall.compile_dir(product, quiet=2, workers=0)
     (folder / "programs").mkdir(exist_ok=True)
     for name in PROGRAMS:
         shutil.copyfile(ROOT / "tests" / "gpu" / name, folder / "programs" / name)
