@@ -6,9 +6,11 @@ files of a GPU's device. Measured on an H100, driver 580.159.04: each user has e
 
 A tenant writes its own processes' descriptors and those of a process that takes them from a socket; no others. It can
 hide one: behind an open GPU device, in a message that nobody has read, in io_uring, in a thread with files of its own.
+Where the first thread of a process in a pod has ended, its files cannot be read: then nobody is charged.
 """
 
 import ctypes
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -18,13 +20,16 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from enforcer.attribution.procfs import DEAD, PROC, CgroupAttributor, is_alive, read_stat
+from enforcer.attribution.procfs import PROC, CgroupAttributor, PidHandle, is_alive
 from enforcer.attribution.unaccounted import Holder, Holders
 from gpushare.errors import ConfigError
 
 MOST_FILES: Final = 65_536
 """Of one process that are looked at; where there are more, it is not known what it holds."""
-MOST_THREADS: Final = 64
+REMOTE: Final = ("nfs", "fuse", "cifs", "smb", "ceph", "9p", "afs", "lustre", "gpfs", "beegfs")
+"""Begins the types of file systems whose server may hang."""
+PIDFD_GETFD: Final = 438
+AT_EMPTY_PATH: Final = 0x1000
 
 
 AT_FDCWD: Final = -100
@@ -50,14 +55,35 @@ class OpenFile(NamedTuple):
     """Of the file system."""
 
 
-def look(path: str) -> OpenFile:
-    """Look at a file without asking anybody but the kernel. Raises ``OSError``."""
+def look(path: str, descriptor: int = AT_FDCWD) -> OpenFile:
+    """Look at a file without asking anybody but the kernel; with an empty path at an open one. Raises ``OSError``."""
     made = ctypes.create_string_buffer(STATX_BYTES)
-    if _C.statx(AT_FDCWD, path.encode(), AT_STATX_DONT_SYNC, STATX_BASIC, made):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
+    flags = AT_STATX_DONT_SYNC | (0 if path else AT_EMPTY_PATH)
+    if _C.statx(descriptor, path.encode(), flags, STATX_BASIC, made):
+        raise _error(path)
     (mode,), (inode,) = _MODE.unpack_from(made, 28), _INODE.unpack_from(made, 32)
     return OpenFile(mode, inode, _NUMBERS.unpack_from(made, 128)[:2], _NUMBERS.unpack_from(made, 128)[2:])
+
+
+def look_at_copy(handle: PidHandle, descriptor: int) -> OpenFile | None:
+    """Look at an open file of a process by a copy, closed at once; ``None``: it has been closed. Raises ``OSError``.
+
+    It takes the right to trace the process alone: /proc/<pid>/fd would take that to read any file as well.
+    """
+    copy = _C.syscall(PIDFD_GETFD, handle.fileno(), descriptor, 0)
+    if copy < 0:
+        if ctypes.get_errno() == errno.EBADF:
+            return None
+        raise _error(f"descriptor {descriptor} of process {handle.pid}")
+    try:
+        return look("", copy)
+    finally:
+        os.close(copy)
+
+
+def _error(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), what)
 
 
 class ControlFiles(Protocol):
@@ -163,19 +189,39 @@ class DescriptorReader:
         return None if seen > MOST_FILES else max(0, control - gpus)
 
     def _open_files(self, pid: int) -> Iterator[OpenFile]:
-        """Yield what there is to know of each open file. Raises ``OSError``: they cannot be read."""
-        leader = read_stat(f"{self._proc}/{pid}/stat")
-        folder = f"{self._proc}/{pid}/task"
-        living = leader is None or leader.state not in DEAD
-        # Where the leader has ended, its threads have its files.
-        tasks = [str(pid)] if living else _names(folder)[: MOST_THREADS + 1]
-        for task in tasks:
-            where = f"{folder}/{task}/fd"
-            for name in _names(where) if living or task != str(pid) else ():
-                try:
-                    yield look(f"{where}/{name}")
-                except FileNotFoundError:  # closed meanwhile
+        """Yield what there is to know of each open file. Raises ``OSError``: they cannot be read.
+
+        A copy is closed again, which asks a network's file server: those files are left out.
+        """
+        handle = PidHandle.open(pid)
+        if handle is None:
+            return
+        with handle:
+            where, remote = f"{self._proc}/{pid}/fdinfo", _remote_mounts(f"{self._proc}/{pid}/mountinfo")
+            for name in _names(where):
+                if remote and _mount(f"{where}/{name}") in remote:
                     continue
+                if (found := look_at_copy(handle, int(name))) is not None:
+                    yield found
+
+
+def _remote_mounts(file: str) -> frozenset[str]:
+    """Return the ids of a process's mounts from elsewhere."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return frozenset()
+    mounts = (line.partition(" - ") for line in lines)
+    return frozenset(head.split(" ", 1)[0] for head, _, tail in mounts if tail.startswith(REMOTE))
+
+
+def _mount(fdinfo: str) -> str:
+    """Return the id of the mount that an open file is on; empty where it has been closed."""
+    try:
+        lines = Path(fdinfo).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
 
 
 def _names(folder: str) -> list[str]:

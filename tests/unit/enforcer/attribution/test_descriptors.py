@@ -80,7 +80,7 @@ def test_a_process_that_cannot_be_read_leaves_it_unknown_where_it_is_in_a_pod(mo
     with process("/dev/null") as pid:
 
         def refused(folder: str) -> list[str]:
-            if folder.endswith(f"/{pid}/fd"):
+            if folder.endswith(f"/{pid}/fdinfo"):
                 raise PermissionError
             return [str(pid)] if folder == "/proc" else names(folder)
 
@@ -98,19 +98,28 @@ def test_one_with_more_files_than_are_looked_at_leaves_it_unknown(monkeypatch: p
         assert not reader().read().complete
 
 
-def test_threads_of_a_process_whose_first_has_ended_have_its_files() -> None:
-    program = (
-        "import ctypes, threading, sys\nkept = open('/dev/null')\n"
-        "threading.Thread(target=lambda: (print(flush=True), sys.stdin.read())).start()\n"
-        "ctypes.CDLL(None).pthread_exit(None)"
+def test_files_of_file_systems_that_may_hang_are_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    with process("/dev/null") as pid:
+        assert count(pid) == 1
+        (mount,) = [line for line in Path(f"/proc/{pid}/fdinfo/3").read_text().splitlines() if "mnt_id" in line]
+        monkeypatch.setattr(descriptors, "_remote_mounts", lambda _: frozenset({mount.split()[1]}))
+        assert count(pid) == 0
+
+
+def test_mounts_from_elsewhere_are_known_by_their_type(tmp_path: Path) -> None:
+    file = tmp_path / "mountinfo"
+    file.write_text(
+        "36 35 0:40 / /a rw - ext4 /dev/sda rw\n37 35 0:41 / /b rw shared:1 - nfs4 host:/x rw\n"
+        "38 1 0:9 / /c rw - fuse.s3 s3 rw\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as made:
-        assert made.stdout is not None
-        made.stdout.readline()
-        while "Z" not in Path(f"/proc/{made.pid}/stat").read_text().rpartition(")")[2]:
-            pass
-        assert count(made.pid) == 1
-        made.kill()
+    assert descriptors._remote_mounts(str(file)) == {"37", "38"}
+    assert descriptors._remote_mounts(str(tmp_path / "nothing")) == frozenset()
+
+
+def test_one_that_ends_meanwhile_has_none() -> None:
+    with process("/dev/null") as pid:
+        pass
+    assert count(pid) == 0
 
 
 def test_what_statx_says_is_what_stat_says(tmp_path: Path) -> None:
