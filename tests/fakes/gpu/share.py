@@ -4,6 +4,7 @@
     gpu-share-tenant hold 3Gi --for 60s                ... and end well after a minute
     gpu-share-tenant hold 3Gi --then 6Gi --after 5s    ask for more later, as a leak does
     gpu-share-tenant hold 6Gi --over-limit             escape the limit MPS keeps, so that the enforcer has to act
+    gpu-share-tenant hide 12Gi                         hold a descriptor alone, and with it memory that is in no row
 
 It prints one JSON line for each change of state. Amounts are all that NVML will show of it, the context included. It
 ends with 1 where a CUDA program's allocation or call would have failed, with 2 on wrong use, and with 143 on SIGTERM.
@@ -66,7 +67,10 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="gpu-share-tenant", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    hold = options.add_subparsers(dest="verb", required=True).add_parser("hold", help="hold GPU memory")
+    verbs = options.add_subparsers(dest="verb", required=True)
+    hidden = verbs.add_parser("hide", help="hold GPU memory by a descriptor, without CUDA")
+    hidden.add_argument("memory", type=amount, help="such as 12Gi")
+    hold = verbs.add_parser("hold", help="hold GPU memory")
     hold.add_argument("memory", type=amount, help="such as 3Gi")
     hold.add_argument("--for", dest="seconds", type=duration, help="end with 0 after this long (default: never)")
     hold.add_argument("--then", type=amount, help="hold this much later")
@@ -84,6 +88,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until it is killed, told to stop, or its time is up."""
     options = parser().parse_args(argv)
+    if options.verb == "hide":
+        return hide(options.memory)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if options.ignore_term else _stop)
     if options.child:
         child = os.fork()
@@ -95,6 +101,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("failed", error=error.number, message=error.message)
         sys.stderr.write(f"CUDA error {error.number}: {error.message}\n")
         return 1
+
+
+def hide(mib: int) -> int:
+    """Hold a descriptor until told to stop: its maker has released the memory, and this process has no context."""
+    signal.signal(signal.SIGTERM, _stop)
+    connection = _connect(Path(_folder(0) or "/"))
+    if connection is None:
+        return 1
+    with connection:
+        connection.send(json.dumps({"hide": mib}).encode())
+        _, kept, _, _ = socket.recv_fds(connection, 65536, 1)
+    say("hiding", hiddenMiB=mib, descriptors=len(kept))
+    while True:
+        signal.pause()
 
 
 class Program:

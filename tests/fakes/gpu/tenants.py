@@ -3,7 +3,8 @@
 A tenant in a pid namespace of its own cannot name itself, and must not touch the machine's files. So it connects to a
 socket (``TENANTS``) in a folder that is mounted into its container: the MPS daemon's pipe directory, or a device folder
 of the simulator where there is no MPS. The other end runs in the host's pid namespace, learns the true pid from the
-socket and writes the holding down. What ends without a word is seen by its connection.
+socket and writes the holding down. What ends without a word is seen by its connection. One that says ``hide`` gets a
+descriptor that alone holds so many MiB (``exports.py``), is told ``hidden``, and holds nothing else.
 
 Packets are JSON objects. A tenant says ``hold`` (MiB in all), and with its first packet ``limit`` (MiB or null) and
 ``over`` (the limit shall not bind it). It is told ``held`` and ``limit``, or ``error`` (CUDA's number) and ``said``, or
@@ -12,6 +13,7 @@ Packets are JSON objects. A tenant says ``hold`` (MiB in all), and with its firs
 """
 
 import json
+import os
 import selectors
 import socket
 import struct
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.fakes.gpu import exports
 from tests.fakes.gpu.state import OutOfGpuMemoryError, Sim, started
 
 TENANTS: Final = "tenants"
@@ -90,12 +93,21 @@ class Tenants:
     def _hear(self, connection: socket.socket, tenant: Tenant) -> None:
         try:
             packet = connection.recv(65536)
+            asked = json.loads(packet) if packet else {}
+            if "hide" in asked:
+                self._hide(connection, int(asked["hide"]))
+                return
             if packet:
-                connection.send(json.dumps(self._answer(tenant, json.loads(packet))).encode())
+                connection.send(json.dumps(self._answer(tenant, asked)).encode())
                 return
         except (ConnectionError, ValueError, KeyError, TypeError):
             pass
         self._end(connection, tenant)
+
+    def _hide(self, connection: socket.socket, mib: int) -> None:
+        descriptor = exports.make(self._sim.folder / exports.FOLDER, self._gpu, mib)
+        socket.send_fds(connection, [json.dumps({"hidden": mib}).encode()], [descriptor])
+        os.close(descriptor)
 
     def _end(self, connection: socket.socket, tenant: Tenant) -> None:
         self._selector.unregister(connection)
