@@ -85,7 +85,8 @@ def _unaccounted(mark: PressureSample) -> str:
 def _bears_on(mark: PressureSample, failure: Failure) -> bool:
     """Whether memory was short for this very container shortly before it ended, and not only since."""
     began_before, lasted = mark.since <= failure.finished + SLACK, mark.last >= failure.finished - WITHIN
-    return mark.quota.container_id == failure.container_id and began_before and lasted
+    same = (mark.quota.pod_uid, mark.quota.container_id) == (failure.pod_uid, failure.container_id)
+    return same and began_before and lasted
 
 
 def _ours(mark: PressureSample, failure: Failure) -> bool:

@@ -16,7 +16,7 @@ from gpushare_cli import node_status
 from sidecar import pod_status as read_by_sidecar
 from tests.support.clock import FakeClock
 from tests.support.wiring import Messages
-from tests.unit.enforcer.made import CONTAINER, GPU, POD
+from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD
 from tests.unit.enforcer.oom.test_memory_pressure import FINISHED, ended, held, status
 
 
@@ -53,6 +53,13 @@ def test_its_owner_is_notified_once_and_operators_learn_who_held_what(world: Wor
     assert finding["holders"] == line["holders"]
     samples = [s for family in world.metrics.failed.collect() for s in family.samples if s.name.endswith("_total")]
     assert [(s.labels, s.value) for s in samples] == [({"reason": "GpuFull", "gpu": GPU}, 1.0)]
+
+
+def test_a_failure_that_a_pod_claims_of_a_neighbours_container_is_nobodys_message(world: World) -> None:
+    world.look(1000, 2000, 12500)
+    forged = status(ended(containerID=f"containerd://{NEIGHBOUR}"))
+    world.inquest.on_event("MODIFIED", forged)
+    assert world.events.sent == []
 
 
 def test_a_failure_with_room_left_is_nobodys_concern(world: World) -> None:
