@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from enforcer.attribution.container_names import ContainerNames
 from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.descriptors import DescriptorReader
 from enforcer.attribution.procfs import CgroupAttributor
@@ -103,6 +104,9 @@ class Node:
     events: EventRecorder
     nvml: NvmlClient
     attributor: CgroupAttributor
+    checkpoint: Checkpoint
+    """The quotas."""
+    names: ContainerNames
     watch: UsageSampler
     utilization: UtilizationMonitor
     metrics: Metrics
@@ -112,6 +116,8 @@ class Node:
     """Set when MPS daemons may have to be started or ended."""
     slices_due: Wake
     """Set when ResourceSlices have to be published again."""
+    quotas_due: Wake
+    """Set when quotas have to be worked out again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +130,6 @@ class Shares:
     checkpoint: Checkpoint
     """The quotas."""
     modes: SharingModeController
-    changed: Wake
-    """Set when quotas have to be worked out again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +202,14 @@ def _node(
     options: argparse.Namespace, manager: Manager, reader: GpuReader | None, attributor: CgroupAttributor
 ) -> Node:
     nvml, metrics, writer = NvmlClient(command(options.driver_root)), Metrics(), ApiWriter()
-    mps_due, slices_due = Wake(), Wake()
+    mps_due, slices_due, quotas_due = Wake(), Wake(), Wake()
     cluster = None if options.no_cluster else KubeClient.connect(options.kubeconfig)
-    watch = UsageSampler(reader or nvml, attributor, (mps_due, slices_due))
+    checkpoint, names = Checkpoint(options.state), ContainerNames(options.kubelet_root, quotas_due)
+    watch = UsageSampler(reader or nvml, attributor, (mps_due, slices_due), checkpoint, names)
     utilization = UtilizationMonitor(watch, reader or nvml)
     manager.add_server("nvml", None, nvml.stop)
     manager.add_problem_check(lambda: nvml.problem, Reason.UNKILLABLE)
+    manager.add_problem_check(lambda: names.problem, Reason.CONTAINER_UNKNOWN)
     manager.add_ready_check(lambda: watch.problem)
     manager.add("utilization", utilization.turn, every=UTILIZATION_EVERY, thread=NVML)
     if cluster is not None:
@@ -216,20 +222,21 @@ def _node(
         options=options, manager=manager, cluster=cluster, writer=writer, nvml=nvml, attributor=attributor, watch=watch,
         events=EventRecorder(cluster, options.node, writer), utilization=utilization, metrics=metrics,
         policy=policy_of(options), upgrade=DriverUpgrade((mps_due, slices_due)), mps_due=mps_due, slices_due=slices_due,
+        checkpoint=checkpoint, names=names, quotas_due=quotas_due,
     )  # fmt: skip
 
 
 def _shares(node: Node) -> Shares:
     """Build checkpoint and modes. The flags decide how GPUs are shared, and with a cluster also the node's label."""
     options, manager = node.options, node.manager
-    checkpoint, store = Checkpoint(options.state), ClaimStore(options.state)
+    checkpoint, store = node.checkpoint, ClaimStore(options.state)
     manager.add_problem_check(lambda: checkpoint.problem, Reason.CHECKPOINT_UNREADABLE)
     prepared = NoClaims() if node.cluster is None or options.no_dra else store
     default = Mode.TIME_SLICING if options.no_mps else options.mode
     labelled = node.cluster is not None and not options.no_mps
     modes = SharingModeController(prepared, default, node.mps_due, labelled=labelled)
     manager.add_problem_check(lambda: modes.problem, Reason.MODE_UNKNOWN)
-    return Shares(store, prepared, checkpoint, modes, Wake())
+    return Shares(store, prepared, checkpoint, modes)
 
 
 def _contention(node: Node) -> ContentionMonitor | None:
@@ -308,7 +315,7 @@ def _dra(
         watch=node.watch, attributor=node.attributor, metrics=node.metrics, modes=shares.modes,
         modes_changed=node.mps_due, mps=mps.keeper, limiter=limiter, checkpoint=shares.checkpoint,
         events=node.events, availability=availability, backoff=pods.backoff, listeners=(pods.oom, pods.departures),
-        upgrade=node.upgrade, registered=node.slices_due, quotas_changed=shares.changed,
+        upgrade=node.upgrade, registered=node.slices_due, quotas_changed=node.quotas_due,
         shared_memory=options.mps_shared_memory, host_network=options.tenant_host_network, reserve=options.reserve,
         framework_variables=not options.no_framework_variables, default_compute=options.default_compute,
     )  # fmt: skip
@@ -331,8 +338,8 @@ def _follow(node: Node, shares: Shares, mps: Mps, dra: DraPlugin | None, pods: P
         )  # fmt: skip
         release_in_time(manager, mps.manager, tools)
     allocated = AllocatedClaims(options.node)
-    books = QuotaInformer(allocated, shares.changed, (pods.oom, departures)) if dra is None else dra.books
-    add_informers(manager, cluster, books, options.node, shares.checkpoint, shares.changed)
+    books = QuotaInformer(allocated, node.quotas_due, (pods.oom, departures)) if dra is None else dra.books
+    add_informers(manager, cluster, books, options.node, shares.checkpoint, node.names, node.quotas_due)
 
 
 def _verifier(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, dra: DraPlugin | None) -> LimitVerifier:

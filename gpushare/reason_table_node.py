@@ -60,6 +60,13 @@ _GPUS: Final = (
         action="Check hostPID: true of the enforcer, the hidepid option of /proc, and the limit of open files.",
     ),
     ReasonRow(
+        reason=Reason.CONTAINER_UNKNOWN, places=(Place.METRIC, Place.LOG),
+        meaning="A container of a pod with a share uses GPU memory, and the node does not show which container of the "
+        "pod it is: its mount of the kubelet's file is gone. Its memory counts against what the pod's claims reserved.",
+        action="Restart the pod. If every container is unknown, the kubelet's pods folder is not on the file system of "
+        "kubeletRoot.",
+    ),
+    ReasonRow(
         reason=Reason.NOT_INITIAL_PID_NAMESPACE, places=_LOG,
         meaning="The enforcer is not in the host's pid namespace. In another namespace, NVML's pids would name "
         "other processes, so the enforcer does not start.",

@@ -52,6 +52,7 @@ class Reason(StrEnum):
     DRIVER_MISMATCH = "DriverMismatch"
     IMPLAUSIBLE_SAMPLE = "ImplausibleSample"
     PROCESS_HIDDEN = "ProcessHidden"
+    CONTAINER_UNKNOWN = "ContainerUnknown"
     NOT_INITIAL_PID_NAMESPACE = "NotInitialPidNamespace"
     MPS_UNREACHABLE = "MpsUnreachable"
     MPS_STARTED = "MpsStarted"

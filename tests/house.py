@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from enforcer.quota.kept_fields import TENANT_FIELDS
 from tests import house_words
 from tests.house_wiring import wiring
 
@@ -21,6 +22,11 @@ ALL: Final = (*PRODUCT, "tests")
 CONTRACT: Final = "gpushare/contract.py"
 PATTERNS: Final = "gpushare/patterns.py"
 """The one module that compiles regular expressions: each with the length of what it may see."""
+STATUS_READERS: Final = frozenset({
+    "enforcer/quota/kept_fields.py", "enforcer/oom/diagnosis.py", "enforcer/pod_deletion/deadlines.py",
+    "enforcer/dra/shared_claims.py",
+})  # fmt: skip
+"""Read a pod's status for messages to its owner, and to release the pod's own MPS clients."""
 MAX_FUNCTION: Final = 50
 MAX_FILE: Final = 400
 MEDIAN_FUNCTION: Final = 8
@@ -110,6 +116,11 @@ def check(path: str, text: str) -> list[str]:
         f"{path}:{line}: a text that nothing uses; put the parts of one text in parentheses" for line in lost(text)
     ]
     breaches += house_words.breaches(path, text)
+    if path.startswith("enforcer/") and path not in STATUS_READERS:
+        breaches += [
+            f"{path}:{line}: reads {name!r}, which tenants may write (enforcer/quota/kept_fields.py)"
+            for line, name in _spelled(text, TENANT_FIELDS)
+        ]
     if _in_product(path) and path != PATTERNS:
         breaches += [
             f"{path}:{line}: imports {name}; take a Pattern with its longest text from {PATTERNS}"
@@ -160,6 +171,12 @@ def imports(text: str) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             yield node.lineno, str(node.module)
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _spelled(text: str, words: Collection[str]) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in words:
+            yield node.lineno, node.value
 
 
 def functions(path: str, text: str) -> list[Function]:

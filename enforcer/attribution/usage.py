@@ -8,11 +8,13 @@ from typing import Final
 import structlog
 
 from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.container_names import ContainerNames
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
 from enforcer.attribution.stale_pids import Known, carry_over, update
 from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
+from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -22,8 +24,8 @@ log = structlog.get_logger()
 ENUMERATE_EVERY: Final = 60
 """Looks after which the GPUs are counted again: they come and go with the driver only."""
 
-Seen = tuple[Gpu, GpuSample, list[Identity | None]]
-"""A GPU, its sample, and the identity of each process in it."""
+Seen = tuple[Gpu, GpuSample, list[Identity | None], tuple[Quota, ...]]
+"""A GPU, its sample, the identity of each process in it, and the quotas."""
 
 
 class UsageSampler:
@@ -33,6 +35,8 @@ class UsageSampler:
         reader: a door to the GPUs.
         attributor: tells whose a process is, and whether one of which it does not know that has ended.
         changed: set when other GPUs are there than before.
+        checkpoint: the quotas in force; ``None``: no sum of a pod is looked at.
+        names: hears which containers hold GPU memory; ``None``: nobody does.
     """
 
     def __init__(
@@ -40,8 +44,11 @@ class UsageSampler:
         reader: GpuReader,
         attributor: CgroupAttributor,
         changed: Sequence[threading.Event] = (),
+        checkpoint: Checkpoint | None = None,
+        names: ContainerNames | None = None,
     ) -> None:
         self._reader, self._attributor, self._changed = reader, attributor, changed
+        self._checkpoint, self._names = checkpoint, names
         self._lock = threading.Lock()
         self._gpus: tuple[Gpu, ...] = ()
         self._looks = 0
@@ -77,12 +84,18 @@ class UsageSampler:
             unsure = not views or any(view.sample is None for view in views)
             self._looks = 0 if unsure else self._looks + 1
             self.latest = views
+            self._notice(views)
             return views
 
     def sample_some(self, uuids: Collection[str]) -> tuple[GpuSnapshot, ...]:
         """Look at some GPUs between two looks at all; what they hold is not ``latest``."""
         with self._lock, self._reader.batch():
             return tuple(self._view(gpu) for gpu in self._gpus if gpu.uuid in uuids)
+
+    def _notice(self, views: Sequence[GpuSnapshot]) -> None:
+        owners = (each.identity.owner for view in views for each in view.holders)
+        if self._names is not None:
+            self._names.notice({each for each in owners if each is not None})
 
     def _in_turn(self) -> list[Gpu]:
         """Those first that were not read for longest: where time is short, each has its turn."""
@@ -119,17 +132,19 @@ class UsageSampler:
             self._known[gpu.uuid] = carry_over(self._known.get(gpu.uuid, {}))
             self._seen.pop(gpu.uuid, None)
             return GpuSnapshot(gpu=gpu, problem=error)
-        seen = gpu, sample, whose
+        seen = gpu, sample, whose, () if self._checkpoint is None else self._checkpoint.latest
         last = self._seen.get(gpu.uuid)
         if last is None or last[0] != seen:
-            last = self._seen[gpu.uuid] = seen, self._put_together(gpu, sample, whose)
+            last = self._seen[gpu.uuid] = seen, self._put_together(*seen)
         return last[1]
 
-    def _put_together(self, gpu: Gpu, sample: GpuSample, whose: Sequence[Identity | None]) -> GpuSnapshot:
+    def _put_together(
+        self, gpu: Gpu, sample: GpuSample, whose: Sequence[Identity | None], quotas: tuple[Quota, ...]
+    ) -> GpuSnapshot:
         rows = list(zip(sample.processes, whose, strict=True))
         self._known[gpu.uuid] = known = update(self._known.get(gpu.uuid, {}), rows)
         holders = [ProcessUsage(who, known[process.pid].own_mib) for process, who in rows if who is not None]
-        return GpuSnapshot(gpu=gpu, sample=sample, holders=tuple(holders))
+        return GpuSnapshot(gpu=gpu, sample=sample, holders=tuple(holders), quotas=quotas)
 
     def _who(self, process: GpuProcess) -> Identity | None:
         """Look who has a pid now; ``None``: nobody any more. Raises ``NvmlError``: somebody whom /proc does not show.

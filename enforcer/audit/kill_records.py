@@ -91,7 +91,7 @@ def target_fields(node: str, quota: Quota) -> dict[str, Any]:
         "gpu": quota.gpu,
         "pod": {"namespace": quota.namespace, "name": quota.pod, "uid": quota.pod_uid},
         "container": quota.container,
-        "containerId": quota.container_id,
+        "containerId": None if quota.whole_pod else quota.container_id,
         "quotaMiB": quota.memory_mib,
         "ceilingMiB": quota.ceiling_mib,
     }

@@ -1,13 +1,16 @@
-"""From prepared claims to the quotas in force: what was frozen, and which containers run under it now. Pure."""
+"""From prepared claims to the quotas in force: one row for each container and GPU, one for each pod and GPU. Pure."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
-from enforcer.quota.from_claims import Object, Terms, container_ids, env_int, parse_policy
-from enforcer.quota.types import Quota
+from enforcer.quota.from_claims import Object, Terms, env_int, parse_policy
+from enforcer.quota.types import WHOLE_POD, Quota, pod_row
 from gpushare import contract
 from gpushare.pod_claims import Use, claim_names, uses
+
+_ANY: Final = ContainerLimit(container=WHOLE_POD, request="", memory_mib=0)
 
 
 def quotas_of_prepared(
@@ -17,30 +20,41 @@ def quotas_of_prepared(
 
     Args:
         prepared: the claims that were prepared and not undone since.
-        pods: of this node, for the ids of their containers.
+        pods: of this node, for those that join the claims of others.
         namespaces: for their policy, which an operator may change at any time.
-        before: earlier quotas; they know the containers of pods that are gone from the API server and still live here.
+        before: earlier quotas; they know what pods stated that are gone from the API server and still live here.
     """
-    ids = _ids(pods, before)
     policy = {each["metadata"]["name"]: parse_policy(each["metadata"].get("annotations") or {}) for each in namespaces}
-    users = (*(other for claim in prepared for other in joined(claim, pods)), *prepared)  # a pod's own claim counts
-    # A container that asked for nothing gets no GPU, but another of its pod can hand it the way to one.
-    found = {_key(each): each for each in _of_all_containers(users, ids, policy, lambda _claim, _gpu: 0)}
-    # An older enforcer prepared claims without limits; their containers see all that was granted.
-    without = [each for each in prepared if not each.limits]
-    found |= {_key(each): each for each in _of_all_containers(without, ids, policy, PreparedClaim.mib_on)}
-    found |= {
-        _key(quota): quota
-        for user in users
-        for limit in user.limits
-        for quota in _quotas(user, limit, ids.get(user.pod_uid, {}).get(limit.container), policy)
+    found = {
+        _key(quota): quota for claim in prepared for limit in claim.limits for quota in _quotas(claim, limit, policy)
     }
+    users = (*prepared, *(other for claim in prepared for other in joined(claim, pods)))
+    for user in users:
+        for gpu in user.gpus:
+            row = pod_row(_quota(user, _ANY, policy.get(user.namespace, user.terms), gpu, 0), user.mib_on(gpu))
+            more = found.get(_key(row))
+            found[_key(row)] = (
+                row if more is None else pod_row(more, (more.reserved_mib or 0) + (row.reserved_mib or 0))
+            )
+    found = _still_joined(prepared, pods, before) | found
     stated = _stated(pods, before)
     return tuple(replace(found[key], stated_mib=stated.get(key[:2])) for key in sorted(found))
 
 
+def _still_joined(
+    prepared: Sequence[PreparedClaim], pods: Sequence[Object], before: Sequence[Quota]
+) -> dict[tuple[str, str, str], Quota]:
+    """Return the rows of pods that joined a claim: a tenant who may write their status could make that look undone."""
+    claims, uids = {each.uid for each in prepared}, {each["metadata"]["uid"] for each in pods}
+    return {
+        _key(each): each
+        for each in before
+        if each.whole_pod and not each.reserved_mib and each.claim_uid in claims and each.pod_uid in uids
+    }
+
+
 def _stated(pods: Sequence[Object], before: Sequence[Quota]) -> Mapping[tuple[str, str], int | None]:
-    """Read what the environment of each container states, by pod UID and name; as with ids, earlier quotas know."""
+    """Read what the environment of each container states, by pod UID and name; else earlier quotas know."""
     known = {(quota.pod_uid, quota.container): quota.stated_mib for quota in before}
     return known | {
         (pod["metadata"]["uid"], each["name"]): env_int(each, contract.MEMORY_MIB)
@@ -51,33 +65,6 @@ def _stated(pods: Sequence[Object], before: Sequence[Quota]) -> Mapping[tuple[st
 
 def _key(quota: Quota) -> tuple[str, str, str]:
     return quota.pod_uid, quota.container, quota.gpu
-
-
-def _ids(pods: Sequence[Object], before: Sequence[Quota]) -> Mapping[str, Mapping[str, str]]:
-    """Find the ids of containers by pod and name: those of now, else those that earlier quotas know."""
-    found: dict[str, dict[str, str]] = {}
-    for quota in before:
-        if quota.container_id is not None:
-            found.setdefault(quota.pod_uid, {})[quota.container] = quota.container_id
-    for pod in pods:
-        found.setdefault(pod["metadata"]["uid"], {}).update(container_ids(pod))
-    return found
-
-
-def _of_all_containers(
-    claims: Iterable[PreparedClaim],
-    ids: Mapping[str, Mapping[str, str]],
-    policy: Mapping[str, Terms],
-    amount: Callable[[PreparedClaim, str], int],
-) -> Iterator[Quota]:
-    """Give every container that runs in the pods of these claims so many MiB of each of their GPUs."""
-    for claim in claims:
-        terms = policy.get(claim.namespace, claim.terms)
-        for gpu in claim.gpus:
-            mib = amount(claim, gpu)
-            for container, container_id in ids.get(claim.pod_uid, {}).items():
-                limit = ContainerLimit(container=container, request="", memory_mib=mib)
-                yield _quota(claim, limit, container_id, terms, gpu, mib)
 
 
 def joined(claim: PreparedClaim, pods: Sequence[Object]) -> Iterator[PreparedClaim]:
@@ -91,13 +78,14 @@ def joined(claim: PreparedClaim, pods: Sequence[Object]) -> Iterator[PreparedCla
         used = [each for each in uses(pod) if each.claim == claim.name]
         named = used or claim.name in claim_names(pod)
         if named and metadata.get("namespace") == claim.namespace and metadata["uid"] != claim.pod_uid:
+            nothing = tuple(replace(each, memory_mib=0) for each in claim.granted)
             limits = tuple(_joined_limits(claim, used))
-            yield replace(claim, pod=metadata["name"], pod_uid=metadata["uid"], limits=limits)
+            yield replace(claim, pod=metadata["name"], pod_uid=metadata["uid"], granted=nothing, limits=limits)
 
 
 def message_quotas(claim: PreparedClaim) -> tuple[Quota, ...]:
     """Name the containers of a claim, for messages."""
-    return tuple(quota for limit in claim.limits for quota in _quotas(claim, limit, None, {}))
+    return tuple(quota for limit in claim.limits for quota in _quotas(claim, limit, {}))
 
 
 def _joined_limits(claim: PreparedClaim, used: Sequence[Use]) -> Iterator[ContainerLimit]:
@@ -110,20 +98,16 @@ def _joined_limits(claim: PreparedClaim, used: Sequence[Use]) -> Iterator[Contai
         )
 
 
-def _quotas(
-    claim: PreparedClaim, limit: ContainerLimit, container_id: str | None, policy: Mapping[str, Terms]
-) -> tuple[Quota, ...]:
+def _quotas(claim: PreparedClaim, limit: ContainerLimit, policy: Mapping[str, Terms]) -> tuple[Quota, ...]:
     """Write one limit as quotas, one for each of its GPUs."""
     terms = policy.get(claim.namespace, claim.terms)
     return tuple(
-        _quota(claim, limit, container_id, terms, granted.gpu or "", _reserved(claim, limit, granted))
+        _quota(claim, limit, terms, granted.gpu or "", _reserved(claim, limit, granted))
         for granted in claim.of(limit.request)
     )
 
 
-def _quota(
-    claim: PreparedClaim, limit: ContainerLimit, container_id: str | None, terms: Terms, gpu: str, reserved_mib: int
-) -> Quota:
+def _quota(claim: PreparedClaim, limit: ContainerLimit, terms: Terms, gpu: str, reserved_mib: int) -> Quota:
     """Write one under its namespace's policy as it is now, else as it was when it was prepared."""
     return Quota(
         claim_uid=claim.uid,
@@ -131,7 +115,7 @@ def _quota(
         pod=claim.pod,
         pod_uid=claim.pod_uid,
         container=limit.container,
-        container_id=container_id,
+        container_id=None,
         gpu=gpu,
         memory_mib=limit.memory_mib,
         compute_percent=limit.compute,

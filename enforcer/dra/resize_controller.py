@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import structlog
 
+from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.driver import Driver
 from enforcer.dra.prepared_claim import PreparedClaim, ResizeResult
@@ -21,7 +22,7 @@ from enforcer.dra.resize import (
     limit_of,
     pending_requests,
 )
-from enforcer.quota.from_claims import Object, container_ids
+from enforcer.quota.from_claims import Object
 from enforcer.quota.types import Mode, Quota
 from enforcer.runtime.manager import Wake
 from enforcer.status.messages import UserMessage
@@ -69,7 +70,7 @@ class ResizeController:
             self._alter(uid, container, asked, lambda claim: claim)
 
     def _answer(self, uid: str, pod: Object, container: str, asked: Any) -> None:
-        now = partial(self._now, pod, container)
+        now = partial(self._now, pod["metadata"]["uid"], container)
         ceiling = self._ceilings.get(pod["metadata"]["namespace"])
         bounds = ResizeBounds(min_mib=self._means.policy.min_memory_mib, max_mib=ceiling)
         self._alter(uid, container, asked, lambda known: apply_resize(known, pod, container, asked, bounds, now(known)))
@@ -92,10 +93,9 @@ class ResizeController:
                 if answer.answers(container, asked):
                     self._publish(claim, answer)
 
-    def _now(self, pod: Object, container: str, claim: PreparedClaim) -> CurrentUsage:
-        container_id = container_ids(pod).get(container)
+    def _now(self, pod_uid: str, container: str, claim: PreparedClaim) -> CurrentUsage:
         gpus = gpus_of(claim, limit_of(claim, container))
-        used = self._used_mib(gpus, container_id) if container_id else 0
+        used = self._used_mib(gpus, pod_uid, container)
         mps = any(each.mode is Mode.MPS for each in claim.granted if each.gpu in gpus)
         return CurrentUsage(used_mib=used, applies_immediately=all(map(self._at_once, gpus)), mps=mps)
 
@@ -104,17 +104,21 @@ class ResizeController:
         backend = self._means.limiter.backends().get(gpu)
         return self._means.modes.of(gpu) is Mode.TIME_SLICING if backend is None else backend.applies_immediately
 
-    def _used_mib(self, gpus: Sequence[str], container_id: str) -> int | None:
-        """MiB that a container holds of that of these GPUs of which it holds most; ``None`` where one is not seen."""
+    def _used_mib(self, gpus: Sequence[str], pod_uid: str, container: str) -> int | None:
+        """MiB that a container holds of that of these GPUs of which it holds most; ``None`` where one is not seen.
+
+        While the container's processes are not known, all of the pod count as its own.
+        """
         try:
             views = {view.gpu.uuid: view for view in self._means.watch.sample()}
         except NvmlError:
             return None
-        readings = [views[gpu].reading if gpu in views else None for gpu in gpus]
-        seen = [each for each in readings if each is not None]
+        seen = [views[gpu] for gpu in gpus if gpu in views and views[gpu].sample is not None]
         if len(seen) < len(gpus):
             return None
-        return max(sum(each.used_mib for each in reading.get(container_id, ())) for reading in seen)
+        known = {(each.pod_uid, each.container): each.container_id for each in self._means.checkpoint.latest}
+        mine = known.get((pod_uid, container))
+        return max(_used(view, pod_uid, mine) for view in seen)
 
     def _publish(self, claim: PreparedClaim, answer: ResizeResult) -> None:
         quota = quota_of(claim, answer.container)
@@ -126,6 +130,16 @@ class ResizeController:
         self._means.events.record(
             UserMessage(quota=quota, reason=reason, note=answer.note, action="Resize", warning=False)
         )
+
+
+def _used(view: GpuSnapshot, pod_uid: str, container_id: str | None) -> int:
+    owners = ((each.identity.owner, each.used_mib) for each in view.holders)
+    mine = [
+        mib
+        for each, mib in owners
+        if each is not None and each.pod_uid == pod_uid and container_id in {None, each.container_id}
+    ]
+    return sum(mine)
 
 
 def _requested(claim: PreparedClaim, pods: Mapping[str, Object]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.cgroup import Identity
 from enforcer.attribution.container_processes import ProcessTable
 from enforcer.attribution.procfs import PidHandle
 from enforcer.attribution.snapshot import ProcessUsage
@@ -117,9 +117,17 @@ class PidfdPinner:
             return Reason.PROCESS_HIDDEN
         if is_protected(identity):
             return Reason.PROTECTED
-        if identity != process.identity or identity.owner != ContainerRef(quota.pod_uid, quota.container_id or ""):
+        if identity != process.identity or not _is_within(identity, quota):
             return Reason.IDENTITY_CHANGED
         return None
+
+
+def _is_within(identity: Identity, quota: Quota) -> bool:
+    """Whether a process is in the container of a quota, or in the pod where the quota is of the whole pod."""
+    owner = identity.owner
+    if owner is None or owner.pod_uid != quota.pod_uid:
+        return False
+    return quota.whole_pod or quota.container_id == owner.container_id
 
 
 def is_protected(identity: Identity) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from enforcer.quota.types import DEFAULT_GRACE_SECONDS, OnExceed, Quota
+from enforcer.quota.types import DEFAULT_GRACE_SECONDS, WHOLE_POD, OnExceed, Quota, pod_row
 from gpushare import contract
 from gpushare.errors import QuantityError
 from gpushare.patterns import Pattern
@@ -18,7 +18,6 @@ from gpushare.pod_claims import uses
 from gpushare.quantity import MIB, parse_debt, parse_duration, parse_memory, parse_percent
 
 Object = Mapping[str, Any]
-_ID: Final = Pattern(r"[a-z0-9-]+://([0-9a-f]{64})", 128)
 _INTEGER: Final = Pattern(r"[0-9]{1,12}", 12)
 _QUANTITY: Final = Pattern(r"([0-9]{1,18})(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?", 20)
 _UNITS: Final = {
@@ -60,7 +59,7 @@ class Allocation:
 def quotas_of(
     node: str, claims: Iterable[Object], pods: Iterable[Object], namespaces: Iterable[Object], slices: Iterable[Object]
 ) -> tuple[Quota, ...]:
-    """Work out this node's quotas, in a stable order, one per container and GPU."""
+    """Work out this node's quotas, in a stable order: one for each container and GPU, and one for each pod and GPU."""
     devices = devices_of(node, slices)
     granted = {(_namespace(claim), _name(claim)): claim for claim in claims}
     terms = {_name(namespace): parse_policy(_annotations(namespace)) for namespace in namespaces}
@@ -120,18 +119,31 @@ def _of_pod(
     pod: Object, claims: Mapping[tuple[str, str], Object], devices: Mapping[tuple[str, str], str], terms: Terms
 ) -> Iterator[Quota]:
     names = {each.entry: each.claim for each in uses(pod)}
-    ids = container_ids(pod)
+    found = {entry: claims.get((_namespace(pod), name)) for entry, name in names.items()}
+    granted = {
+        entry: allocations_of(claim, devices)
+        for entry, claim in found.items()
+        if claim is not None and _reserved_for(claim, pod)
+    }
     for container in _containers(pod):
         for used in (container.get("resources") or {}).get("claims") or []:
-            claim = claims.get((_namespace(pod), names.get(used["name"], "")))
-            if claim is None or not _reserved_for(claim, pod):
-                continue
-            grants = allocations_of(claim, devices)
+            grants = granted.get(used["name"], [])
             for grant in grants:
                 if used.get("request") in {None, "", grant.request}:
                     bound = _whole(grant, grants) if _is_plain_init(container, pod) else grant
-                    quota = _quota(pod, container, ids.get(container["name"]), bound, terms)
+                    quota = _quota(pod, container, bound, terms)
                     yield from () if quota is None else (quota,)
+    yield from _pod_rows(pod, [grant for grants in granted.values() for grant in grants], terms)
+
+
+def _pod_rows(pod: Object, grants: Sequence[Allocation], terms: Terms) -> Iterator[Quota]:
+    """Write a row for the whole pod on each GPU of which its claims say how much they reserved."""
+    for gpu in sorted({each.gpu for each in grants}):
+        here = {(each.claim_uid, each.request): each for each in grants if each.gpu == gpu}
+        amounts = [each.memory_mib for each in here.values()]
+        like = _quota(pod, {"name": WHOLE_POD}, next(iter(here.values())), terms)
+        if like is not None and None not in amounts:
+            yield pod_row(like, sum(filter(None, amounts)))
 
 
 def _containers(pod: Object) -> list[Object]:
@@ -159,7 +171,7 @@ def _whole(grant: Allocation, grants: Sequence[Allocation]) -> Allocation:
     return replace(grant, memory_mib=sum(each.memory_mib or 0 for each in beside), compute=min(compute, HUNDRED))
 
 
-def _quota(pod: Object, container: Object, container_id: str | None, grant: Allocation, terms: Terms) -> Quota | None:
+def _quota(pod: Object, container: Object, grant: Allocation, terms: Terms) -> Quota | None:
     memory = _least(env_int(container, contract.MEMORY_MIB), grant.memory_mib)
     if memory is None:
         return None
@@ -169,7 +181,7 @@ def _quota(pod: Object, container: Object, container_id: str | None, grant: Allo
         pod=_name(pod),
         pod_uid=pod["metadata"]["uid"],
         container=container["name"],
-        container_id=container_id,
+        container_id=None,
         gpu=grant.gpu,
         memory_mib=memory,
         compute_percent=_least(env_int(container, contract.MPS_THREAD_PERCENTAGE), grant.compute) or None,
@@ -193,15 +205,6 @@ def _together(one: Quota, other: Quota) -> Quota:
         tolerance_mib=max(tolerances, default=None),
         stated_mib=None,
     )
-
-
-def container_ids(pod: Object) -> dict[str, str]:
-    """The runtime's ids of a pod's containers of all kinds, by name; those that never started are left out."""
-    status = pod.get("status") or {}
-    kinds = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
-    statuses = [each for kind in kinds for each in status.get(kind) or []]
-    matches = {each["name"]: _ID.fullmatch(each.get("containerID") or "") for each in statuses}
-    return {name: match.group(1) for name, match in matches.items() if match is not None}
 
 
 def _reserved_for(claim: Object, pod: Object) -> bool:
@@ -273,4 +276,4 @@ _TERMS: Final[Mapping[str, Callable[[Terms, str], Terms]]] = {
 
 def known(quotas: Sequence[Quota]) -> frozenset[str]:
     """The containers that have a quota."""
-    return frozenset(quota.container_id for quota in quotas if quota.container_id is not None)
+    return frozenset(each.container_id for each in quotas if each.container_id is not None and not each.whole_pod)

@@ -29,6 +29,8 @@ Object = dict[str, Any]
 SETTLE: Final = 0.1
 """Seconds to let a burst of events pass before quotas are worked out once."""
 PATIENCE: Final = 1.0
+LOOK_EVERY: Final = 5.0
+"""Seconds after which containers are looked for again that started unseen: the API server may be away."""
 STATE: Final = "state"
 """The thread that waits for the disk of the state directory."""
 EVERYTHING: Final = ("claims", "pods", "namespaces", "slices")
@@ -89,6 +91,13 @@ class AllocatedClaims:
     def quotas(self, seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
         """See ``QuotaRule``."""
         return quotas_of(self._node, seen["claims"], seen["pods"], seen["namespaces"], seen["slices"])
+
+
+class ContainerIds(Protocol):
+    """Knows which containers run on this node; ``enforcer.attribution.container_names.ContainerNames`` does."""
+
+    def joined(self, quotas: Sequence[Quota], before: Sequence[Quota]) -> tuple[Quota, ...]:
+        """Give each quota the id of the container that it is for; ``before`` are earlier quotas."""
 
 
 class QuotaInformer:
@@ -195,7 +204,13 @@ def _kept(kind: str, item: Object) -> Object | None:
 
 
 def add_informers(
-    manager: Manager, cluster: KubeClient, books: QuotaInformer, node: str, checkpoint: Checkpoint, changed: Wake
+    manager: Manager,
+    cluster: KubeClient,
+    books: QuotaInformer,
+    node: str,
+    checkpoint: Checkpoint,
+    ids: ContainerIds,
+    changed: Wake,
 ) -> None:
     """Follow the objects, each kind in a thread of its own, and keep the checkpoint up to date.
 
@@ -205,6 +220,7 @@ def add_informers(
         books: take in the objects.
         node: this node's name.
         checkpoint: takes the quotas.
+        ids: knows which containers run.
         changed: set when the quotas have to be worked out again.
     """
     for kind, (where, query) in sources(node).items():
@@ -214,16 +230,18 @@ def add_informers(
             )
             name, run = f"follow-{kind}", partial(follower.run, manager.stopped.is_set)
             manager.add_server(name, threading.Thread(target=run, name=name, daemon=True).start, None)
-    manager.add("quotas", partial(_write_quotas, books, checkpoint, changed), wake=changed, thread=STATE)
+    write = partial(_write_quotas, books, checkpoint, ids, changed)
+    manager.add("quotas", write, every=LOOK_EVERY, wake=changed, thread=STATE)
 
 
-def _write_quotas(books: QuotaInformer, checkpoint: Checkpoint, changed: Wake) -> None:
+def _write_quotas(books: QuotaInformer, checkpoint: Checkpoint, ids: ContainerIds, changed: Wake) -> None:
+    """Write the quotas; until the API server has listed everything, earlier quotas with the containers of now."""
     time.sleep(SETTLE)
     changed.clear()
     try:
-        quotas = books.quotas()
-        if quotas is not None:
-            checkpoint.write(quotas)
+        before, quotas = checkpoint.read(), books.quotas()
+        if before or quotas is not None:
+            checkpoint.write(ids.joined(before if quotas is None else quotas, before))
     except OSError as error:
         log.warning("quotas not written; retrying", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
         _once_more(changed)

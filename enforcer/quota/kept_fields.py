@@ -2,6 +2,14 @@
 
 ``Books`` calls this for each pod of the node as it comes from the API server, so that no whole
 pod stays in memory. The result has the shape of a pod, with strings of its own.
+
+Who may write what is kept:
+
+- ``metadata`` (name, namespace, uid, deletion): the API server; a deletion is asked for by the tenant.
+- ``metadata.annotations`` (resize requests): the tenant, with a right that a policy asks for.
+- ``spec``: who creates the pod; nobody changes it later. The scheduler sets ``nodeName``.
+- ``status``: the kubelet, and every tenant with the right to ``pods/status``. No decision about a quota or a kill may
+  rest on it: ``TENANT_FIELDS`` names its fields, and a house rule which modules may read them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +24,9 @@ MOST_USES: Final = 256
 """Entries of ``resources.claims`` of all containers, and of ``spec.resourceClaims``; a pod with more gets no share."""
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _METADATA: Final = ("name", "namespace", "uid", "deletionTimestamp", "deletionGracePeriodSeconds")
-_STATUSES: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+_STATUSES: Final = ("initContainerStatuses", "containerStatuses")
+TENANT_FIELDS: Final = frozenset({*_STATUSES, "containerID", "lastState", "phase", "terminated"})
+"""Of ``status``, what tenants may write. The claims in there are compared with the claims themselves."""
 _ENTRY: Final = ("name", "resourceClaimName")
 _SECTIONS: Final = ("initContainers", "containers")
 _VARIABLES: Final = frozenset({contract.MEMORY_MIB, contract.MPS_THREAD_PERCENTAGE})
@@ -103,7 +113,7 @@ def _resize_requests(annotations: Mapping[str, Any]) -> Object:
 
 
 def _status(status: Mapping[str, Any]) -> Object:
-    found = _some(status, ("name", "containerID"))
+    found = _some(status, ("name",))
     for state in ("state", "lastState"):
         now = status.get(state) or {}
         if ended := now.get("terminated"):

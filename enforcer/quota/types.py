@@ -1,6 +1,6 @@
 """Quotas and containers as frozen values, without behaviour beyond arithmetic. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -10,6 +10,8 @@ DEFAULT_GRACE_SECONDS: Final = 5.0
 MIN_TOLERANCE_MIB: Final = 256
 TOLERANCE_SHARE: Final = 20
 """One twentieth, 5 %: a process that fills its pinned limit is never over quota."""
+WHOLE_POD: Final = "*"
+"""Stands for all containers of a pod; none is called so."""
 MOST: Final = 2**53
 """No number in a file of ours is larger: metrics are floating-point, and what they cannot hold would end us."""
 
@@ -38,8 +40,12 @@ class OnExceed(StrEnum):
 class Quota:
     """What one container may hold on one GPU, frozen when its claim was prepared.
 
-    ``container_id`` is the runtime's 64 hex digits, ``None`` until the container has started. ``tolerance_mib`` is
-    ``None`` for the default, ``max(256 MiB, 5 %)``.
+    ``container_id`` is the runtime's 64 hex digits as the node shows them, ``None`` until the container has started.
+    ``tolerance_mib`` is ``None`` for the default, ``max(256 MiB, 5 %)``.
+
+    The row of a whole pod has the container ``WHOLE_POD`` and the pod's UID as id. ``reserved_mib`` is what the pod's
+    claims reserved on that GPU, and ``memory_mib`` 0: it may hold nothing beyond that sum
+    (``enforcer.attribution.snapshot``).
     """
 
     claim_uid: str
@@ -65,6 +71,11 @@ class Quota:
     """Seconds, by its namespace; ``None`` for the enforcer's own."""
 
     @property
+    def whole_pod(self) -> bool:
+        """Whether this is the row of a whole pod."""
+        return self.container == WHOLE_POD
+
+    @property
     def granted(self) -> bool:
         """Whether anything was given; else the container only has nothing to do on that GPU."""
         return self.memory_mib > 0
@@ -86,3 +97,11 @@ class LimitStatus:
     state: Reason
     backend: str
     sentence: str
+
+
+def pod_row(like: Quota, reserved_mib: int) -> Quota:
+    """Write the row of the whole pod, with the terms of a row of that pod."""
+    return replace(
+        like, container=WHOLE_POD, container_id=like.pod_uid, memory_mib=0, tolerance_mib=0, compute_percent=None,
+        reserved_mib=reserved_mib, stated_mib=None, clients=None,
+    )  # fmt: skip

@@ -137,7 +137,7 @@ class GpuHealthMonitor:
     def _tell_tenants(self, gpu: str, reason: Reason, note: str) -> None:
         warning = reason is not Reason.RECOVERED
         for quota in self._checkpoint.latest:
-            if quota.gpu == gpu:
+            if quota.gpu == gpu and quota.granted:
                 self._events.record(UserMessage(quota=quota, reason=reason, note=note, action="Watch", warning=warning))
 
 

@@ -123,6 +123,6 @@ def event_of(node: str, notice: UserMessage, when: datetime) -> Object:
             "namespace": quota.namespace,
             "name": quota.pod,
             "uid": quota.pod_uid,
-            "fieldPath": f"spec.containers{{{quota.container}}}",
+            **({} if quota.whole_pod else {"fieldPath": f"spec.containers{{{quota.container}}}"}),
         },
     }

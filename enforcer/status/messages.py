@@ -146,6 +146,8 @@ CUT_SHORT: Final = {
 
 
 def _holds(quota: Quota, used_mib: int) -> str:
+    if quota.whole_pod:
+        return f"processes of the pod hold {used_mib} MiB on {quota.gpu} beyond its {quota.reserved_mib} MiB there"
     return f"container {quota.container} holds {used_mib} MiB of its {quota.memory_mib} MiB on {quota.gpu}"
 
 

@@ -39,7 +39,8 @@ from gpushare.reasons import Reason
 from tests.safety.apiserver import FAULTS, WELL, ApiServer, Object
 from tests.support import extent
 from tests.support.clock import FakeClock
-from tests.support.wiring import Attribution, Messages, loop_parts
+from tests.support.quotas import of_containers
+from tests.support.wiring import Attribution, Ids, Messages, loop_parts
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD
 from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, namespace, piece, pod, result
 from tests.unit.enforcer.quota.test_informer import uid
@@ -49,6 +50,7 @@ LATE_POD: Final = "late-0000"
 OVER: Final = 100
 LATE: Final = 200
 AT_ONCE: Final = 6
+IDS: Final = Ids({(POD, "model"): CONTAINER, (LATE_POD, "model"): NEIGHBOUR})
 
 
 def versioned(item: Object, name: str) -> Object:
@@ -59,7 +61,6 @@ def late() -> dict[str, list[Object]]:
     """A pod that came while nobody could learn of it."""
     made = versioned(pod(container("model", "1024")), LATE_POD)
     made["metadata"] |= {"name": "late-0"}
-    made["status"]["containerStatuses"][0]["containerID"] = f"containerd://{NEIGHBOUR}"
     made["status"]["resourceClaimStatuses"][0]["resourceClaimName"] = "late-0-x"
     its = versioned(claim(result("model", "gpu-0", "1Gi"), users=[LATE_POD]), "claim-2")
     its["metadata"] |= {"name": "late-0-x"}
@@ -83,7 +84,7 @@ class World(GpuReader):
         manager, changed = Manager(), Wake()
         stack.callback(manager.stop)
         self.checkpoint, books = Checkpoint(folder), QuotaInformer(AllocatedClaims(NODE), changed)
-        add_informers(manager, _connect(folder, self.server), books, NODE, Checkpoint(folder), changed)
+        add_informers(manager, _connect(folder, self.server), books, NODE, Checkpoint(folder), IDS, changed)
         manager.start()
         parts = loop_parts(
             watch=UsageSampler(self, Attribution(self.identify)), quotas=self.checkpoint.read, executor=self,
@@ -118,7 +119,7 @@ class World(GpuReader):
                 future.result(60)
 
     def known(self) -> set[str | None]:
-        return {each.container_id for each in self.checkpoint.read()}
+        return {each.container_id for each in of_containers(self.checkpoint.read())}
 
 
 def _connect(folder: Path, server: ApiServer) -> KubeClient:

@@ -1,6 +1,6 @@
 """Quotas for tests of a kill alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from enforcer.kill.circuit_breaker import GuardedQuotas
@@ -22,3 +22,8 @@ class UnchangedQuotas(Checkpoint):
 def in_force(now: Callable[[Quota], Quota | None] = lambda quota: quota) -> GuardedQuotas:
     """The quotas of a node whose breaker is closed; see ``UnchangedQuotas``."""
     return GuardedQuotas(Path("/nowhere"), UnchangedQuotas(now))
+
+
+def of_containers(quotas: Iterable[Quota]) -> tuple[Quota, ...]:
+    """Leave the rows of whole pods out."""
+    return tuple(each for each in quotas if not each.whole_pod)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -65,6 +66,20 @@ class Quotas(Checkpoint):
 
     def write(self, _: Sequence[Quota]) -> None:
         """What a test says stays."""
+
+
+class Ids:
+    """The containers that run, as a test says: ids by pod UID and name."""
+
+    def __init__(self, running: Mapping[tuple[str, str], str]) -> None:
+        self._running = running
+
+    def joined(self, quotas: Sequence[Quota], _: Sequence[Quota]) -> tuple[Quota, ...]:
+        ids = self._running
+        return tuple(
+            each if each.whole_pod else replace(each, container_id=ids.get((each.pod_uid, each.container)))
+            for each in quotas
+        )
 
 
 class _Views:

@@ -27,6 +27,13 @@ def test_expressions_are_compiled_where_they_get_a_bound() -> None:
     assert check("tests/a.py", text) == []
 
 
+def test_a_field_that_tenants_may_write_is_named_in_what_decides() -> None:
+    text = 'A = status.get("containerStatuses")\nB = each["containerID"]\nC = "containerId"\n'
+    assert [line.split(":")[1] for line in check("enforcer/quota/from_claims.py", text)] == ["1", "2"]
+    assert check("enforcer/oom/diagnosis.py", text) == []
+    assert check("gpushare_cli/a.py", text) == []
+
+
 def test_a_text_that_nothing_uses_is_named() -> None:
     fine = '"""Doc."""\nA = "a"\n"""Of A."""\nclass C:\n    """Doc."""\n    b: int\n    """Of b."""\n'
     fine += 'def f():\n    self.c = 1\n    """Of c."""\n'

@@ -1,6 +1,6 @@
-"""The tests' kubelet: control groups as the real one names them, processes in them, container ids in the pod's status.
+"""The tests' kubelet: control groups as the real one names them, processes in them, a file mounted into each container.
 
-Everything is real but the container: the process, its cgroup, its pid in the node's own namespace.
+Everything is real but the container: the process, its cgroup, its mount namespace, its pid in the node's own namespace.
 """
 
 import os
@@ -21,6 +21,7 @@ CGROUPS: Final = Path("/sys/fs/cgroup")
 CONTROLLERS: Final = ("memory", "pids", "")
 """Hierarchies of cgroup v1 that will do, then v2's root."""
 RUNTIME: Final = "containerd"
+JOIN: Final = 'mount --bind "$1" "$1" && echo $$ > "$0" && shift && exec "$@"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,10 @@ def hierarchy() -> Path | None:
 
 @dataclass(slots=True, kw_only=True)
 class Kubelet:
-    """Runs containers of pods bound to ``node``. ``root`` is the cgroup hierarchy, ``logs`` where output goes."""
+    """Runs containers of pods bound to ``node``. ``root`` is the cgroup hierarchy.
+
+    In ``logs`` are the output of containers and the folder ``kubelet``.
+    """
 
     bed: Bed
     node: str
@@ -62,7 +66,10 @@ class Kubelet:
         assert pod["spec"]["nodeName"] == self.node
         container_id = secrets.token_hex(32)
         procs = self._group(pod, container_id) / "cgroup.procs"
-        joining = ["/bin/sh", "-c", 'echo $$ > "$0" && exec "$@"', str(procs), *command]
+        kept = self.logs / "kubelet" / "pods" / pod["metadata"]["uid"] / "containers" / name / secrets.token_hex(4)
+        kept.parent.mkdir(parents=True)
+        kept.touch()
+        joining = ["unshare", "--mount", "/bin/sh", "-c", JOIN, str(procs), str(kept), *command]
         log = self.logs / f"{pod['metadata']['name']}-{name}.log"
         process = spawn(f"{pod['metadata']['name']}/{name}", joining, log, {**os.environ, **env}, echo=False)
         started = Container(pod=pod, name=name, container_id=container_id, process=process)

@@ -50,7 +50,8 @@ def enforcer(node: str, kubeconfig: Path, folder: Path, poll: float, kubelet: Pa
     command += [f"--state={folder / 'state'}", f"--run={folder / 'run'}"]
     return [
         *command,
-        *(["--no-dra"] if kubelet is None else [f"--kubelet-root={kubelet}", f"--cdi-root={folder / 'cdi'}"]),
+        f"--kubelet-root={kubelet or folder / 'kubelet'}",
+        *(["--no-dra"] if kubelet is None else [f"--cdi-root={folder / 'cdi'}"]),
     ]
 
 

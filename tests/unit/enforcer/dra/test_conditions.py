@@ -14,6 +14,7 @@ from enforcer.quota.types import LimitStatus, Quota
 from gpushare.errors import ClusterError
 from gpushare.kube_client import APPLY_PATCH
 from gpushare.reasons import Reason
+from tests.support.quotas import of_containers
 from tests.unit.enforcer.dra.objects import namespace
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.limits.test_metrics_of_limits import proven
@@ -36,7 +37,7 @@ def _claim(world: World) -> PreparedClaim:
 
 @pytest.fixture(name="quota")
 def _quota(claim: PreparedClaim) -> Quota:
-    (found,) = quotas_of_prepared([claim], [], [namespace()], [])
+    (found,) = of_containers(quotas_of_prepared([claim], [], [namespace()], []))
     return found
 
 

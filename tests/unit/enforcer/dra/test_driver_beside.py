@@ -2,7 +2,7 @@
 
 import copy
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from enforcer.dra.driver import ClaimRef
 from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.dra.quotas import joined, quotas_of_prepared
 from enforcer.nvml.types import GpuSample
+from enforcer.quota.kept_fields import kept_pod
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.resourceslices.controller import reserved_mib
 from enforcer.resourceslices.foreign_memory import foreign_mib, terminating_mib
@@ -26,13 +27,12 @@ from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import APPLY_PATCH, CORE_V1, path
 from gpushare.pod_claims import claim_names
+from tests.support.quotas import of_containers
 from tests.support.wiring import Pods, supervisor
 from tests.unit.enforcer.dra.objects import NAMESPACE, Object, allocated, by_hand, gpu, made_uid, namespace, using
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, holder, quota
 from tests.unit.enforcer.test_loop import card
-
-FIRST, SECOND = "a" * 64, "b" * 64
 
 
 @pytest.fixture
@@ -40,15 +40,19 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def pod_of(world: World, name: str, container_id: str | None = None) -> Object:
-    found = copy.deepcopy(world.api.objects[path(CORE_V1, "pods", name, NAMESPACE)])
-    if container_id is not None:
-        found["status"]["containerStatuses"] = [{"name": "model", "containerID": f"containerd://{container_id}"}]
-    return found
+def pod_of(world: World, name: str) -> Object:
+    return copy.deepcopy(world.api.objects[path(CORE_V1, "pods", name, NAMESPACE)])
 
 
 def enforced(world: World, *pods: Object, policy: dict[str, str] | None = None, before: Any = ()) -> list[Quota]:
-    return list(quotas_of_prepared(world.store.prepared(), pods, [namespace(policy)], before))
+    return list(of_containers(quotas_of_prepared(world.store.prepared(), pods, [namespace(policy)], before)))
+
+
+def whole_pods(world: World, *pods: Object, before: Sequence[Quota] = ()) -> dict[tuple[str, str], int | None]:
+    """What each pod may hold of each GPU in all."""
+    found = quotas_of_prepared(world.store.prepared(), pods, [namespace()], before)
+    assert all(each.ceiling_mib == 0 for each in found if each.whole_pod)
+    return {(each.pod, each.gpu): each.reserved_mib for each in found if each.whole_pod}
 
 
 def prepared(world: World, name: str = "tts") -> PreparedClaim:
@@ -56,18 +60,21 @@ def prepared(world: World, name: str = "tts") -> PreparedClaim:
     return world.published[-1]  # type: ignore[no-any-return]
 
 
-def test_what_was_frozen_is_enforced_on_the_containers_that_run(world: World) -> None:
+def test_what_was_frozen_is_enforced_whatever_the_pods_status_says(world: World) -> None:
     claim = prepared(world)
-    (found,) = enforced(world, pod_of(world, "tts", FIRST))
-    assert (found.pod, found.container_id, found.gpu, found.memory_mib) == ("tts", FIRST, GPU, 4096)
-    assert found.claim_uid == claim.uid
-    (again,) = enforced(world, pod_of(world, "tts", SECOND), before=[found])
-    assert again.container_id == SECOND
+    forged = pod_of(world, "tts")
+    (found,) = enforced(world, forged)
+    assert (found.pod, found.container, found.gpu, found.memory_mib) == ("tts", "model", GPU, 4096)
+    assert (found.claim_uid, found.container_id) == (claim.uid, None)
+    ids = [{"name": "model", "containerID": f"containerd://{'a' * 64}"}]
+    forged["status"] = {"phase": "Succeeded", "containerStatuses": ids, "resourceClaimStatuses": []}
+    assert enforced(world, forged) == [found]
+    assert whole_pods(world, forged) == {("tts", GPU): 4096}
 
 
 def test_later_edits_of_the_pod_change_no_quota(world: World) -> None:
     prepared(world)
-    edited = pod_of(world, "tts", FIRST)
+    edited = pod_of(world, "tts")
     edited["metadata"]["annotations"] = {contract.MEMORY: "99Gi"}
     edited["spec"]["containers"] = []
     assert [each.memory_mib for each in enforced(world, edited)] == [4096]
@@ -75,8 +82,8 @@ def test_later_edits_of_the_pod_change_no_quota(world: World) -> None:
 
 def test_a_pod_that_is_gone_from_the_api_server_is_enforced_until_its_claim_is_undone(world: World) -> None:
     claim = prepared(world)
-    before = enforced(world, pod_of(world, "tts", FIRST))
-    assert [each.container_id for each in enforced(world, before=before)] == [FIRST]
+    before = enforced(world, pod_of(world, "tts"))
+    assert enforced(world, before=before) == before
     world.driver.unprepare(ClaimRef(claim.namespace, claim.name, claim.uid))
     assert enforced(world, before=before) == []
 
@@ -90,19 +97,32 @@ def test_the_namespaces_policy_is_the_one_of_now(world: World) -> None:
 def test_a_pod_that_joins_a_prepared_claim_may_hold_nothing_of_it_and_is_found(world: World) -> None:
     one, two = (by_hand(name, {"gpu": "mine"}, using("main", "card")) for name in ("one", "two"))
     world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
-    found = enforced(world, one, two)
-    assert [(each.pod, each.memory_mib, each.ceiling_mib) for each in found] == [("two", 0, 0), ("one", 3000, 3256)]
+    assert [(each.pod, each.memory_mib, each.ceiling_mib) for each in enforced(world, one, two)] == [
+        ("one", 3000, 3256)
+    ]
+    assert whole_pods(world, one, two) == {("one", GPU): 3000, ("two", GPU): 0}
     (claim,) = world.store.prepared()
     assert [each.pod for each in joined(claim, [one, two])] == ["two"]
     elsewhere = {**two, "metadata": {**two["metadata"], "namespace": "other"}}
     assert list(joined(claim, [one, elsewhere])) == []
 
 
+def test_one_that_joined_stays_joined_whatever_its_status_says_until_it_or_the_claim_is_gone(world: World) -> None:
+    one, two = (by_hand(name, {"gpu": "mine"}, using("main", "card")) for name in ("one", "two"))
+    world.driver.prepare(ref := world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
+    before = quotas_of_prepared(world.store.prepared(), [one, two], [namespace()], ())
+    hidden = kept_pod({**two, "status": {"phase": "Failed"}})
+    assert whole_pods(world, one, hidden, before=before) == {("one", GPU): 3000, ("two", GPU): 0}
+    assert whole_pods(world, one, before=before) == {("one", GPU): 3000}
+    world.driver.unprepare(ref)
+    assert whole_pods(world, one, hidden, before=before) == {}
+
+
 def test_the_card_is_promised_once_however_many_pods_join(world: World) -> None:
     pods = [by_hand(name, {"gpu": "mine"}, using("main", None)) for name in ("one", "two", "three")]
     world.driver.prepare(world.add(pods[0], allocated("mine", pods[0], gpu("card", 3000, 30))))
     found = enforced(world, *pods, policy={contract.TOLERANCE: "1Gi"})
-    assert (sum(each.memory_mib for each in found), len(found)) == (3000, 3)
+    assert (sum(each.memory_mib for each in found), len(found)) == (3000, 1)
     assert sum(each.ceiling_mib for each in found) == 3000 + 1024
     assert reserved_mib(found) == {GPU: 3000}
 
@@ -113,7 +133,8 @@ def test_a_pod_that_joins_keeps_what_it_has_of_a_claim_of_its_own(world: World) 
     world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
     world.driver.prepare(world.add(two, allocated("own", two, gpu("card", 2000, 20))))
     found = {(each.pod, each.container): each.memory_mib for each in enforced(world, one, two)}
-    assert found == {("one", "main"): 3000, ("two", "main"): 2000, ("two", "thief"): 0}
+    assert found == {("one", "main"): 3000, ("two", "main"): 2000}
+    assert whole_pods(world, one, two) == {("one", GPU): 3000, ("two", GPU): 2000}
 
 
 class Living:

@@ -164,9 +164,8 @@ def test_a_checkpoint_with_a_gpu_and_no_limits_gets_what_was_granted() -> None:
     """Written by an enforcer that prepared claims for extended resources without a limit."""
     held, made = by_extended_resource(8192)
     old = replace(prepared(held, made), limits=())
-    made["status"]["containerStatuses"] = [{"name": "main", "containerID": f"containerd://{'a' * 64}"}]
     (quota,) = quotas_of_prepared([old], [made], [namespace()], ())
-    assert (quota.container, quota.gpu, quota.memory_mib) == ("main", GPU, 8192)
+    assert (quota.whole_pod, quota.gpu, quota.reserved_mib) == (True, GPU, 8192)
 
 
 def test_what_the_webhook_admits_is_prepared_under_the_same_policy() -> None:

@@ -20,6 +20,7 @@ from gpushare import contract
 from gpushare.errors import ConfigError
 from gpushare.kube_client import CORE_V1, path
 from tests.support.kubelet import KubeletCalls
+from tests.support.quotas import of_containers
 from tests.support.wiring import supervisor
 from tests.unit.enforcer.dra.objects import NAMESPACE, allocated, by_hand, gpu, using
 from tests.unit.enforcer.dra.world import World
@@ -82,7 +83,9 @@ def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
         assert calls.prepare((ref.namespace, ref.name, ref.uid))[ref.uid].error == ""
     kubelet.books.replace("pods", [])
     kubelet.books.replace("namespaces", [])
-    assert [(each.pod, each.gpu, each.memory_mib) for each in kubelet.books.quotas() or ()] == [("tts", GPU, 4096)]
+    assert [(each.pod, each.gpu, each.memory_mib) for each in of_containers(kubelet.books.quotas() or ())] == [
+        ("tts", GPU, 4096)
+    ]
     edits = json.loads((world.cdi / file_name(ref.uid)).read_text())["devices"][0]["containerEdits"]
     assert [(each["hostPath"], each["containerPath"]) for each in edits["mounts"]] == [
         (pipe_of(world.run, GPU), contract.PIPE_PATH)
@@ -91,7 +94,7 @@ def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
     pod["metadata"]["annotations"][f"{contract.RESIZE_OF}model"] = "2Gi"
     kubelet.books.replace("pods", [pod])
     deadline = time.monotonic() + 20
-    while [each.memory_mib for each in kubelet.books.quotas() or ()] != [2048] or not told:
+    while [each.memory_mib for each in of_containers(kubelet.books.quotas() or ())] != [2048] or not told:
         assert time.monotonic() < deadline, "the wish for another quota is not carried out"
         time.sleep(0.05)
     assert [each.note[:30] for each in told] == ["the quota of container model i"]

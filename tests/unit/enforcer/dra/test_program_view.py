@@ -16,6 +16,7 @@ from enforcer.nvml.types import Gpu
 from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.memory_fraction import Reserve
+from tests.support.quotas import of_containers
 from tests.unit.enforcer.dra.objects import NODE, Object, claim, container, namespace, pod
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU
@@ -71,7 +72,7 @@ def test_a_share_reads_how_many_mps_clients_its_claim_consumed_and_so_does_the_e
     assert decode(encode(found)) == found
     assert env(found)[contract.MPS_CLIENTS] == "3"
     assert contract.MPS_CLIENTS not in env(found, Mode.TIME_SLICING)
-    assert [each.clients for each in quotas_of_prepared([found], [], [], ())] == [3]
+    assert [each.clients for each in of_containers(quotas_of_prepared([found], [], [], ()))] == [3]
     assert contract.MPS_CLIENTS not in env(viewed(made)), "an older driver published no such capacity"
 
 

@@ -12,11 +12,12 @@ import pytest
 from enforcer.dra.claim_status import status_of
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize import CurrentUsage, ResizeBounds, apply_resize
-from enforcer.dra.resize_controller import ResizeController
+from enforcer.dra.resize_controller import ResizeController, quota_of
 from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
+from tests.support.quotas import of_containers
 from tests.support.wiring import supervisor
 from tests.unit.enforcer.dra.objects import NAMESPACE, Object, container, made_uid, namespace, pod
 from tests.unit.enforcer.dra.objects import claim as claim_of
@@ -24,7 +25,6 @@ from tests.unit.enforcer.dra.test_crash import Power
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import GPU
 
-RUNNING = "c" * 64
 LIMIT = f"{contract.MPS_MEMORY_LIMIT}=0=2048M"
 
 
@@ -39,7 +39,6 @@ class Node:
         self.annotations: dict[str, str] = {}
         self.policy: dict[str, str] = {}
         self.pod: Object = copy.deepcopy(self.world.api.objects[path(CORE_V1, "pods", "tts", NAMESPACE)])
-        self.pod["status"]["containerStatuses"] = [{"name": "model", "containerID": f"containerd://{RUNNING}"}]
         self.start()
 
     def start(self) -> None:
@@ -153,11 +152,16 @@ def test_while_the_gpus_cannot_be_read_nothing_is_lowered(node: Node) -> None:
     assert "cannot read the GPU memory" in node.told[0].note
 
 
-def test_a_container_that_does_not_run_holds_nothing(node: Node) -> None:
-    node.world.reader.all_broken = True
-    node.pod["status"]["containerStatuses"] = []
-    node.wish("2Gi")
-    assert node.limit == 2048
+def test_what_its_pod_holds_counts_until_the_containers_own_processes_are_known(node: Node) -> None:
+    node.holds(3072)
+    node.wish("2Gi;id=1")
+    assert node.limit == 4096
+    (claim,) = node.world.store.prepared()
+    known = quota_of(claim, "model")
+    node.world.setup.checkpoint.write([replace(known, container_id="d" * 64)])
+    node.resizer._means.checkpoint.read()
+    node.wish("2Gi;id=2")
+    assert node.limit == 2048, "another container of the pod holds it"
 
 
 def test_a_namespaces_ceiling_holds(node: Node) -> None:
@@ -245,7 +249,7 @@ def test_once_quotas_were_moved_in_a_pod_all_it_reserved_counts_as_what_each_cou
     world.driver.prepare(ref)
 
     def reserved() -> dict[str, int | None]:
-        quotas = quotas_of_prepared(world.store.prepared(), [made], [namespace()], ())
+        quotas = of_containers(quotas_of_prepared(world.store.prepared(), [made], [namespace()], ()))
         return {each.container: each.reserved_mib for each in quotas}
 
     assert reserved() == {"model": 4096, "aux": 2048}

@@ -20,6 +20,7 @@ from gpushare import contract
 from gpushare.errors import PrepareError, ResizeRefused
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
+from tests.support.quotas import of_containers
 from tests.support.wiring import PreparedClaims, fixed_modes
 from tests.unit.enforcer.dra.objects import (
     NAMESPACE,
@@ -103,7 +104,7 @@ def test_the_kubelet_is_notified_of_both_devices_and_gives_the_variables_once(wo
 def test_it_is_evaluated_on_each_gpu_by_itself(world: World) -> None:
     ref = wide(world)
     world.driver.prepare(ref)
-    quotas = quotas_of_prepared(world.store.prepared(), [], [namespace()], ())
+    quotas = of_containers(quotas_of_prepared(world.store.prepared(), [], [namespace()], ()))
     assert [(each.gpu, each.container, each.memory_mib, each.reserved_mib) for each in quotas] == [
         (GPU, "model", 4096, 4096),
         (OTHER_GPU, "model", 4096, 4096),
@@ -115,9 +116,8 @@ def test_a_pod_that_joins_its_claim_may_hold_nothing_of_either(world: World) -> 
     world.driver.prepare(wide(world))
     (kept,) = world.store.prepared()
     other = by_hand("late", {"gpu": kept.name}, using("main", "model"))
-    other["status"]["containerStatuses"] = [{"name": "main", "containerID": f"containerd://{'e' * 64}"}]
     quotas = quotas_of_prepared([kept], [other], [namespace()], ())
-    late = {each.gpu: each.memory_mib for each in quotas if each.pod == "late"}
+    late = {each.gpu: each.reserved_mib for each in quotas if each.pod == "late"}
     assert late == {GPU: 0, OTHER_GPU: 0}
 
 
@@ -236,7 +236,6 @@ def test_a_smaller_quota_is_held_against_the_gpu_of_which_it_holds_most(world: W
     world.backends = dict.fromkeys((GPU, OTHER_GPU), "mps-v2")
     told, resizer = world.told, ResizeController(world.setup, world.driver)
     there = copy.deepcopy(world.api.objects[path(CORE_V1, "pods", "llm", NAMESPACE)])
-    there["status"]["containerStatuses"] = [{"name": "model", "containerID": f"containerd://{'c' * 64}"}]
     there["metadata"]["annotations"][f"{contract.RESIZE_OF}model"] = "2Gi;id=1"
     resizer.set_objects([there], [namespace()])
     resizer.run_once()

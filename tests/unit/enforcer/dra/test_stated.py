@@ -3,6 +3,7 @@
 from enforcer.dra.allocation import PrepareRequest, compute_limits
 from enforcer.dra.quotas import quotas_of_prepared
 from gpushare import contract
+from tests.support.quotas import of_containers
 from tests.unit.enforcer.dra.objects import NODE, claim, namespace, pod
 from tests.unit.enforcer.made import DEVICE, GPU
 from tests.unit.enforcer.test_loop import card
@@ -12,17 +13,17 @@ PREPARED = compute_limits(NODE, PrepareRequest(claim(POD), POD, namespace()), {D
 
 
 def test_it_is_read_from_the_pod_and_known_after_the_pod_is_gone() -> None:
-    (found,) = quotas_of_prepared([PREPARED], [POD], [], ())
+    (found,) = of_containers(quotas_of_prepared([PREPARED], [POD], [], ()))
     assert (found.memory_mib, found.stated_mib) == (4096, 4096)
-    assert quotas_of_prepared([PREPARED], [], [], [found]) == (found,)
+    assert of_containers(quotas_of_prepared([PREPARED], [], [], [found])) == (found,)
 
 
 def test_a_pod_that_states_nothing_is_not_in_doubt() -> None:
-    (found,) = quotas_of_prepared([PREPARED], [], [], ())
+    (found,) = of_containers(quotas_of_prepared([PREPARED], [], [], ()))
     assert found.stated_mib is None
 
 
 def test_a_namespace_sets_credit_and_refill_of_running_containers() -> None:
     policy = namespace({contract.DEBT_CREDIT: "20s", contract.DEBT_REFILL: "10m"})
-    (found,) = quotas_of_prepared([PREPARED], [POD], [policy], ())
+    (found,) = of_containers(quotas_of_prepared([PREPARED], [POD], [policy], ()))
     assert (found.debt_credit, found.debt_refill) == (20.0, 600.0)

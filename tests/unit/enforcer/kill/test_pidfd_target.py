@@ -12,6 +12,7 @@ from enforcer.attribution.procfs import PidHandle
 from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.audit.kill_records import process_outcome
 from enforcer.kill.pidfd_target import PidfdPinner, PinnedProcess, is_protected
+from enforcer.quota.types import pod_row
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, holder, quota
 
@@ -143,8 +144,20 @@ def test_a_container_without_an_id_owns_nobody_not_even_one_of_an_empty_id() -> 
     world = World(nameless)
     handle = world.pin(501)
     assert handle is not None
-    assert CONTAINER
-    assert world.pinner.identity_mismatch(quota(container_id=None), PinnedProcess(nameless, handle=handle)) is None
+    found = world.pinner.identity_mismatch(quota(container_id=None), PinnedProcess(nameless, handle=handle))
+    assert found is Reason.IDENTITY_CHANGED
+
+
+def test_the_row_of_a_whole_pod_is_about_each_container_of_that_pod_and_of_no_other() -> None:
+    for holder_, found in (
+        (A, None),
+        (replace(A, identity=replace(A.identity, owner=ContainerRef("x", CONTAINER))), 1),
+    ):
+        world = World(holder_)
+        handle = world.pin(501)
+        assert handle is not None
+        mismatch = world.pinner.identity_mismatch(pod_row(quota(), 512), PinnedProcess(holder_, handle=handle))
+        assert mismatch is (None if found is None else Reason.IDENTITY_CHANGED)
 
 
 def test_ourselves_init_the_kernel_and_nobodys_are_protected() -> None:

@@ -4,9 +4,10 @@ from typing import Any
 import pytest
 
 from enforcer.quota.from_claims import Terms, devices_of, known, parse_policy, quotas_of
-from enforcer.quota.types import OnExceed, Quota
+from enforcer.quota.types import OnExceed, Quota, pod_row
 from gpushare import contract
-from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, POD
+from tests.support.quotas import of_containers
+from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, POD, neighbour, quota
 
 NODE = "gpu-7"
 Object = dict[str, Any]
@@ -67,13 +68,17 @@ def namespace(**annotations: str) -> Object:
 
 
 def run(claim_: Object, pod_: Object, *namespaces: Object, slices: list[Object] | None = None) -> tuple[Quota, ...]:
-    return quotas_of(NODE, [claim_], [pod_], namespaces, [piece()] if slices is None else slices)
+    return of_containers(quotas_of(NODE, [claim_], [pod_], namespaces, [piece()] if slices is None else slices))
+
+
+def whole_pods(claim_: Object, pod_: Object) -> tuple[Quota, ...]:
+    return tuple(each for each in quotas_of(NODE, [claim_], [pod_], [], [piece()]) if each.whole_pod)
 
 
 def test_a_running_pods_container_gets_what_its_claim_consumed() -> None:
     (found,) = run(claim(result("model", "gpu-0", "4Gi", "25")), pod(container("model", "4096", "25")))
     assert found == Quota(
-        claim_uid="claim-1", namespace="asr", pod="tts-0", pod_uid=POD, container="model", container_id=CONTAINER,
+        claim_uid="claim-1", namespace="asr", pod="tts-0", pod_uid=POD, container="model", container_id=None,
         gpu=GPU, memory_mib=4096, compute_percent=25, stated_mib=4096,
     )  # fmt: skip
 
@@ -116,11 +121,20 @@ def test_each_container_its_own_request_and_init_containers_too() -> None:
         container("extra", "1024"),
         initContainers=[container("warm", "2048", None, "model")],
     )
-    both["status"]["initContainerStatuses"] = [{"name": "warm", "containerID": f"cri-o://{NEIGHBOUR}"}]
     found = run(claim(result("model", "gpu-0"), result("extra", "gpu-1", "1Gi")), both)
-    assert {(q.container, q.gpu, q.memory_mib, q.container_id) for q in found} == {
-        ("model", GPU, 4096, CONTAINER), ("extra", OTHER_GPU, 1024, None), ("warm", GPU, 2048, NEIGHBOUR),
+    assert {(q.container, q.gpu, q.memory_mib) for q in found} == {
+        ("model", GPU, 4096), ("extra", OTHER_GPU, 1024), ("warm", GPU, 2048),
     }  # fmt: skip
+
+
+def test_a_pod_has_the_sum_of_its_claims_on_each_gpu() -> None:
+    both = pod(container("model", "4096"), container("extra", "1024"), container("more", "512"))
+    results = (result("model", "gpu-0"), result("extra", "gpu-1", "1Gi"), result("more", "gpu-0", "512Mi"))
+    assert {(q.gpu, q.reserved_mib, q.ceiling_mib, q.container_id) for q in whole_pods(claim(*results), both)} == {
+        (GPU, 4608, 0, POD), (OTHER_GPU, 1024, 0, POD),
+    }  # fmt: skip
+    assert whole_pods(claim(result("model", "gpu-0"), users=["another"]), both) == ()
+    assert whole_pods(claim(result("model", "gpu-0", None)), both) == (), "nobody knows how much was reserved"
 
 
 def test_a_container_that_names_no_request_has_all_of_them() -> None:
@@ -163,13 +177,6 @@ def test_a_claim_that_was_written_by_hand_counts_the_same() -> None:
     assert run(claim(result("model", "gpu-0")), direct)[0].memory_mib == 4096
 
 
-@pytest.mark.parametrize("text", ["", "containerd://abc", f"containerd://{'C' * 64}", CONTAINER, f"x://{CONTAINER}/y"])
-def test_an_id_of_another_shape_is_none(text: str) -> None:
-    odd = pod(container("model", "4096"))
-    odd["status"]["containerStatuses"][0]["containerID"] = text
-    assert run(claim(result("model", "gpu-0")), odd)[0].container_id is None
-
-
 def test_only_the_newest_generation_of_a_pool_counts() -> None:
     old = piece(
         pool={"name": NODE, "generation": 1}, devices=[{"name": "gpu-9", "attributes": {"uuid": {"string": "x"}}}]
@@ -195,5 +202,4 @@ def test_a_policy_that_cannot_be_read_is_as_if_it_were_not_there() -> None:
 
 
 def test_known_containers_are_those_that_have_started() -> None:
-    (found,) = run(claim(result("model", "gpu-0")), pod(container("model", "4096")))
-    assert known([found]) == {CONTAINER}
+    assert known([quota(), neighbour(container_id=None), pod_row(quota(), 512)]) == {CONTAINER}

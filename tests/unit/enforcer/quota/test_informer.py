@@ -11,8 +11,9 @@ from enforcer.quota.informer import WITH_KUBELET, AllocatedClaims, QuotaInformer
 from enforcer.quota.types import Quota
 from enforcer.runtime.manager import Manager, Wake
 from tests.support.patience import holds_within
-from tests.support.wiring import Rule
-from tests.unit.enforcer.made import GPU, POD, quota
+from tests.support.quotas import of_containers
+from tests.support.wiring import Ids, Rule
+from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, quota
 from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, namespace, piece, pod, result
 
 KINDS = ("claims", "pods", "namespaces", "slices")
@@ -51,7 +52,7 @@ def test_events_change_the_quotas() -> None:
     books = full()
     found = books.quotas()
     assert found is not None
-    assert [(each.gpu, each.memory_mib, each.grace_seconds) for each in found] == [(GPU, 4096, 9.0)]
+    assert [(each.gpu, each.memory_mib, each.grace_seconds) for each in of_containers(found)] == [(GPU, 4096, 9.0)]
     books.on_event("namespaces", "MODIFIED", uid(namespace(grace_period="1s"), "n"))
     found = books.quotas()
     assert found
@@ -139,11 +140,37 @@ def test_quotas_that_could_not_be_written_are_written_later(monkeypatch: pytest.
         books.replace(kind, [])
     nowhere: Any = None
     monkeypatch.setattr(informer, "sources", lambda _: {})
-    informer.add_informers(manager, nowhere, books, NODE, checkpoint, changed)
+    informer.add_informers(manager, nowhere, books, NODE, checkpoint, Ids({(POD, "model"): CONTAINER}), changed)
     manager.start()
     assert holds_within(lambda: len(tries) >= 3, 20)
     manager.stop()
     assert set(tries) == {(quota(),)}
+
+
+@pytest.mark.parametrize(("before", "after"), [((quota(container_id=NEIGHBOUR),), (quota(),)), ((), ())])
+def test_until_everything_was_listed_the_containers_of_earlier_quotas_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: tuple[Quota, ...], after: tuple[Quota, ...]
+) -> None:
+    """An enforcer that starts while the API server is away learns of a container that restarted meanwhile."""
+    monkeypatch.setattr(informer, "SETTLE", 0.0)
+    monkeypatch.setattr(informer, "sources", lambda _: {})
+    looked = threading.Event()
+
+    class Looked(Ids):
+        def joined(self, quotas: Sequence[Quota], earlier: Sequence[Quota]) -> tuple[Quota, ...]:
+            looked.set()
+            return super().joined(quotas, earlier)
+
+    nowhere: Any = None
+    manager, changed, checkpoint = Manager(), Wake(), Checkpoint(tmp_path)
+    if before:
+        checkpoint.write(before)
+    books, ids = informer_of(Rule(lambda _: ())), Looked({(POD, "model"): CONTAINER})
+    informer.add_informers(manager, nowhere, books, NODE, checkpoint, ids, changed)
+    manager.start()
+    assert holds_within(lambda: checkpoint.read() == after, 20)
+    manager.stop()
+    assert (checkpoint.path.exists(), looked.is_set()) == (bool(before), bool(before)), "nothing known, nothing written"
 
 
 def test_claims_of_other_drivers_are_not_kept() -> None:

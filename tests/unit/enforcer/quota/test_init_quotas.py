@@ -7,6 +7,7 @@ import pytest
 from enforcer.quota.from_claims import quotas_of
 from gpushare import contract
 from gpushare.namespace_policy import NamespacePolicy
+from tests.support.quotas import of_containers
 from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
@@ -75,7 +76,7 @@ def test_every_container_may_hold_what_it_was_admitted_with(
 ) -> None:
     pod, claim = _placed(_pod(memory, inits, apps))
     found = quotas_of("n", [claim], [pod], [], [SLICE])
-    assert {quota.container: f"{quota.memory_mib // 1024}Gi" for quota in found} == memory
+    assert {quota.container: f"{quota.memory_mib // 1024}Gi" for quota in of_containers(found)} == memory
 
 
 def test_an_init_container_cannot_hold_more_than_the_whole_claim() -> None:

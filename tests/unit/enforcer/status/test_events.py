@@ -1,9 +1,11 @@
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from enforcer.quota.types import pod_row
 from enforcer.runtime.manager import Manager
 from enforcer.status import api_writer as module
 from enforcer.status.api_writer import QUEUE, ApiWriter
@@ -29,6 +31,12 @@ def test_an_event_is_on_the_pod_and_short_enough() -> None:
     assert event["metadata"]["namespace"] == event["regarding"]["namespace"] == "asr"
     assert len(event["note"].encode()) <= NOTE_BYTES
     assert (event["type"], event["reason"], event["action"]) == ("Warning", "Killed", "Kill")
+
+
+def test_an_event_about_a_whole_pod_names_no_container() -> None:
+    assert event_of(NODE, notice(), WHEN)["regarding"]["fieldPath"] == "spec.containers{model}"
+    whole = replace(notice(), quota=pod_row(quota(), 512))
+    assert "fieldPath" not in event_of(NODE, whole, WHEN)["regarding"]
 
 
 class Api:
