@@ -127,8 +127,6 @@ class Shares:
     store: ClaimStore
     prepared: PreparedClaims
     """The store, where the enforcer prepares claims."""
-    checkpoint: Checkpoint
-    """The quotas."""
     modes: SharingModeController
 
 
@@ -174,17 +172,17 @@ def build(
     mps = _mps(node, shares, contention)
     limiter = _limits(node, shares)
     pods = _pods(node, shares, mps)
-    health = _health(node, shares, mps)
+    health = _health(node, mps)
     availability = GpuAvailability(contention, health, shares.modes, limiter, node.watch, node.upgrade)
     dra = _dra(node, shares, mps, limiter, availability, pods)
-    _follow(node, shares, mps, dra, pods)
+    _follow(node, mps, dra, pods)
     verifier = _verifier(node, shares, mps, limiter, dra)
     own = EnforcerProcesses(node.attributor, mps.manager, _launcher(options))
     hidden = _hidden(node, own, verifier)
     audit_log.verify_daily(manager, VERIFIER)
     node.metrics.registry.register(VerificationCollector(audit_log.verifier))
     parts = LoopDependencies(
-        watch=node.watch, checkpoint=shares.checkpoint, executor=_executor(node, shares, mps, audit_log, hidden),
+        watch=node.watch, checkpoint=node.checkpoint, executor=_executor(node, mps, audit_log, hidden),
         audit_log=audit_log.writer, pods=pods.status, metrics=node.metrics, manager=manager, events=node.events,
         oom=pods.oom, clients=MpsClients(node.events), availability=availability,
         hidden=hidden, notices=HiddenNotices(node.events), utilization=node.utilization, verifier=verifier,
@@ -227,16 +225,16 @@ def _node(
 
 
 def _shares(node: Node) -> Shares:
-    """Build checkpoint and modes. The flags decide how GPUs are shared, and with a cluster also the node's label."""
+    """Build claims and modes. The flags decide how GPUs are shared, and with a cluster also the node's label."""
     options, manager = node.options, node.manager
-    checkpoint, store = node.checkpoint, ClaimStore(options.state)
-    manager.add_problem_check(lambda: checkpoint.problem, Reason.CHECKPOINT_UNREADABLE)
+    store = ClaimStore(options.state)
+    manager.add_problem_check(lambda: node.checkpoint.problem, Reason.CHECKPOINT_UNREADABLE)
     prepared = NoClaims() if node.cluster is None or options.no_dra else store
     default = Mode.TIME_SLICING if options.no_mps else options.mode
     labelled = node.cluster is not None and not options.no_mps
     modes = SharingModeController(prepared, default, node.mps_due, labelled=labelled)
     manager.add_problem_check(lambda: modes.problem, Reason.MODE_UNKNOWN)
-    return Shares(store, prepared, checkpoint, modes)
+    return Shares(store, prepared, modes)
 
 
 def _contention(node: Node) -> ContentionMonitor | None:
@@ -260,7 +258,7 @@ def _mps(node: Node, shares: Shares, contention: ContentionMonitor | None) -> Mp
     modes = None if options.keep_compute_mode else node.nvml
     inputs = PlannerInputs(
         watch=node.watch, shared=ShareableGpus(node.cluster, options.node, contention, shares.modes),
-        modes=shares.modes, policy=node.policy, claims=shares.prepared, checkpoint=shares.checkpoint,
+        modes=shares.modes, policy=node.policy, claims=shares.prepared, checkpoint=node.checkpoint,
         tools=DriverTools(modes, DriverRoot(options.driver_root), options.run, launcher, incidents),
         upgrade=node.upgrade,
     )  # fmt: skip
@@ -279,16 +277,16 @@ def _launcher(options: argparse.Namespace) -> HostPodLauncher | None:
 def _limits(node: Node, shares: Shares) -> LimitApplier:
     limiter = LimitApplier(node.nvml, CgroupFolders(), node.options.limit_backend, shares.modes)
     node.manager.add_problem_check(limiter.problems, Reason.NOT_APPLIED)
-    turn = partial(limiter.run_once, node.watch, shares.checkpoint)
+    turn = partial(limiter.run_once, node.watch, node.checkpoint)
     node.manager.add("limits", turn, every=LIMIT_EVERY, thread=NVML)
     return limiter
 
 
-def _health(node: Node, shares: Shares, mps: Mps) -> GpuHealthMonitor | None:
+def _health(node: Node, mps: Mps) -> GpuHealthMonitor | None:
     """Build the health monitor of the GPUs, where they are published."""
     if node.cluster is None or node.options.no_publish:
         return None
-    health = GpuHealthMonitor(node.watch, node.nvml, mps.keeper, shares.checkpoint, node.events, node.slices_due)
+    health = GpuHealthMonitor(node.watch, node.nvml, mps.keeper, node.checkpoint, node.events, node.slices_due)
     restore = partial(health.restore, SlicePublisher(node.cluster, node.options.node))
     node.manager.add_server("health of before", restore, None)
     node.manager.add("health", health.check, every=LOOK_EVERY, thread=NVML)
@@ -313,7 +311,7 @@ def _dra(
         node=options.node, state=options.state, run=options.run, kubelet_root=options.kubelet_root,
         cdi_root=options.cdi_root, policy=node.policy, cluster=node.cluster, writer=node.writer, store=shares.store,
         watch=node.watch, attributor=node.attributor, metrics=node.metrics, modes=shares.modes,
-        modes_changed=node.mps_due, mps=mps.keeper, limiter=limiter, checkpoint=shares.checkpoint,
+        modes_changed=node.mps_due, mps=mps.keeper, limiter=limiter, checkpoint=node.checkpoint,
         events=node.events, availability=availability, backoff=pods.backoff, listeners=(pods.oom, pods.departures),
         upgrade=node.upgrade, registered=node.slices_due, quotas_changed=node.quotas_due,
         shared_memory=options.mps_shared_memory, host_network=options.tenant_host_network, reserve=options.reserve,
@@ -324,7 +322,7 @@ def _dra(
     return dra
 
 
-def _follow(node: Node, shares: Shares, mps: Mps, dra: DraPlugin | None, pods: Pods) -> None:
+def _follow(node: Node, mps: Mps, dra: DraPlugin | None, pods: Pods) -> None:
     """Follow the node's pods, and release the MPS clients of those that are deleted."""
     options, manager, cluster, departures = node.options, node.manager, node.cluster, pods.departures
     if cluster is None:
@@ -333,18 +331,18 @@ def _follow(node: Node, shares: Shares, mps: Mps, dra: DraPlugin | None, pods: P
         missing = partial(ask_for_missing, departures, cluster)
         manager.add("missing pods", missing, every=MISSING_EVERY, wake=departures.doubted, thread=SLICES)
         tools = ReleaserDependencies(
-            departures=departures, checkpoint=shares.checkpoint, processes=HostProcesses(node.attributor),
+            departures=departures, checkpoint=node.checkpoint, processes=HostProcesses(node.attributor),
             metrics=node.metrics, stopped=manager.stopped,
         )  # fmt: skip
         release_in_time(manager, mps.manager, tools)
     allocated = AllocatedClaims(options.node)
     books = QuotaInformer(allocated, node.quotas_due, (pods.oom, departures)) if dra is None else dra.books
-    add_informers(manager, cluster, books, options.node, shares.checkpoint, node.names, node.quotas_due)
+    add_informers(manager, cluster, books, options.node, node.checkpoint, node.names, node.quotas_due)
 
 
 def _verifier(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier, dra: DraPlugin | None) -> LimitVerifier:
     every, evidence = node.options.limit_verification_seconds, NodeEvidence(limiter, mps.manager, shares.modes)
-    verifier = LimitVerifier(evidence, node.watch, shares.checkpoint, node.events, dra, every)
+    verifier = LimitVerifier(evidence, node.watch, node.checkpoint, node.events, dra, every)
     node.manager.add(VERIFIER, verifier.run_once, every=min(LOOK_AT_MOST_EVERY, every / 4))
     return verifier
 
@@ -359,8 +357,8 @@ def _hidden(node: Node, own: EnforcerProcesses, verifier: LimitVerifier) -> Hidd
     return hidden
 
 
-def _executor(node: Node, shares: Shares, mps: Mps, audit_log: AuditParts, hidden: HiddenMemory) -> KillExecutor:
-    quotas, killer = GuardedQuotas(node.options.state, shares.checkpoint), ProcessKiller(mps.manager or MpsManager())
+def _executor(node: Node, mps: Mps, audit_log: AuditParts, hidden: HiddenMemory) -> KillExecutor:
+    quotas, killer = GuardedQuotas(node.options.state, node.checkpoint), ProcessKiller(mps.manager or MpsManager())
     parts = KillDependencies(
         usage=hidden, quotas=quotas, processes=HostProcesses(node.attributor), audit_log=audit_log.writer,
         killer=killer, events=node.events,
@@ -378,7 +376,7 @@ def _slices(
     offering = SliceController(node.cluster, options.node, node.policy, availability, own, shares.modes, hidden)
     manager.add_problem_check(lambda: offering.problem, Reason.API_UNREACHABLE)
     manager.add_ready_check(lambda: None if offering.offered else offering.problem or "no ResourceSlices published yet")
-    turns = SlicePublishing(offering, node.watch, shares.checkpoint, node.slices_due, dra)
+    turns = SlicePublishing(offering, node.watch, node.checkpoint, node.slices_due, dra)
     manager.add("offer", turns.run_once, every=OFFER_EVERY, wake=node.slices_due, thread=SLICES)
     manager.add("offer-due", turns.wake_if_needed, every=options.poll_seconds, thread=SCHEDULER)
 
@@ -388,7 +386,7 @@ def _driver_upgrade(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier)
         return
     parts = UpgradeDependencies(
         cluster=node.cluster, node=node.options.node, upgrade=node.upgrade, claims=shares.store, limiter=limiter,
-        evictor=PodEvictor(node.cluster, node.events), checkpoint=shares.checkpoint, nvml=node.nvml, mps=mps.keeper,
+        evictor=PodEvictor(node.cluster, node.events), checkpoint=node.checkpoint, nvml=node.nvml, mps=mps.keeper,
         events=node.events,
     )  # fmt: skip
     follow_upgrade(node.manager, parts, SLICES)
