@@ -1,7 +1,8 @@
 """Tenants and stolen identities, as the API server sees them.
 
 Alice has the role edit in a namespace that opted in, with a maximum of 2 GiB. Bob may only create pods there. Carol has
-the role edit in a namespace that did not opt in.
+the role edit in a namespace that did not opt in. Olga owns the first namespace, and Otto the second: a Role with every
+verb on everything in there.
 """
 
 from collections.abc import Mapping
@@ -38,6 +39,8 @@ class People:
         rules = [{"apiGroups": [""], "resources": ["pods", "pods/ephemeralcontainers"], "verbs": ["*"]}]
         bed.cluster.create(path(RBAC_V1, "roles", namespace=inside), {"metadata": {"name": "pods"}, "rules": rules})
         found.grant("bob", inside, {"kind": "Role", "name": "pods"})
+        found.own("olga", inside)
+        found.own("otto", outside)
         return found
 
     def grant(self, user: str, namespace: str, role: Mapping[str, str]) -> None:
@@ -47,6 +50,13 @@ class People:
         self.bed.cluster.create(path(RBAC_V1, "rolebindings", namespace=namespace), body)
         acting = self.acting(user)
         self.bed.until(f"{user} may create pods", lambda: may(acting, "create", "", "pods", namespace))
+
+    def own(self, user: str, namespace: str) -> None:
+        """Give somebody everything in a namespace, as many clusters do."""
+        rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+        role = {"metadata": {"name": "owner"}, "rules": rules}
+        self.bed.cluster.create(path(RBAC_V1, "roles", namespace=namespace), role)
+        self.grant(user, namespace, {"kind": "Role", "name": "owner"})
 
     def acting(self, user: str, **extra: str) -> KubeClient:
         return Acting.as_user(self.bed.plane, user, extra)

@@ -33,8 +33,11 @@ NOT_OPTED_IN = "has not opted in"
 
 @pytest.mark.parametrize("class_name", CLASSES)
 @pytest.mark.parametrize("choice", [False, True])
-def test_who_has_not_opted_in_writes_no_claim_of_ours(people: People, class_name: str, *, choice: bool) -> None:
-    carol, other = people.acting("carol"), {"deviceClassName": "gpu.example.com"}
+@pytest.mark.parametrize("user", ["carol", "otto"])
+def test_who_has_not_opted_in_writes_no_claim_of_ours(
+    people: People, class_name: str, user: str, *, choice: bool
+) -> None:
+    carol, other = people.acting(user), {"deviceClassName": "gpu.example.com"}
     asked = [{"deviceClassName": class_name}] if not choice else [other, {"deviceClassName": class_name}]
     for where, body in (
         (claims(people.outside), claim("hers", *asked, choice=choice)),
@@ -48,7 +51,8 @@ def test_who_has_not_opted_in_writes_no_claim_of_ours(people: People, class_name
 @pytest.mark.parametrize("section", ["containers", "initContainers"])
 def test_nobody_takes_a_whole_gpu_as_an_extended_resource(people: People, class_name: str, section: str) -> None:
     amount = {IMPLICIT + class_name: "1"}
-    for user, namespace in (("carol", people.outside), ("alice", people.inside)):
+    everybody = (("carol", people.outside), ("otto", people.outside), ("alice", people.inside), ("olga", people.inside))
+    for user, namespace in everybody:
         asking = pod("implicit")
         resources = {"resources": {"limits": amount, "requests": amount}}
         asking["spec"].setdefault(section, [{"name": "first", "image": "example.invalid/app:1"}])[0] |= resources
@@ -69,14 +73,17 @@ def test_nobody_takes_a_whole_gpu_as_an_extended_resource(people: People, class_
     ],
 )
 @pytest.mark.parametrize("choice", [False, True])
-def test_claims_by_hand_stay_within_the_maximum(people: People, asked: Object, why: str, *, choice: bool) -> None:
-    alice, enough = people.acting("alice"), request("1Gi", "25")
+@pytest.mark.parametrize("user", ["alice", "olga"])
+def test_claims_by_hand_stay_within_the_maximum(
+    people: People, asked: Object, why: str, user: str, *, choice: bool
+) -> None:
+    acting, enough = people.acting(user), request("1Gi", "25")
     both = [enough, asked] if choice else [asked]
     for where, body in (
         (claims(people.inside), claim("c", *both, choice=choice)),
         (templates(people.inside), template("t", *both, choice=choice)),
     ):
-        found = refusal(alice, where, body, dryRun="All")
+        found = refusal(acting, where, body, dryRun="All")
         assert (why in found) if why else not found
 
 
@@ -84,7 +91,7 @@ def test_only_operators_open_a_namespace_for_any_claim(people: People) -> None:
     bed, anything = people.bed, {"gpu-share.io/own-claims": "any"}
     where = path(CORE_V1, "namespaces", people.inside)
     people.grant("owner", people.inside, {"kind": "ClusterRole", "name": "admin"})
-    for user in ("alice", "owner"):
+    for user in ("alice", "owner", "olga"):
         with pytest.raises(ClusterError):
             people.acting(user).patch(where, {"metadata": {"annotations": anything}})
     open_one = bed.namespace("open", annotations=MAXIMUM | anything)
@@ -130,6 +137,9 @@ def test_a_second_pod_does_not_join_a_claim(people: People) -> None:
     assert refusal(alice, claims(people.inside), claim("single", request("1Gi", "10"))) == ""
     assert refusal(alice, pods(people.inside), pod("first", "single")) == ""
     bed.wait_bound(people.inside, "first")
+    for user in ("alice", "olga"):
+        with pytest.raises(ClusterError, match="stays while the claim is allocated"):
+            people.acting(user).patch(claims(people.inside, "single"), {"metadata": {"finalizers": []}})
     assert refusal(alice, pods(people.inside), pod("second", "single")) == ""
 
     def stopped() -> bool:
@@ -165,9 +175,9 @@ def test_after_an_opt_out_pods_claims_and_namespace_go_as_ever(people: People) -
     bed.until("the namespace is gone", lambda: bed.find(where) is None, 60)
 
 
-@pytest.mark.parametrize("value", ["true", "false", ""])
-def test_our_label_is_for_namespaces_that_opted_in(people: People, value: str) -> None:
-    carol, label = people.acting("carol"), {"gpu-share.io/managed": value}
+@pytest.mark.parametrize(("value", "user"), [("true", "carol"), ("false", "carol"), ("", "carol"), ("true", "otto")])
+def test_our_label_is_for_namespaces_that_opted_in(people: People, value: str, user: str) -> None:
+    carol, label = people.acting(user), {"gpu-share.io/managed": value}
     labelled = pod("labelled")
     labelled["metadata"]["labels"] = label
     assert NOT_OPTED_IN in refusal(carol, pods(people.outside), labelled)
