@@ -36,10 +36,10 @@ import enforcer.main
 from enforcer.quota.informer import QuotaInformer, add_informers
 from enforcer.runtime.manager import Manager, Wake
 from gpushare.kube_client import KubeClient
-from tests.support.wiring import Quotas, Rule
+from tests.support.wiring import Ids, Quotas, Rule
 manager, changed = Manager(), Wake()
 books = QuotaInformer(Rule(lambda seen: ()), changed)
-add_informers(manager, KubeClient.connect(sys.argv[1]), books, "gpu-7", Quotas(tuple), changed)
+add_informers(manager, KubeClient.connect(sys.argv[1]), books, "gpu-7", Quotas(tuple), Ids({}), changed)
 manager.start()
 manager.stopped.wait()
 """

@@ -34,10 +34,10 @@ import sys, time
 from enforcer.quota.informer import QuotaInformer, add_informers
 from enforcer.runtime.manager import Manager, Wake
 from gpushare.kube_client import KubeClient
-from tests.support.wiring import Quotas, Rule
+from tests.support.wiring import Ids, Quotas, Rule
 seen, node, manager, changed = [], sys.argv[2], Manager(), Wake()
 books = QuotaInformer(Rule(lambda found: tuple(seen.append(len(found["pods"])) or ())), changed)
-add_informers(manager, KubeClient.connect(sys.argv[1]), books, node, Quotas(tuple), changed)
+add_informers(manager, KubeClient.connect(sys.argv[1]), books, node, Quotas(tuple), Ids({}), changed)
 manager.start()
 while not seen:
     time.sleep(0.1)
