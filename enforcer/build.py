@@ -105,7 +105,6 @@ class Node:
     nvml: NvmlClient
     attributor: CgroupAttributor
     checkpoint: Checkpoint
-    """The quotas."""
     names: ContainerNames
     watch: UsageSampler
     utilization: UtilizationMonitor
@@ -115,9 +114,8 @@ class Node:
     mps_due: Wake
     """Set when MPS daemons may have to be started or ended."""
     slices_due: Wake
-    """Set when ResourceSlices have to be published again."""
     quotas_due: Wake
-    """Set when quotas have to be worked out again."""
+    """Set when ResourceSlices have to be published, or quotas worked out, again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +224,7 @@ def _node(
 
 def _shares(node: Node) -> Shares:
     """Build claims and modes. The flags decide how GPUs are shared, and with a cluster also the node's label."""
-    options, manager = node.options, node.manager
-    store = ClaimStore(options.state)
+    options, manager, store = node.options, node.manager, ClaimStore(node.options.state)
     manager.add_problem_check(lambda: node.checkpoint.problem, Reason.CHECKPOINT_UNREADABLE)
     prepared = NoClaims() if node.cluster is None or options.no_dra else store
     default = Mode.TIME_SLICING if options.no_mps else options.mode

@@ -95,7 +95,7 @@ def find(
     """
     if not account.matters or view.reading is None:
         return Finding()
-    mine = {each.container_id: each for each in quotas if each.container_id is not None}
+    mine = {each.container_id: each for each in quotas if each.container_id is not None and not each.whole_pod}
     suspects = _suspects(mine, holders)
     elsewhere = _elsewhere(view, mine, holders, servers)
     holding = [quota for container, quota in mine.items() if container in view.reading]

@@ -181,7 +181,7 @@ def test_our_label_is_for_namespaces_that_opted_in(people: People, value: str, u
     labelled = pod("labelled")
     labelled["metadata"]["labels"] = label
     assert NOT_OPTED_IN in refusal(carol, pods(people.outside), labelled)
-    plain = f"plain-{value or 'empty'}"
+    plain = f"plain-{value or 'empty'}-{user}"
     carol.create(pods(people.outside), pod(plain))
     with pytest.raises(ClusterError, match=NOT_OPTED_IN):
         carol.patch(pods(people.outside, plain), {"metadata": {"labels": label}})
