@@ -159,6 +159,10 @@ class PrepareError(GpuShareError):
     reason = Reason.CLAIM_UNSUPPORTED
 
 
+class PermissionRefused(PrepareError):
+    """The claim is not allowed in its namespace. To try again is no use."""
+
+
 class ResizeRefused(GpuShareError):
     """A quota that cannot be changed as requested. Tenants read the message."""
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -25,6 +26,7 @@ from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.claim_status import ClaimStatusPublisher
 from enforcer.dra.compute_caps import capped_by_memory, with_caps
 from enforcer.dra.config import DraPluginConfig
+from enforcer.dra.keyed_lock import KeyedLock
 from enforcer.dra.mps_readiness import MpsReady
 from enforcer.dra.prepared_claim import PreparedClaim, safe_uid
 from enforcer.dra.program_view import with_view
@@ -33,8 +35,10 @@ from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import capacity_mib, device_name
+from enforcer.runtime.manager import Wake
+from enforcer.status.eviction import evict
 from gpushare.contract import NODE_MODE
-from gpushare.errors import ClusterError, NvmlError, PrepareError
+from gpushare.errors import ClusterError, NvmlError, PermissionRefused, PrepareError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
 from gpushare.reasons import Reason
 
@@ -87,6 +91,9 @@ class Driver:
     Args:
         parts: see there.
         files: of the claims.
+
+    Attributes:
+        crowded: set when a claim did not fit, although the scheduler thought so.
     """
 
     def __init__(self, parts: DraPluginConfig, files: CdiFileStore) -> None:
@@ -94,6 +101,7 @@ class Driver:
         self._ready = None if parts.mps is None else MpsReady(parts.mps)
         self._publisher = ClaimStatusPublisher(parts.cluster, parts.writer, parts.limiter, shared_memory_of(parts.run))
         self._claims = KeyedLock()
+        self.crowded: Final = Wake()
         self._moved = threading.Condition()
         """Set whenever GPU memory was freed."""
         self._room = threading.Lock()
@@ -273,10 +281,21 @@ class Driver:
         pod = cluster.get(path(CORE_V1, "pods", reserved_pod(claim)["name"], ref.namespace), timeout=READ_SECONDS)
         namespace = cluster.get(path(CORE_V1, "namespaces", ref.namespace), timeout=READ_SECONDS)
         ask, devices = PrepareRequest(claim, pod, namespace, self._parts.host_access()), self._devices()
-        prepared, backends = compute_limits(self._parts.node, ask, devices), self._parts.limiter.backends()
+        try:
+            prepared, backends = compute_limits(self._parts.node, ask, devices), self._parts.limiter.backends()
+        except PermissionRefused:
+            self._release(pod)
+            raise
         seen = with_view(prepared, ask, devices.values(), backends, frameworks=self._parts.framework_variables)
         capacity = {gpu.uuid: capacity_mib(gpu, self._parts.policy) for gpu in devices.values()}
         return capped_by_memory(seen, namespace, self._parts.default_compute, capacity)
+
+    def _release(self, pod: Object) -> None:
+        """Evict a pod that has not started: while it exists, the scheduler reserves for it what it will not get."""
+        metadata = pod["metadata"]
+        if (pod.get("status") or {}).get("phase") == "Pending":
+            write = partial(evict, self._parts.cluster, metadata["namespace"], metadata["name"], metadata["uid"])
+            self._parts.writer.put("pod of a refused claim not evicted", write)
 
     def _claim(self, ref: ClaimRef) -> Object:
         where = path(RESOURCE_V1, "resourceclaims", ref.name, ref.namespace)
@@ -302,11 +321,17 @@ class Driver:
     def _commit_when_capacity_free(
         self, claim: PreparedClaim, before: PreparedClaim | None, call: PrepareCall
     ) -> PreparedClaim:
+        crowded = False
         while True:
             try:
                 return self._commit(claim, before)
             except PrepareError as error:
-                if error.reason is not Reason.GPU_MEMORY_IN_USE or not call.goes_on(CALL_PATIENCE):
+                if error.reason is not Reason.GPU_MEMORY_IN_USE:
+                    raise
+                if not crowded:
+                    self.crowded.set()
+                crowded = True
+                if not call.goes_on(CALL_PATIENCE):
                     raise
             with self._moved:
                 self._moved.wait(PAUSE)
@@ -372,26 +397,3 @@ def _explained() -> Iterator[None]:
     except OSError as error:
         message = f"the driver cannot write the files of the claim: {error}; the kubelet retries"
         raise PrepareError(message, Reason.AUDIT_UNWRITABLE) from error
-
-
-class KeyedLock:
-    """One lock for each name that is in use."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._used: dict[str, tuple[threading.Lock, int]] = {}
-
-    @contextmanager
-    def hold(self, name: str) -> Iterator[None]:
-        """Hold the lock of a name."""
-        with self._guard:
-            lock, users = self._used.get(name, (threading.Lock(), 0))
-            self._used[name] = (lock, users + 1)
-        try:
-            with lock:
-                yield
-        finally:
-            with self._guard:
-                lock, users = self._used.pop(name)
-                if users > 1:
-                    self._used[name] = (lock, users - 1)

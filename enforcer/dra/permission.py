@@ -12,7 +12,7 @@ from enforcer.quota.from_claims import Object
 from enforcer.quota.kept_fields import MOST_USES, too_many
 from gpushare import contract, host_access
 from gpushare.checks import collect
-from gpushare.errors import PolicyDenied, PrepareError
+from gpushare.errors import PermissionRefused, PolicyDenied
 from gpushare.host_access import HostAccess
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
@@ -25,21 +25,21 @@ def check(claim: Object, pod: Object, namespace: Object, host: HostAccess) -> Na
         The namespace's policy.
 
     Raises:
-        PrepareError: it has not, its policy cannot be read, or the pod can.
+        PermissionRefused: it has not, its policy cannot be read, or the pod can.
     """
     if too_many(pod):
-        raise PrepareError(f"the pod uses more than {MOST_USES} claims; use fewer claims")
+        raise PermissionRefused(f"the pod uses more than {MOST_USES} claims; use fewer claims")
     metadata = namespace["metadata"]
     name = metadata["name"]
     if (metadata.get("labels") or {}).get(contract.NAMESPACE_LABEL) != "true":
         message = f"claim {claim['metadata']['name']} has a GPU, but namespace {name} has not opted in"
         hint = f"ask a cluster operator for the namespace label {contract.NAMESPACE_LABEL}=true"
-        raise PrepareError(f"{message}; {hint}", Reason.NOT_OPTED_IN)
+        raise PermissionRefused(f"{message}; {hint}", Reason.NOT_OPTED_IN)
     try:
         policy = NamespacePolicy.from_annotations(metadata.get("annotations") or {})
         collect(host_access.check(pod, replace(host, paths=policy.host_paths)))
     except PolicyDenied as error:
-        raise PrepareError(error.message, error.reason) from error
+        raise PermissionRefused(error.message, error.reason) from error
     return policy
 
 
@@ -52,13 +52,13 @@ def check_amount(policy: NamespacePolicy, limit: ContainerLimit, *, instance: bo
         instance: whether it has a MIG instance, which limits its compute by itself.
 
     Raises:
-        PrepareError: it would get more.
+        PermissionRefused: it would get more.
     """
     if policy.any_claims:
         return
     above = policy.above_memory(limit.memory_mib) or ("" if instance else policy.above_compute(limit.compute))
     if above:
-        raise PrepareError(f"container {limit.container}: {above}", Reason.ABOVE_MAXIMUM)
+        raise PermissionRefused(f"container {limit.container}: {above}", Reason.ABOVE_MAXIMUM)
 
 
 def driver_capabilities(

@@ -20,6 +20,8 @@ from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize_controller import EVERY as RESIZE_EVERY
 from enforcer.dra.resize_controller import ResizeController
 from enforcer.dra.shared_claims import SharedClaimDetector
+from enforcer.dra.withdrawn import EVERY as WITHDRAWN_EVERY
+from enforcer.dra.withdrawn import WithdrawnClaims
 from enforcer.mps.launcher import shared_memory_of
 from enforcer.quota.from_claims import Object
 from enforcer.quota.informer import WITH_KUBELET, QuotaInformer
@@ -81,6 +83,7 @@ class DraPlugin:
         self._sockets = Sockets(setup.kubelet_root, service, health, setup.registered)
         self._replaced = ReplacementDetector(shared_memory_of(setup.run), setup.checkpoint, setup.modes, setup.events)
         self._strays = OrphanCleaner(setup.cluster, self._store, self._files, self._driver, self.books)
+        self._withdrawn = WithdrawnClaims(setup.cluster, self._store, self._driver.crowded)
         self._forgotten = StaleClaimCleaner(setup.cluster, self._store, self._driver, self.books, setup.attributor)
 
     def add_to(self, manager: Manager) -> None:
@@ -92,6 +95,8 @@ class DraPlugin:
         manager.add_server("kubelet sockets", self.start, self._sockets.stop)
         manager.add("settle", self._settle, every=SETTLE_EVERY, thread=CLAIMS)
         manager.add("resize", self._resizer.run_once, every=RESIZE_EVERY, wake=self._resizer.wanted, thread=CLAIMS)
+        crowded = self._driver.crowded
+        manager.add("withdrawn", self._withdrawn.run_once, every=WITHDRAWN_EVERY, wake=crowded, thread=CLAIMS)
         manager.add("cleanup", self._cleanup, every=CLEANUP_EVERY, thread=CLAIMS)
 
     def start(self) -> None:
@@ -120,6 +125,10 @@ class DraPlugin:
     def terminating_pods(self) -> frozenset[str]:
         """UIDs of the pods whose claims were undone while their processes live on: what those hold cannot be shared."""
         return self._store.terminating_pods()
+
+    def withdrawn_mib(self) -> dict[str, int]:
+        """MiB by GPU of prepared claims that the API server has not allocated any more."""
+        return self._withdrawn.mib()
 
     def _settle(self) -> None:
         self._sockets.check()

@@ -10,9 +10,10 @@ import structlog
 from enforcer.quota.types import Quota
 from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.status.events import EventRecorder
+from enforcer.status.eviction import evict
 from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, KubeClient, path
+from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -74,7 +75,7 @@ class PodEvictor:
     def _evict(self, quota: Quota) -> bool:
         """Ask once; return false where the API server does not answer, which the next pod need not wait for."""
         try:
-            self._cluster.create(f"{path(CORE_V1, 'pods', quota.pod, quota.namespace)}/eviction", _eviction(quota))
+            evict(self._cluster, quota.namespace, quota.pod, quota.pod_uid)
         except ClusterError as error:
             if error.status not in GONE:
                 self._refuse(quota, error)
@@ -99,12 +100,3 @@ class PodEvictor:
 
     def _record(self, quota: Quota, reason: Reason, note: str) -> None:
         self._events.record(UserMessage(quota=quota, reason=reason, note=note, action="Evict"))
-
-
-def _eviction(quota: Quota) -> dict[str, object]:
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": quota.pod, "namespace": quota.namespace},
-        "deleteOptions": {"preconditions": {"uid": quota.pod_uid}},
-    }

@@ -26,7 +26,14 @@ from enforcer.resourceslices.devices import (
     resource_slices,
     shareable_gpus,
 )
-from enforcer.resourceslices.foreign_memory import SmoothedUsage, foreign_mib, rounded, smooth, terminating_mib
+from enforcer.resourceslices.foreign_memory import (
+    NOTHING,
+    SmoothedUsage,
+    foreign_mib,
+    rounded,
+    smooth,
+    terminating_mib,
+)
 from enforcer.resourceslices.publisher import SlicePublisher
 from gpushare.errors import ClusterError, ConfigError, NvmlError
 from gpushare.kube_client import CORE_V1, KubeClient, path
@@ -84,7 +91,13 @@ class SliceController:
         self.offered = False
         """Whether the API server has had our offer since we started."""
 
-    def reconcile(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> None:
+    def reconcile(
+        self,
+        views: Sequence[GpuSnapshot],
+        quotas: Sequence[Quota],
+        leaving: Collection[str] = (),
+        withdrawn: Mapping[str, int] = NOTHING,
+    ) -> None:
         """Make the offer fit what was just seen. What fails is tried again next time."""
         self._made = time.monotonic()
         try:
@@ -95,8 +108,9 @@ class SliceController:
             # Without any the annotation's names mean nothing, and what was offered before has to go.
             gpus = shareable_gpus([view.gpu for view in views], node) if views else ()
             found = build_devices(
-                gpus, self._policy, foreign_mib=self._take(views, quotas, leaving), reserved_mib=reserved_mib(quotas),
-                standing=self._availability.check(gpus), ways=ways, before=self._order,
+                gpus, self._policy, foreign_mib=self._take(views, quotas, leaving, withdrawn),
+                reserved_mib=reserved_mib(quotas), standing=self._availability.check(gpus), ways=ways,
+                before=self._order,
             )  # fmt: skip
             owner = node["metadata"]["uid"]
             devices = found.devices if gpus else ()
@@ -109,7 +123,11 @@ class SliceController:
         self._say(found.left_out)
 
     def needs_publish(
-        self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str] = ()
+        self,
+        views: Sequence[GpuSnapshot],
+        quotas: Sequence[Quota],
+        leaving: Collection[str] = (),
+        withdrawn: Mapping[str, int] = NOTHING,
     ) -> bool:
         """Say whether the slices have to be published again soon. Quick.
 
@@ -119,7 +137,7 @@ class SliceController:
         if self.problem is not None or time.monotonic() - self._made < APART:
             return False  # what could not be offered is tried again in its turn
         seen = self._others(views, quotas, leaving)
-        left = terminating_mib(views, leaving)
+        left = terminating_mib(views, leaving, withdrawn)
         more = any(rounded(mib) + left.get(gpu, 0) > self._taken.get(gpu, 0) for gpu, mib in seen.items())
         return more or (self._policy.order is Order.SPREAD and not self._spreads(views, quotas))
 
@@ -128,7 +146,11 @@ class SliceController:
         return order_is_acceptable(offered, self._policy, reserved_mib(quotas))
 
     def _take(
-        self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str]
+        self,
+        views: Sequence[GpuSnapshot],
+        quotas: Sequence[Quota],
+        leaving: Collection[str],
+        withdrawn: Mapping[str, int],
     ) -> Mapping[str, int]:
         """Work out, by GPU, what shares cannot have: what is foreign, and what pods on their way out still hold."""
         # A daemon that does not answer still has its server: one known before counts while it holds memory.
@@ -137,7 +159,7 @@ class SliceController:
         self._ours = self._own.pods()
         seen = self._others(views, quotas, leaving)
         self._foreign = smooth(self._foreign, seen)
-        left = terminating_mib(views, leaving)
+        left = terminating_mib(views, leaving, withdrawn)
         self._taken = {gpu: steady.mib + left.get(gpu, 0) for gpu, steady in self._foreign.items()}
         return self._taken
 
@@ -175,6 +197,9 @@ class ClaimSource(Protocol):
     def terminating_pods(self) -> frozenset[str]:
         """UIDs of the pods whose claims were undone while their processes live on."""
 
+    def withdrawn_mib(self) -> Mapping[str, int]:
+        """MiB by GPU of prepared claims that the API server has not allocated any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlicePublishing:
@@ -197,12 +222,16 @@ class SlicePublishing:
             # None was ever seen: what an enforcer before us offered cannot be had.
             log.warning("NVML unavailable; publishing no GPU", reason=str(error.reason), error=error.message)
             views = ()
-        self.slices.reconcile(views, self.checkpoint.read(), self._leaving())
+        self.slices.reconcile(views, self.checkpoint.read(), self._leaving(), self._withdrawn())
 
     def wake_if_needed(self) -> None:
         """Have the offer made at once if it cannot wait, by what was seen last; asks nobody and never waits."""
-        if self.slices.needs_publish(self.watch.latest, self.checkpoint.latest, self._leaving()):
+        held = self._leaving(), self._withdrawn()
+        if self.slices.needs_publish(self.watch.latest, self.checkpoint.latest, *held):
             self.changed.set()
+
+    def _withdrawn(self) -> Mapping[str, int]:
+        return NOTHING if self.claims is None else self.claims.withdrawn_mib()
 
     def _leaving(self) -> frozenset[str]:
         return frozenset() if self.claims is None else self.claims.terminating_pods()

@@ -6,6 +6,7 @@ More is taken off at once; less is given back only when it has been less for a w
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
@@ -55,8 +56,19 @@ def rounded(mib: int) -> int:
     return -(-mib // STEP_MIB) * STEP_MIB
 
 
-def terminating_mib(views: Sequence[GpuSnapshot], leaving: Collection[str]) -> dict[str, int]:
-    """Count what pods whose claims were undone still hold, rounded up. It goes within seconds: nothing to steady."""
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+def terminating_mib(
+    views: Sequence[GpuSnapshot], leaving: Collection[str], withdrawn: Mapping[str, int] = NOTHING
+) -> dict[str, int]:
+    """Count what the scheduler takes for free too early. It goes within seconds: nothing to steady.
+
+    Args:
+        views: what was seen.
+        leaving: UIDs of pods whose claims were undone; what they hold counts, rounded up.
+        withdrawn: MiB by GPU that claims reserve which the API server has not allocated any more.
+    """
     used = {
         view.gpu.uuid: sum(
             each.used_mib
@@ -65,7 +77,7 @@ def terminating_mib(views: Sequence[GpuSnapshot], leaving: Collection[str]) -> d
         )
         for view in views
     }
-    return {gpu: rounded(mib) for gpu, mib in used.items()}
+    return {gpu: rounded(mib) + withdrawn.get(gpu, 0) for gpu, mib in used.items()}
 
 
 def smooth(before: Mapping[str, SmoothedUsage], now: Mapping[str, int]) -> dict[str, SmoothedUsage]:

@@ -16,6 +16,7 @@ class Api:
         self.objects: dict[str, Object] = {}
         self.down = False
         self.patched: list[tuple[str, Object, str]] = []
+        self.created: list[tuple[str, Object]] = []
         self.refuse_patches = False
         self.asked = 0
 
@@ -35,6 +36,10 @@ class Api:
 
     def list(self, where: str, **_: str) -> tuple[list[Object], str]:
         return list(self.listing(where)), "1"
+
+    def create(self, where: str, body: Object, **_: str) -> Object:
+        self.created.append((where, body))
+        return body
 
     def patch(self, where: str, body: Object, content_type: str, **_: str) -> Object:
         if self.refuse_patches:

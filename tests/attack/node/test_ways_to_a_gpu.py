@@ -9,6 +9,7 @@ import pytest
 from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
+from gpushare.quantity import parse_memory
 from tests.e2e import pods
 from tests.e2e.pods import Object
 from tests.e2e.site import Site, restarts
@@ -69,8 +70,34 @@ def test_a_pod_with_a_way_around_its_share_gets_no_gpu_by_a_claim_of_its_own(sit
     body["spec"] |= {"hostPID": True}
     site.create(namespace, body)
     site.until("the kubelet says why", lambda: "hostPID" in str(site.events(namespace, "hosted")))
-    assert site.bed.pod(namespace, "hosted")["status"]["phase"] == "Pending"
+    site.until("the pod is evicted", lambda: site.bed.find(path(CORE_V1, PODS, "hosted", namespace)) is None)
+    claim = path(RESOURCE_V1, "resourceclaims", "hosted", namespace)
+    site.until("nothing stays reserved", lambda: "allocation" not in site.cluster.get(claim).get("status", {}))
     site.drop(namespace, wait=True)  # its claim, too: an uninstallation waits for claims of no pod
+
+
+def offered_mib(site: Site) -> int:
+    """What the node's GPUs have for shares."""
+    slices, _ = site.cluster.list(path(RESOURCE_V1, "resourceslices"))
+    devices = [each for item in slices for each in item["spec"].get("devices") or [] if "capacity" in each]
+    amounts = [each["capacity"]["memory"]["value"] for each in devices if "memory" in each["capacity"]]
+    return sum(parse_memory(each) for each in amounts)
+
+
+def test_a_claim_deleted_under_its_pod_keeps_its_memory_off_the_offer(site: Site) -> None:
+    """An administrator passes the policy; the node needs none."""
+    namespace = site.namespace("withdrawn")
+    before = offered_mib(site)
+    site.run(namespace, with_claim(site, namespace, "own", "hold", "512Mi"))
+    claim = path(RESOURCE_V1, "resourceclaims", "own", namespace)
+    site.cluster.delete(claim)
+    site.cluster.patch(claim, {"metadata": {"finalizers": None}})
+    site.until("the claim is gone", lambda: site.bed.find(claim) is None)
+    site.until("its memory is off the offer", lambda: offered_mib(site) == before - 1024, 90)
+    assert quota_of(site, "own") == 1024
+    site.delete(namespace, "own")
+    site.until("its memory is on offer again", lambda: offered_mib(site) == before, 90)
+    site.drop(namespace)
 
 
 def test_after_an_opt_out_tenants_run_on_and_end_as_ever(site: Site) -> None:

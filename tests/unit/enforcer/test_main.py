@@ -227,6 +227,9 @@ class Kubelet:
     def terminating_pods(self) -> frozenset[str]:
         return frozenset()
 
+    def withdrawn_mib(self) -> dict[str, int]:
+        return {}
+
 
 @pytest.mark.parametrize(("problem", "offered"), [("not registered", []), (None, ["status", DEVICE, OTHER_DEVICE])])
 def test_nothing_is_offered_that_nobody_would_prepare(problem: str | None, offered: list[str], tmp_path: Path) -> None:

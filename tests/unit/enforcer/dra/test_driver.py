@@ -8,7 +8,8 @@ import pytest
 from enforcer.dra import cdi_files as files_module
 from enforcer.dra import driver as driver_module
 from enforcer.dra.cdi import file_name
-from enforcer.dra.driver import ClaimRef, KeyedLock, PrepareCall
+from enforcer.dra.driver import ClaimRef, PrepareCall
+from enforcer.dra.keyed_lock import KeyedLock
 from enforcer.dra.prepared_claim import PreparedClaim
 from gpushare import contract
 from gpushare.errors import ClusterError, PrepareError

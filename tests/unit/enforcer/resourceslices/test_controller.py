@@ -44,9 +44,13 @@ class Eyes:
 class Preparer:
     problem: str | None = None
     gone: frozenset[str] = frozenset()
+    withdrawn: dict[str, int] = field(default_factory=dict)
 
     def terminating_pods(self) -> frozenset[str]:
         return self.gone
+
+    def withdrawn_mib(self) -> dict[str, int]:
+        return self.withdrawn
 
 
 @dataclass
@@ -224,3 +228,19 @@ def test_without_a_gpu_the_slice_stays_empty_and_keeps_what_was_noted_in_it(worl
     world.turns.run_once()
     (only,) = world.api.slices.values()
     assert len(only["spec"]["devices"]) == 2
+
+
+def test_what_a_withdrawn_claim_reserves_is_off_the_offer_at_once_until_it_is_undone(world: World) -> None:
+    before = world.memory()
+    world.preparer.withdrawn = {GPU: 4096}
+    assert world.due()
+    world.turns.run_once()
+    assert mib(world.memory()) == mib(before) - 4096
+    assert not world.due()
+    world.preparer.withdrawn = {}
+    world.turns.run_once()
+    assert world.memory() == before
+
+
+def mib(quantity: str) -> int:
+    return int(quantity.removesuffix("Mi"))
