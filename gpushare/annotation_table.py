@@ -12,6 +12,7 @@ from typing import Any, Final
 from gpushare import contract, defaults
 from gpushare.annotation_values import (
     choice,
+    parse_added,
     parse_any,
     parse_capabilities,
     parse_default_compute,
@@ -19,6 +20,7 @@ from gpushare.annotation_values import (
     parse_models,
     parse_paths,
     parse_tolerance,
+    parse_variables,
 )
 from gpushare.errors import QuantityError
 from gpushare.quantity import parse_debt, parse_duration, parse_gpus, parse_memory, parse_percent, parse_profile
@@ -108,6 +110,8 @@ _DURATION: Final = ValueType(name="duration", examples=("5s",), parse=parse_dura
 _DEBT: Final = ValueType(name="duration from 1s to 24h", examples=("10s", "5m"), parse=parse_debt)
 _TOLERANCE: Final = ValueType(name="memory or percentage", examples=("256Mi", "5%"), parse=parse_tolerance)
 _PATHS: Final = ValueType(name="list of host paths", examples=("/mnt/models,/scratch",), parse=parse_paths)
+_ADDED: Final = ValueType(name="list of Linux capabilities", examples=("IPC_LOCK,SYS_NICE",), parse=parse_added)
+_VARIABLES: Final = ValueType(name="list of variables", examples=("NVIDIA_GDS",), parse=parse_variables)
 _CAPABILITIES: Final = ValueType(
     name="list of driver capabilities", examples=("compute,utility,video",), parse=parse_capabilities
 )
@@ -233,8 +237,18 @@ TABLE: Final = (
     ),
     Annotation(
         key=contract.HOST_PATHS, on=Object.NAMESPACE, type=_PATHS, read_by=_SHARE,
-        default="all paths except those of the kubelet, the container runtime and other node services",
-        meaning="the only host paths that pods with a share may mount",
+        meaning="host paths that pods with a share may mount; paths of the kubelet, the container runtime and "
+        "other node services never",
+    ),
+    Annotation(
+        key=contract.ADDED_CAPABILITIES, on=Object.NAMESPACE, type=_ADDED, read_by=_SHARE,
+        meaning="Linux capabilities that containers may add beside those that every container has; "
+        "capabilities that act on the node, such as SYS_ADMIN, never",
+    ),
+    Annotation(
+        key=contract.TOOLKIT_VARIABLES, on=Object.NAMESPACE, type=_VARIABLES, read_by=_SHARE,
+        meaning="environment variables named NVIDIA_* that containers may set; they can make NVIDIA's container "
+        "toolkit add devices and mounts",
     ),
     Annotation(
         key=contract.ALLOWED_CAPABILITIES, on=Object.NAMESPACE, type=_CAPABILITIES, read_by=_SHARE,

@@ -9,7 +9,8 @@ from typing import Final
 
 from gpushare.errors import QuantityError
 from gpushare.framework_variables import ON_REQUEST
-from gpushare.host_access import OF_EVERY_NODE, normal, overlaps
+from gpushare.host_access import CAPABILITIES as HOST_CAPABILITIES
+from gpushare.host_access import OF_EVERY_NODE, STEERING, capability, normal, overlaps
 from gpushare.patterns import Pattern
 from gpushare.quantity import parse_memory, parse_percent, quoted
 from gpushare.reasons import Reason
@@ -96,6 +97,26 @@ def parse_paths(value: object) -> tuple[str, ...]:
         if overlaps(normal(path), OF_EVERY_NODE):
             raise QuantityError(f"{quoted(path)} contains files of node services; remove it from the list")
     return tuple(normal(path) for path in paths)
+
+
+def parse_added(value: object) -> tuple[str, ...]:
+    """Read Linux capabilities that containers may add."""
+    found = [capability(each) for each in _words(value)]
+    for each in found:
+        if not each.replace("_", "").isalpha():
+            raise QuantityError(f"{quoted(each)} is not a Linux capability; write names such as IPC_LOCK,SYS_NICE")
+        if each in HOST_CAPABILITIES:
+            raise QuantityError(f"{quoted(each)} lets a container bypass its GPU limit; remove it from the list")
+    return tuple(dict.fromkeys(found))
+
+
+def parse_variables(value: object) -> tuple[str, ...]:
+    """Read names of variables that NVIDIA's container toolkit may read."""
+    found = _words(value)
+    for each in found:
+        if not each.startswith(STEERING):
+            raise QuantityError(f"{quoted(each)} does not begin with {STEERING}, so it needs no permission; remove it")
+    return tuple(dict.fromkeys(found))
 
 
 def parse_capabilities(value: object) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from heapq import nsmallest
 from typing import Any, Final
 
 from gpushare import contract, defaults
-from gpushare.checks import Check, guarded, independent
+from gpushare.checks import Check, independent
 from gpushare.errors import MAX_PROBLEMS, Problem
 from gpushare.fields import MAX_ENTRIES, boolean, mapping, objects, strings
 from gpushare.quantity import quoted
@@ -23,10 +23,21 @@ _POD_FLAGS: Final = {
     "shareProcessNamespace": "lets a process see and control processes of the pod's other containers; remove it",
 }
 SECTIONS: Final = ("initContainers", "containers", "ephemeralContainers")
+USUAL_CAPABILITIES: Final = frozenset({
+    "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW",
+    "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+})  # fmt: skip
+"""What container runtimes give every container."""
 CAPABILITIES: Final = frozenset({
     "ALL", "BPF", "DAC_READ_SEARCH", "PERFMON", "SYS_ADMIN", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO",
 })  # fmt: skip
-"""With one of these a process leaves its cgroup, reads its node's files, or acts on processes of others."""
+"""Never allowed: with one of these a process leaves its cgroup, reads files of its node, or acts on other processes."""
+STEERING: Final = "NVIDIA_"
+"""What variables begin with that NVIDIA's container toolkit reads: some add devices, libraries or mounts."""
+HARMLESS: Final = frozenset({
+    contract.NVIDIA_VISIBLE_DEVICES, contract.NVIDIA_DRIVER_CAPABILITIES, "NVIDIA_API_KEY", "NVIDIA_TF32_OVERRIDE",
+})  # fmt: skip
+"""The first two are replaced in every sharing pod; the toolkit does not read the others."""
 _DEVICES: Final = "/dev"
 _GPU_DEVICES: Final = ("/dev/nvidia", "/dev/dri", "/dev/char")
 _TOOLKIT_MOUNTS: Final = "/run/nvidia-container-devices"
@@ -44,6 +55,7 @@ OUR_OWN: Final = (defaults.STATE_DIRECTORY, defaults.RUN_DIRECTORY)
 MAX_PATH: Final = 4096
 """Linux' longest path."""
 _MOUNTS_SHOWN: Final = 8
+_ASK: Final = "remove it, or ask a cluster operator to list it there"
 _OF_PRIVILEGED: Final = "Bidirectional"
 """Mount propagation that the API server admits in privileged containers alone."""
 
@@ -52,11 +64,13 @@ _OF_PRIVILEGED: Final = "Bidirectional"
 class HostAccess:
     """What of the host a sharing pod may reach.
 
-    ``paths`` are prefixes that the namespace's operator lists; ``None``: nothing is listed, and other paths than the
-    protected ones draw a warning. ``protected`` stay refused whatever is listed. ``network`` allows ``hostNetwork``.
+    Listed for the namespace are ``paths``, which are prefixes, ``capabilities`` and ``variables``. ``protected`` paths
+    stay refused even so. ``network`` allows ``hostNetwork``.
     """
 
-    paths: tuple[str, ...] | None = None
+    paths: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
     protected: tuple[str, ...] = OUR_OWN
     network: bool = False
 
@@ -69,12 +83,18 @@ def check(pod: Object, allowed: HostAccess) -> Check[None]:
     spec = mapping(pod.get("spec"), "spec")
     yield from independent(_flag(spec, flag, why) for flag, why in _POD_FLAGS.items() if flag in spec)
     yield from independent([_network(spec, allowed), _annotations(pod), _volumes(spec, allowed)])
-    yield from independent(_section(spec, section) for section in SECTIONS)
+    yield from independent(_section(spec, section, allowed) for section in SECTIONS)
 
 
-def check_container(container: Object, field: str) -> Check[None]:
-    """Check one container of any kind: whether it is privileged, has a capability of the host, or mounts devices."""
-    yield from independent([_security(container, field), _mounts(container, f"{field}.volumeMounts")])
+def check_container(container: Object, field: str, allowed: HostAccess = NOTHING_LISTED) -> Check[None]:
+    """Check one container of any kind: its rights on the node, its mounts, and variables that steer the toolkit."""
+    yield from independent(
+        [
+            _security(container, field, allowed),
+            _mounts(container, f"{field}.volumeMounts"),
+            _variables(container, f"{field}.env", allowed),
+        ]
+    )
 
 
 def normal(path: object) -> str:
@@ -114,17 +134,27 @@ def _annotations(pod: Object) -> Check[None]:
         yield Problem(f"metadata.annotations[{ascii(key[:120])[1:-1]:.120}]", message)
 
 
-def _section(spec: Object, section: str) -> Check[None]:
+def _section(spec: Object, section: str, allowed: HostAccess) -> Check[None]:
     containers = objects(spec.get(section), f"spec.{section}")
-    yield from independent(check_container(one, f"spec.{section}[{index}]") for index, one in enumerate(containers))
+    yield from independent(
+        check_container(one, f"spec.{section}[{index}]", allowed) for index, one in enumerate(containers)
+    )
 
 
-def _security(container: Object, field: str) -> Check[None]:
+def _variables(container: Object, field: str, allowed: HostAccess) -> Check[None]:
+    for index, entry in enumerate(objects(container.get("env"), field)):
+        name = str(entry.get("name"))
+        if name.startswith(STEERING) and name not in HARMLESS and name not in allowed.variables:
+            why = f"may steer NVIDIA's container toolkit and is not in this namespace's {contract.TOOLKIT_VARIABLES}"
+            yield Problem(f"{field}[{index}].name", f"{quoted(name)} {why}; {_ASK}")
+
+
+def _security(container: Object, field: str, allowed: HostAccess) -> Check[None]:
     inner = f"{field}.securityContext"
     security = mapping(container.get("securityContext"), inner)
     if not security:
         return
-    capabilities = _capabilities(security, f"{inner}.capabilities")
+    capabilities = _capabilities(security, f"{inner}.capabilities", allowed)
     yield from independent([_privileged(container, security, field), capabilities])
 
 
@@ -143,12 +173,21 @@ def _propagation(container: Object, field: str) -> str:
     return f", and remove mountPropagation: {_OF_PRIVILEGED} from {named}" if found else ""
 
 
-def _capabilities(security: Object, field: str) -> Check[None]:
+def _capabilities(security: Object, field: str, allowed: HostAccess) -> Check[None]:
     added = strings(mapping(security.get("capabilities"), field).get("add"), f"{field}.add")
-    for index, name in enumerate(added):
-        if name[:MAX_PATH].upper().removeprefix("CAP_") in CAPABILITIES:
+    for index, written in enumerate(added):
+        name = capability(written)
+        if name in CAPABILITIES:
             why = "lets the container bypass its GPU limit or reach other processes of the node"
-            yield Problem(f"{field}.add[{index}]", f"{quoted(name)} {why}; remove it")
+            yield Problem(f"{field}.add[{index}]", f"{quoted(written)} {why}; remove it")
+        elif name not in USUAL_CAPABILITIES and name not in allowed.capabilities:
+            why = f"is not in this namespace's {contract.ADDED_CAPABILITIES}"
+            yield Problem(f"{field}.add[{index}]", f"{quoted(written)} {why}; {_ASK}")
+
+
+def capability(written: str) -> str:
+    """Write the name of a capability in one way."""
+    return written[:MAX_PATH].upper().removeprefix("CAP_")
 
 
 def _volumes(spec: Object, allowed: HostAccess) -> Check[None]:
@@ -156,13 +195,13 @@ def _volumes(spec: Object, allowed: HostAccess) -> Check[None]:
     mounts: Mapping[str, list[str]] | None = None
     for index, volume in enumerate(volumes):
         field = f"spec.volumes[{index}].hostPath"
-        why = yield from guarded(_host_path(volume, field, allowed))
+        why = _host_path(volume, field, allowed)
         if why is not None:
             mounts = _mounts_of(spec, volumes) if mounts is None else mounts
             yield Problem(f"{field}.path", f"{why}; {_removal(mounts.get(str(volume.get('name')), []))}")
 
 
-def _host_path(volume: Object, field: str, allowed: HostAccess) -> Check[str | None]:
+def _host_path(volume: Object, field: str, allowed: HostAccess) -> str | None:
     """Return why a volume is refused; ``None`` for one that is not."""
     host = mapping(volume.get("hostPath"), field)
     if not host:
@@ -172,9 +211,7 @@ def _host_path(volume: Object, field: str, allowed: HostAccess) -> Check[str | N
         return f"{written} contains GPU devices, so the container could bypass its limit"
     if overlaps(path, (*OF_EVERY_NODE, *allowed.protected)):
         return f"{written} contains files of the kubelet, container runtime or enforcer"
-    if allowed.paths is None:
-        yield f"hostPath {written:.30} may contain device files that bypass the limit; see {contract.HOST_PATHS}"
-    elif not any(within(path, one) for one in allowed.paths):
+    if not any(within(path, one) for one in allowed.paths):
         return f"{written} is not in or below a path of this namespace's annotation {contract.HOST_PATHS}"
     return None
 

@@ -4,7 +4,7 @@ Read as strictly as a pod's annotations: a ceiling with a typing error is no cei
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, Self
@@ -14,6 +14,7 @@ from gpushare.annotation_table import OF_NAMESPACES
 from gpushare.annotation_values import BY_MEMORY
 from gpushare.checks import Check, attempt, collect, values_of
 from gpushare.errors import PolicyDenied, Problem, QuantityError
+from gpushare.host_access import HostAccess
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
 
@@ -33,7 +34,9 @@ class NamespacePolicy:
     max_memory_mib: int | None = None
     max_compute: int | None = None
     any_claims: bool = False
-    host_paths: tuple[str, ...] | None = None
+    host_paths: tuple[str, ...] = ()
+    added_capabilities: tuple[str, ...] = ()
+    toolkit_variables: tuple[str, ...] = ()
     driver_capabilities: tuple[str, ...] = tuple(contract.DRIVER_CAPABILITIES.split(","))
     frameworks: tuple[str, ...] | None = ()
     """Frameworks that get variables on request; ``None``: none gets any."""
@@ -51,6 +54,12 @@ class NamespacePolicy:
             return ""
         asked = "compute without a limit" if percent is None else f"{percent}%"
         return f"{asked} is above this namespace's {contract.MAX_COMPUTE} of {self.max_compute}%; ask for less"
+
+    def host_access(self, host: HostAccess) -> HostAccess:
+        """Return what pods may reach of a node: what ``host`` says of the node, and what is listed here."""
+        return replace(
+            host, paths=self.host_paths, capabilities=self.added_capabilities, variables=self.toolkit_variables
+        )
 
     def compute_by_default(self, chart: int | str) -> int | None:
         """Return the percent that a container reserves which asks for none; ``None``: it reserves nothing.
@@ -144,6 +153,8 @@ _FIELDS: Final = {
     contract.MAX_COMPUTE: "max_compute",
     contract.OWN_CLAIMS: "any_claims",
     contract.HOST_PATHS: "host_paths",
+    contract.ADDED_CAPABILITIES: "added_capabilities",
+    contract.TOOLKIT_VARIABLES: "toolkit_variables",
     contract.ALLOWED_CAPABILITIES: "driver_capabilities",
     contract.FRAMEWORKS: "frameworks",
 }

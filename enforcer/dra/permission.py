@@ -5,7 +5,6 @@ somebody's template, or made by the scheduler for an extended resource.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from enforcer.dra.prepared_claim import ContainerLimit
 from enforcer.quota.from_claims import Object
@@ -37,7 +36,7 @@ def check(claim: Object, pod: Object, namespace: Object, host: HostAccess) -> Na
         raise PermissionRefused(f"{message}; {hint}", Reason.NOT_OPTED_IN)
     try:
         policy = NamespacePolicy.from_annotations(metadata.get("annotations") or {})
-        collect(host_access.check(pod, replace(host, paths=policy.host_paths)))
+        collect(host_access.check(pod, policy.host_access(host)))
     except PolicyDenied as error:
         raise PermissionRefused(error.message, error.reason) from error
     return policy

@@ -21,6 +21,7 @@ from gpushare.raw_objects import mapping, objects, text
 from gpushare.reasons import Reason
 from gpushare_cli.check import feature_gates, installation, workloads
 from gpushare_cli.check.connection import Ask, Connection
+from gpushare_cli.check.host_needs import host_needs
 from gpushare_cli.check.installation import NAMED, RESTORE, as_shipped
 from gpushare_cli.check.result import Checker, CheckResult, Level, failed, ok, warning
 from gpushare_cli.check.taint_rules import taint_rules
@@ -98,6 +99,7 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
         ("GPUs left out", left_out),
         ("GPUs of two drivers", contended),
         ("namespaces that opted in", opted_in),
+        ("host access of sharing pods", host_needs),
     )
 
 

@@ -27,7 +27,7 @@ _UNITS = ("0", "a", " ", "/..", "a,", "0.", "\u00e9", ";id=1", "-", "A", "9", "/
 UNITS = _UNITS[: extent.trials(8, len(_UNITS))]
 """What the values of pods and namespaces are made of."""
 ENDS = ("!", "", "\n")[: extent.trials(1, 3)]
-POLICY = NamespacePolicy(host_paths=("/data",))
+POLICY = NamespacePolicy(host_paths=("/data",), added_capabilities=("NET_ADMIN",))
 SETTINGS = Settings(across_nodes="spread")
 
 

@@ -41,8 +41,8 @@ def validate_pod(pod: PodView, sharing: Collection[str], policy: NamespacePolicy
 
 def check_host(pod: Json, policy: NamespacePolicy, settings: Settings) -> Check[None]:
     """Check whether a pod can reach its node around the share; its containers need not be readable."""
-    access = HostAccess(paths=policy.host_paths, protected=settings.protected_paths, network=settings.host_network)
-    return host_access.check(pod, access)
+    host = HostAccess(protected=settings.protected_paths, network=settings.host_network)
+    return host_access.check(pod, policy.host_access(host))
 
 
 def validate_container(container: Container) -> Check[None]:

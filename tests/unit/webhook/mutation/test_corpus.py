@@ -24,8 +24,8 @@ Json = dict[str, Any]
 USUAL = Path(__file__).parents[5] / "shared" / "corpus" / "pods.jsonl"
 CORPUS = Path(os.environ.get("GPU_SHARE_CORPUS") or USUAL)
 TEMPLATES = 275
-REFUSED = 57
-ROADS = ("privileged", "spec.hostPID", "spec.hostIPC", "spec.hostNetwork", "spec.nodeName", "hostPath.path")
+REFUSED = 74
+ROADS = ("privileged", "spec.hostPID", "spec.hostIPC", "spec.hostNetwork", "spec.nodeName", "hostPath.path", "].name")
 CAPABILITY = ".securityContext.capabilities.add["
 """The fields by which a template may be refused."""
 

@@ -18,6 +18,7 @@ from webhook.mutation.settings import Settings
 Json = dict[str, Any]
 WRONG: list[Any] = [None, True, 0, 7, 1.5, "", "x", [], ["x"], [None], [[]], [{}], {}, {"a": 1}, {"name": None}]
 STRICT = Settings(root_tenants="refuse", runtime_class="nvidia", max_memory_mib=81920, across_nodes="binpack")
+LISTED = NamespacePolicy(host_paths=("/data",))
 POD: Json = yaml.safe_load(
     """
 apiVersion: v1
@@ -80,7 +81,7 @@ def with_value(pod: Json, path: tuple[Any, ...], value: Any) -> Json:
 
 
 def rewritten() -> Json:
-    return dict(mutate_pod(POD, policy=NamespacePolicy(), settings=STRICT).pod)
+    return dict(mutate_pod(POD, policy=LISTED, settings=STRICT).pod)
 
 
 PATHS = [path for path in paths(POD) if path]
@@ -89,7 +90,7 @@ PATHS = [path for path in paths(POD) if path]
 def check(pod: Json, **review: Any) -> None:
     before = copy.deepcopy(pod)
     try:
-        decision: Mutation = mutate_pod(pod, policy=NamespacePolicy(), settings=STRICT, **review)
+        decision: Mutation = mutate_pod(pod, policy=LISTED, settings=STRICT, **review)
     except PolicyDenied as error:
         assert error.field
         assert pod == before
@@ -149,7 +150,7 @@ def test_a_pod_that_is_hardly_one(pod: Json) -> None:
 )
 def test_a_name_that_cannot_be_is_refused_with_what_it_is(path: tuple[Any, ...], value: object, says: str) -> None:
     with pytest.raises(PolicyDenied) as error:
-        mutate_pod(with_value(POD, path, value), policy=NamespacePolicy(), settings=STRICT)
+        mutate_pod(with_value(POD, path, value), policy=LISTED, settings=STRICT)
     assert error.value.message.startswith(says)
 
 
@@ -172,12 +173,12 @@ BOTH = (
 def test_a_word_that_means_nothing_is_answered_with_those_that_do(key: str, value: str, says: str) -> None:
     asked = with_value(POD, ("metadata", "annotations", f"gpu-share.io/{key}"), value)
     with pytest.raises(PolicyDenied) as error:
-        mutate_pod(asked, policy=NamespacePolicy(), settings=STRICT)
+        mutate_pod(asked, policy=LISTED, settings=STRICT)
     assert says in error.value.message
     assert "GPU" in says or error.value.message.endswith(says) or key == "managed"
 
 
 def test_the_refusal_names_the_field() -> None:
     with pytest.raises(PolicyDenied) as error:
-        mutate_pod(with_value(POD, ("spec", "containers", 1), "x"), policy=NamespacePolicy(), settings=STRICT)
+        mutate_pod(with_value(POD, ("spec", "containers", 1), "x"), policy=LISTED, settings=STRICT)
     assert (error.value.field, error.value.reason) == ("spec.containers[1]", Reason.INVALID_POD)
