@@ -6,7 +6,6 @@ More is taken off at once; less is given back only when it has been less for a w
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
@@ -56,7 +55,7 @@ def rounded(mib: int) -> int:
     return -(-mib // STEP_MIB) * STEP_MIB
 
 
-NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+NOTHING: Final[Mapping[str, int]] = {}
 
 
 def terminating_mib(
