@@ -226,8 +226,8 @@ class SlicePublishing:
 
     def wake_if_needed(self) -> None:
         """Have the offer made at once if it cannot wait, by what was seen last; asks nobody and never waits."""
-        held = self._leaving(), self._withdrawn()
-        if self.slices.needs_publish(self.watch.latest, self.checkpoint.latest, *held):
+        leaving, withdrawn = self._leaving(), self._withdrawn()
+        if self.slices.needs_publish(self.watch.latest, self.checkpoint.latest, leaving, withdrawn):
             self.changed.set()
 
     def _withdrawn(self) -> Mapping[str, int]:
