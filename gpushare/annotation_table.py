@@ -111,7 +111,7 @@ _DEBT: Final = ValueType(name="duration from 1s to 24h", examples=("10s", "5m"),
 _TOLERANCE: Final = ValueType(name="memory or percentage", examples=("256Mi", "5%"), parse=parse_tolerance)
 _PATHS: Final = ValueType(name="list of host paths", examples=("/mnt/models,/scratch",), parse=parse_paths)
 _ADDED: Final = ValueType(name="list of Linux capabilities", examples=("IPC_LOCK,SYS_NICE",), parse=parse_added)
-_VARIABLES: Final = ValueType(name="list of variables", examples=("NVIDIA_GDS",), parse=parse_variables)
+_VARIABLES: Final = ValueType(name="list of variables", examples=(contract.NVIDIA_GDS,), parse=parse_variables)
 _CAPABILITIES: Final = ValueType(
     name="list of driver capabilities", examples=("compute,utility,video",), parse=parse_capabilities
 )

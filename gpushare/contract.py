@@ -143,6 +143,10 @@ TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S10
 CUDA_VISIBLE_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 NVIDIA_DRIVER_CAPABILITIES: Final = "NVIDIA_DRIVER_CAPABILITIES"
+NOT_OF_THE_TOOLKIT: Final = ("NVIDIA_API_KEY", "NVIDIA_TF32_OVERRIDE")
+"""Variables of programs that NVIDIA's container toolkit does not read."""
+NVIDIA_GDS: Final = "NVIDIA_GDS"
+"""By which the toolkit adds the devices of GPUDirect Storage."""
 MPS_PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
 MPS_LOG_DIRECTORY: Final = "CUDA_MPS_LOG_DIRECTORY"
 MPS_MEMORY_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"

@@ -35,7 +35,7 @@ CAPABILITIES: Final = frozenset({
 STEERING: Final = "NVIDIA_"
 """What variables begin with that NVIDIA's container toolkit reads: some add devices, libraries or mounts."""
 HARMLESS: Final = frozenset({
-    contract.NVIDIA_VISIBLE_DEVICES, contract.NVIDIA_DRIVER_CAPABILITIES, "NVIDIA_API_KEY", "NVIDIA_TF32_OVERRIDE",
+    contract.NVIDIA_VISIBLE_DEVICES, contract.NVIDIA_DRIVER_CAPABILITIES, *contract.NOT_OF_THE_TOOLKIT,
 })  # fmt: skip
 """The first two are replaced in every sharing pod; the toolkit does not read the others."""
 _DEVICES: Final = "/dev"

@@ -7,11 +7,11 @@ so that its containers can restart and are enforced.
 """
 
 from http import HTTPStatus
-from pathlib import Path
 from typing import Final
 
 import structlog
 
+from enforcer.attribution.living_pods import living_pods
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.checkpoint import ClaimStore
@@ -153,9 +153,3 @@ class OrphanCleaner:
                 "lost claim not restored", reason=str(error.reason), namespace=ref.namespace, claim=ref.name,
                 error=error.message,
             )  # fmt: skip
-
-
-def living_pods(attributor: CgroupAttributor, proc: Path = Path("/proc")) -> frozenset[str]:
-    """UIDs of the pods that have processes here."""
-    identities = (attributor.identify(int(entry.name)) for entry in proc.iterdir() if entry.name.isdecimal())
-    return frozenset(each.owner.pod_uid for each in identities if each is not None and each.owner is not None)

@@ -19,6 +19,7 @@ from typing import Final
 
 import structlog
 
+from enforcer.attribution.living_pods import living_pods
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.dra import capacity_check, contexts
 from enforcer.dra.allocation import PrepareRequest, compute_limits, reserved_pod, still_valid
@@ -293,7 +294,7 @@ class Driver:
     def _release(self, pod: Object) -> None:
         """Evict a pod that has not started: while it exists, the scheduler reserves for it what it will not get."""
         metadata = pod["metadata"]
-        if (pod.get("status") or {}).get("phase") == "Pending":
+        if metadata["uid"] not in living_pods(self._parts.attributor):
             write = partial(evict, self._parts.cluster, metadata["namespace"], metadata["name"], metadata["uid"])
             self._parts.writer.put("pod of a refused claim not evicted", write)
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.living_pods import living_pods
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.dra.cdi import file_name
 from enforcer.dra.claim_status import ClaimStatusPublisher, status_of
-from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner, living_pods
+from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner
 from enforcer.dra.driver import ClaimRef
 from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.dra.quotas import joined, quotas_of_prepared
