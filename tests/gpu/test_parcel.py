@@ -9,14 +9,15 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.fakes.gpu.need import need_library
 from tests.fakes.gpu.programs import CLIENT, GpuHost, host
-from tests.gpu.parcel import container_spec, layout, make, node_settings, tenants, unpack
-from tests.gpu.parcel.cases import CASES, chosen
+from tests.gpu.parcel import container_spec, layout, make, node_settings, results, tenants, unpack, worker
+from tests.gpu.parcel.cases import CASES, Case, chosen
 from tests.gpu.parcel.holding import STATE, Holding
 from tests.support.need import missing
 from tests.support.patience import holds_within
@@ -165,3 +166,40 @@ def test_cases_are_chosen_by_number_and_name() -> None:
     assert len(chosen("")) == len(CASES) == 10
     with pytest.raises(ValueError, match="no case nonsense; there are first-share"):
         chosen("nonsense")
+
+
+def test_logs_stay_when_their_pods_go(tmp_path: Path) -> None:
+    store = results.Store(tmp_path / "out", tmp_path / "out.tar.gz")
+    store.begin("fake")
+    log = tmp_path / "run/node/var/log/pods/system_enforcer_1/enforcer/0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("started\n")
+    store.take_logs(tmp_path / "run")
+    log.write_text("started\nfailed\n")
+    os.utime(log, (1, 1))
+    store.take_logs(tmp_path / "run")
+    log.unlink()
+    store.take_logs(tmp_path / "run")
+    assert (store.folder / "logs/system-enforcer-1-enforcer-0.log").read_text() == "started\nfailed\n"
+
+
+def test_all_ends_with_a_case_that_every_other_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def case(number: int) -> Case:
+        def run(_: object) -> str:
+            tried.append(number)
+            raise AssertionError("it did not work")
+
+        return Case(number, f"case-{number}", 30, run, needed=number == 2)
+
+    monkeypatch.setattr(worker, "chosen", lambda _: [case(1), case(2), case(3)])
+    monkeypatch.setattr(worker, "_start", lambda *_: SimpleNamespace(figures={}))
+    monkeypatch.setattr(worker, "STATE", ("echo seen",))
+    store = results.Store(tmp_path / "out", tmp_path / "out.tar.gz")
+    store.begin("fake")
+    folders = [f"--parcel={tmp_path}", f"--run={tmp_path}", f"--out={store.folder}", f"--tar={store.tar}"]
+    assert worker.main([*folders, "--backend=fake", "--budget=100"]) == 1
+    assert tried == [1, 2]
+    for number in tried:
+        assert "seen" in (store.folder / f"logs/state-after-case-{number}.txt").read_text()

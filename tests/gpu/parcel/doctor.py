@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.gpu.kit import real
-from tests.gpu.parcel.layout import BINARIES, PRODUCT, SITE
+from tests.gpu.kit import find, real
+from tests.gpu.parcel import container_spec
+from tests.gpu.parcel.layout import BINARIES, PRODUCT, ROOT, SITE, USER
 from tests.testbed.cluster import cgroups
 from tests.testbed.cluster.errors import BedError
 
@@ -38,7 +39,7 @@ class Finding:
 def examine(parcel: Path, home: Path, backend: str) -> list[Finding]:
     """Look at everything."""
     found = [*_rights(), *_cgroups(), *_room(home), *_system(), *_parcel(parcel)]
-    return found + list(_gpu() if backend == "real" else ())
+    return found + list(_gpu(parcel) if backend == "real" else ())
 
 
 def _rights() -> Iterator[Finding]:
@@ -97,9 +98,18 @@ def _parcel(parcel: Path) -> Iterator[Finding]:
     yield Finding(done.returncode == 0, "Python packages", said[0])
 
 
-def _gpu() -> Iterator[Finding]:
+def _gpu(parcel: Path) -> Iterator[Finding]:
     setup = real.prepare()
     yield Finding(not setup.mps_problem, "MPS programs", setup.mps_problem or setup.mps_control)
     files = sorted(each.name for each in Path("/dev").glob("nvidia*"))
     good = {"nvidia0", "nvidiactl", "nvidia-uvm"} <= set(files)
     yield Finding(good, "device files", " ".join(files) or "none below /dev")
+    site = {"PYTHONPATH": f"{parcel / PRODUCT}:{parcel / SITE}"}
+    ask = [sys.executable, "-m", "tests.gpu.parcel.truth", "real"]
+    done = subprocess.run(ask, env={**os.environ, **site}, cwd=ROOT, capture_output=True, text=True, check=False)
+    yield Finding(done.returncode == 0, "driver", (done.stdout or done.stderr).strip()[-400:])
+    # As a tenant's container does it, which has another user; what needs no tenant can be run all the same.
+    load = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({find.CUDA!r})"]
+    env = container_spec.environment()
+    done = subprocess.run(load, env=env, cwd="/", user=USER, capture_output=True, text=True, check=False)
+    yield Finding(good=True, what="CUDA for a tenant", said=f"no: {done.stderr[-400:]}" if done.returncode else "yes")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from tests.gpu.parcel.layout import ROOT, SEEN
+from tests.gpu.parcel.layout import ROOT, SEEN, USER
 from tests.testbed.cluster import archive
 
 PRODUCT: Final = ("gpu-share", "gpu-share-simulator")
@@ -28,7 +28,7 @@ FOLDERS: Final = (
 LINKS: Final = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64", "var/run": "/run"}
 OPEN: Final = ("tmp", "var/tmp")
 FILES: Final = {
-    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
+    "etc/passwd": f"root:x:0:0:root:/root:/bin/sh\ntenant:x:{USER}:{USER}:tenant:/tmp:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
     "etc/ld.so.cache": "",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",

@@ -26,6 +26,8 @@ KUBERNETES: Final = "kubernetes"
 """The one program whose links are ``LINKS``."""
 LINKS: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl", "helm")
 NODE: Final = "gpu-node-1"
+USER: Final = 1000
+"""Of tenants' containers."""
 ADDRESS: Final = "10.0.0.1"
 """Of the node, and of the Service ``kubernetes``: the API server listens there, and no kube-proxy is needed."""
 

@@ -1,8 +1,10 @@
 """The results of a run: one file for each case as it ends, logs, and the one archive that is carried home."""
 
 import json
+import os
 import shutil
 import tarfile
+import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -13,6 +15,14 @@ TAR: Final = "gpu-cluster-results.tar.gz"
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
 LOG_BYTES: Final = 400_000
 """Of each log, its end."""
+LOGS: Final = (
+    "cluster/logs/*.log", "node/var/log/pods/*/*/*.log", "node/run/gpu-share/mps/*/log/*.log",
+    "node/var/lib/gpu-share/status.json", "node/var/lib/gpu-share/audit/*.jsonl",
+)  # fmt: skip
+"""In the folder of a run: of servers, containers and MPS, and what the enforcer wrote."""
+
+
+_LOGS: Final = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +67,16 @@ class Store:
 
     def take_logs(self, run: Path) -> None:
         """Keep the ends of the servers' and the containers' logs."""
-        containers = [each for each in (run / "node/var/log/pods").rglob("*.log") if each.is_file()]
-        for log in [*(run / "cluster/logs").glob("*.log"), *containers]:
+        for log in [each for pattern in LOGS for each in run.glob(pattern)]:
             name = log.name if log.parent.name == "logs" else "-".join(log.parts[-3:]).replace("_", "-")
-            with suppress(OSError):
-                (self.folder / "logs" / name).write_bytes(log.read_bytes()[-LOG_BYTES:])
+            with suppress(OSError), _LOGS:
+                _keep(log, self.folder / "logs" / name)
 
     def pack(self) -> None:
         """Write the archive; it appears whole."""
         unfinished = self.tar.with_name(f".{self.tar.name}")
         unfinished.parent.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(unfinished, "w:gz") as archive:
+        with _LOGS, tarfile.open(unfinished, "w:gz") as archive:
             for name in ("run.json", "cases", "logs"):
                 archive.add(self.folder / name, f"gpu-cluster/{name}")
         unfinished.rename(self.tar)
@@ -82,3 +91,14 @@ class Store:
         file = self.folder / name
         file.with_name(f".{file.name}").write_text(json.dumps(content, indent=1))
         file.with_name(f".{file.name}").rename(file)
+
+
+def _keep(log: Path, kept: Path) -> None:
+    """Copy the end of a log that has grown."""
+    seen = log.stat()
+    if kept.exists() and kept.stat().st_mtime_ns == seen.st_mtime_ns:
+        return
+    with log.open("rb") as file:
+        file.seek(max(0, seen.st_size - LOG_BYTES))
+        kept.write_bytes(file.read())
+    os.utime(kept, ns=(seen.st_mtime_ns, seen.st_mtime_ns))

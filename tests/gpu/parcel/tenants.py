@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from gpushare.contract import MEMORY
 from tests.gpu.parcel.image import PLAIN
+from tests.gpu.parcel.layout import USER
 
 Object = dict[str, Any]
 CLIENT: Final = "/gpu-share/programs/client.py"
 MAIN: Final = "main"
-USER: Final = 1000
 FOREVER: Final = "sleep 100000"
 OUT_OF_MEMORY: Final = "out of memory"
 

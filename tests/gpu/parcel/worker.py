@@ -3,17 +3,35 @@
 import argparse
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from tests.gpu.parcel import container_spec, node_settings, results, scene, truth
 from tests.gpu.parcel.cases import Case, chosen
 from tests.gpu.parcel.layout import BINARIES
 from tests.gpu.parcel.node import ParcelNode
+from tests.support.patience import patient
+
+START_S: Final = 60.0
+"""In which the node is Ready; otherwise nothing else is tried."""
+KEEP_S: Final = 2.0
+"""Logs of a pod go with it: so often they are kept."""
+STATE: Final = (
+    "kubectl get nodes,pods,daemonsets,jobs -A -o wide", "kubectl describe nodes",
+    "kubectl get events -A --sort-by=.metadata.creationTimestamp -o wide",
+    "kubectl get resourceslices,resourceclaims,deviceclasses -A -o yaml", "kubectl get pods -A -o yaml",
+    "ctr --address=/run/containerd/containerd.sock --namespace=k8s.io containers list", "dmesg | tail -n 300",
+    "ls -la /dev/ | grep nvidia; ls -laR /run/cdi /run/gpu-share; cat /run/cdi/*.json",
+    "cat /proc/self/mountinfo /proc/self/cgroup; cat /sys/fs/cgroup/cgroup.subtree_control; ps -eo pid,ppid,user,args",
+)  # fmt: skip
+"""What is asked about the machine as it is, where something went wrong."""
 
 
 class TimeUpError(Exception):
@@ -26,17 +44,46 @@ def main(argv: Sequence[str]) -> int:
     asked = _options(argv)
     store = results.Store(asked.out, asked.tar)
     cases = [each for each in chosen(asked.only) if asked.again or not store.passed(each.name)]
+    threading.Thread(target=_keep_logs, args=(store, asked.run), daemon=True).start()
     try:
-        stage = _start(asked, store, began)
+        with _time_limit(min(patient(START_S), asked.budget)):
+            stage = _start(asked, store, began)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the result
-        print(f"the node did not start: {type(error).__name__}: {error}", flush=True)
-        store.note(start=str(error)[-6000:])
+        said = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        print(f"the node did not start within {patient(START_S):.0f} s: {said[-3000:]}", flush=True)
+        store.note(start=said[-6000:])
+        _describe(store, "start", asked.run)
         return 1
-    verdicts = []
+    verdicts: list[str] = []
     for number, case in enumerate(cases, 1):
         kept = cases[-1].keeps_s if number < len(cases) else 0
         verdicts.append(_run(case, stage, store, asked.budget - (time.monotonic() - began) - kept))
-    return 0 if all(each == results.PASSED for each in verdicts) else 1
+        if verdicts[-1] != results.PASSED:
+            _describe(store, case.name, asked.run)
+            if case.needed:
+                print(f"without {case.name} no other case can pass: all ends here", flush=True)
+                break
+    return 0 if verdicts == [results.PASSED] * len(cases) else 1
+
+
+def _keep_logs(store: results.Store, run: Path) -> None:
+    while True:
+        store.take_logs(run)
+        time.sleep(KEEP_S)
+
+
+def _describe(store: results.Store, name: str, run: Path) -> None:
+    """Keep what the cluster and the machine say now; nothing of it may hang."""
+    admin = run / "cluster" / "kubeconfigs" / "admin.yaml"
+    env = {**os.environ, "KUBECONFIG": str(admin)}
+    with (store.folder / "logs" / f"state-after-{name}.txt").open("w") as out:
+        for command in STATE:
+            print(f"$ {command}", file=out, flush=True)
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    ["sh", "-c", command], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=5,
+                    check=False,
+                )  # fmt: skip
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
@@ -66,7 +113,7 @@ def _start(asked: argparse.Namespace, store: results.Store, began: float) -> sce
 
 
 def _run(case: Case, stage: scene.Scene, store: results.Store, left: float) -> str:
-    limit, stage.figures = min(case.limit_s, left), {}
+    limit, stage.figures = min(patient(case.limit_s), left), {}
     if limit < case.limit_s / 3:
         verdict, said = results.NOT_RUN, f"{max(left, 0):.0f} s are left, it takes up to {case.limit_s:.0f}"
     began = time.monotonic()
