@@ -105,7 +105,9 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--several-gpus", choices=("allow", "refuse"), help="whether a container may request several GPUs"
     )
-    group.add_argument("--root-tenants", choices=("allow", "refuse"), help="whether pods with a share may run as root")
+    group.add_argument(
+        "--root-tenants", choices=("allow", "isolate", "refuse"), help="whether pods with a share may run as root"
+    )
     group.add_argument("--scheduler-name", metavar="NAME", action="append", help="profile of Kubernetes' scheduler")
     group.add_argument(
         "--across-nodes", choices=ACROSS_NODES, help="nodes that the scheduler prefers for pods with a share"

@@ -113,6 +113,7 @@ def _created(pod: Json, user: str, around: _Around) -> Check[Mutation]:
             "divide it among containers"
         )
         yield from _checked(view, main, sharing, around)
+        yield from validation.not_isolated(view, sharing, around.settings)
         return Mutation(reason=Reason.OWN_CLAIM, pod=pod)
     sidecar = view.named(contract.SIDECAR)
     shared = _shared(view, main, sharing, around)

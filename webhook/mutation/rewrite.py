@@ -23,6 +23,7 @@ from webhook.mutation.podview import Container, Json, Kind, PodView
 from webhook.mutation.resourceclaims import ClaimPlan
 from webhook.mutation.settings import Settings
 from webhook.mutation.share_request import Share, ShareRequest
+from webhook.mutation.user_namespaces import hindrance, may_run_as_root
 
 Object = dict[str, Any]
 NO_GPU_ENV: Final = {
@@ -65,6 +66,8 @@ def rewrite(
         spec["runtimeClassName"] = settings.runtime_class
     if settings.root_tenants == "refuse":
         yield from attempt(partial(_forbid_root, spec))
+    elif settings.root_tenants == "isolate":
+        yield from attempt(partial(_isolate_root, spec, view, plan))
     return {**view.pod, "metadata": metadata, "spec": spec}
 
 
@@ -336,6 +339,11 @@ def _forbid_root(spec: Object) -> None:
     context = mapping(spec.get("securityContext"), "spec.securityContext")
     if context.get("runAsNonRoot") is None:
         spec["securityContext"] = {**context, "runAsNonRoot": True}
+
+
+def _isolate_root(spec: Object, view: PodView, plan: ShareRequest) -> None:
+    if may_run_as_root(view, {each.container for each in plan.shares}) and not hindrance(view):
+        spec["hostUsers"] = False
 
 
 def _reserved(field: str, message: str) -> Problem:

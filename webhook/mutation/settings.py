@@ -29,6 +29,7 @@ _IMAGE: Final = Pattern(
 
 Environment = Mapping[str, str]
 Permission = Literal["allow", "refuse"]
+RootTenants = Literal["allow", "isolate", "refuse"]
 AcrossNodes = Literal["none", "binpack", "spread"]
 ACROSS_NODES: Final = get_args(AcrossNodes)
 """Which nodes sharing pods prefer: whatever the scheduler does, those with many shares, those with few."""
@@ -61,7 +62,7 @@ class Settings:
     tolerations: tuple[dict[str, Any], ...] = DEFAULT_TOLERATIONS
     runtime_class: str | None = None
     across_nodes: AcrossNodes = defaults.ACROSS_NODES
-    root_tenants: Permission = defaults.ROOT_TENANTS
+    root_tenants: RootTenants = defaults.ROOT_TENANTS
     several_gpus: Permission = "allow"
     most_compute: int = WHOLE_GPU_PERCENT
     sidecar_requests: dict[str, str] = field(default_factory=_requests)
@@ -170,6 +171,10 @@ def _permission(name: str, text: str) -> str:
     return _one_of(name, text, ("allow", "refuse"))
 
 
+def _root_tenants(name: str, text: str) -> str:
+    return _one_of(name, text, ("allow", "isolate", "refuse"))
+
+
 def _across_nodes(name: str, text: str) -> str:
     return _one_of(name, text, ACROSS_NODES)
 
@@ -197,7 +202,7 @@ VARIABLES: Final = {
     "GPU_SHARE_TOLERATIONS": ("tolerations", _tolerations),
     "GPU_SHARE_RUNTIME_CLASS": ("runtime_class", _text),
     "GPU_SHARE_ACROSS_NODES": ("across_nodes", _across_nodes),
-    "GPU_SHARE_ROOT_TENANTS": ("root_tenants", _permission),
+    "GPU_SHARE_ROOT_TENANTS": ("root_tenants", _root_tenants),
     "GPU_SHARE_COMPUTE_OVERCOMMIT": ("most_compute", _overcommit),
     "GPU_SHARE_SEVERAL_GPUS": ("several_gpus", _permission),
     "GPU_SHARE_SIDECAR_REQUESTS": ("sidecar_requests", _object),

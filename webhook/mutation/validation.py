@@ -15,6 +15,7 @@ from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import exact_value, quoted
 from webhook.mutation.podview import Container, Json, PodView
 from webhook.mutation.settings import Settings
+from webhook.mutation.user_namespaces import effective, hindrance, isolated, may_run_as_root
 
 _WHOLE_PREFIXES: Final = ("nvidia.com/gpu.", "nvidia.com/mig-")
 _NAME_SHOWN: Final = 40
@@ -66,10 +67,10 @@ def as_root(pod: PodView, sharing: Collection[str]) -> Iterator[Problem]:
 
 
 def _root_of(container: Container, inner: Json, outer: Json, *, sharing: bool) -> Iterator[Problem]:
-    non_root, field = _effective(inner, outer, "runAsNonRoot", container)
+    non_root, field = effective(inner, outer, "runAsNonRoot", container)
     if sharing and non_root is False:
         yield Problem(field, _NON_ROOT)
-    user, field = _effective(inner, outer, "runAsUser", container)
+    user, field = effective(inner, outer, "runAsUser", container)
     if user == 0 and (sharing or non_root is not False):
         yield Problem(field, "0 is root, which this cluster denies in pods with a share; write another user ID")
 
@@ -94,22 +95,18 @@ def _root(pod: PodView, sharing: Collection[str], settings: Settings) -> Check[N
     if settings.root_tenants == "refuse":
         yield from as_root(pod, sharing)
         return
-    outer = mapping(pod.spec.get("securityContext"), "spec.securityContext")
-    perhaps = [one.name for one in pod.containers if one.name in sharing and _perhaps_root(one, outer)]
-    if perhaps:
-        yield (f"may run as root and disturb others on the GPU (set runAsNonRoot: true): {', '.join(perhaps)}")
+    perhaps = [] if isolated(pod) else may_run_as_root(pod, sharing)
+    if perhaps and settings.root_tenants == "allow":
+        yield f"may run as root and disturb others on the GPU (set runAsNonRoot: true): {', '.join(perhaps)}"
+    elif perhaps and (field := hindrance(pod)):
+        yield f"may run as root; not isolated because of {field:.60} (set runAsNonRoot: true): {', '.join(perhaps)}"
 
 
-def _perhaps_root(container: Container, outer: Json) -> bool:
-    inner = mapping(container.raw.get("securityContext"), f"{container.field}.securityContext")
-    return not any(_effective(inner, outer, key, container)[0] for key in ("runAsNonRoot", "runAsUser"))
-
-
-def _effective(inner: Json, outer: Json, key: str, container: Container) -> tuple[object, str]:
-    """Return what holds for a container, and the field that says so: its own context wins over the pod's."""
-    if inner.get(key) is not None:
-        return inner[key], f"{container.field}.securityContext.{key}"
-    return outer.get(key), f"spec.securityContext.{key}"
+def not_isolated(pod: PodView, sharing: Collection[str], settings: Settings) -> Iterator[str]:
+    """Warn of root in a pod that brings its own claim: nothing of it is rewritten."""
+    perhaps = may_run_as_root(pod, sharing)
+    if settings.root_tenants == "isolate" and perhaps and not isolated(pod) and not hindrance(pod):
+        yield f"may run as root and disturb others on the GPU (set spec.hostUsers: false): {', '.join(perhaps)}"
 
 
 def _whole_gpus(container: Container) -> Check[None]:

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare import contract
+from gpushare.kube_client import CORE_V1
 from tests.e2e import pods
 from tests.e2e.site import Site, restarts
 from tests.testbed.vm.node import VmNode
+from webhook.mutation.user_namespaces import MAPPABLE
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 GREEDY = ("hold", "1Gi", "--then", "6Gi", "--after", "4s", "--over-limit")
@@ -43,3 +45,28 @@ def test_a_share_in_a_user_namespace_is_mounted_counted_and_ended(site: Site, vm
     ]
     assert set(restarts(site.running(namespace, "modest")).values()) == {0}
     assert site.records(namespace, "modest") == []
+
+
+def test_volumes_that_the_webhook_takes_for_mappable_are(site: Site, vm: VmNode, namespace: str) -> None:
+    """What ``webhook.rootTenants: isolate`` counts on."""
+    site.apply(namespace, CORE_V1, "configmaps", {"metadata": {"name": "c"}, "data": {"a": "b"}})
+    site.apply(namespace, CORE_V1, "secrets", {"metadata": {"name": "s"}, "stringData": {"a": "b"}})
+    sources: dict[str, pods.Object] = {
+        "configMap": {"name": "c"},
+        "downwardAPI": {"items": [{"path": "a", "fieldRef": {"fieldPath": "metadata.name"}}]},
+        "emptyDir": {},
+        "projected": {"sources": [{"configMap": {"name": "c"}}]},
+        "secret": {"secretName": "s"},
+    }
+    assert sources.keys() == MAPPABLE
+    pod = mapped("mounted", "hold", "1Gi")
+    names = {kind: kind.lower() for kind in sources}
+    pod["spec"]["volumes"] = [{"name": names[kind], kind: source} for kind, source in sources.items()]
+    mounts = [{"name": name, "mountPath": f"/mnt/{name}"} for name in names.values()]
+    pod["spec"]["containers"][0]["volumeMounts"] = mounts
+    site.run(namespace, pod)
+    for kind, name in names.items():
+        if kind != "emptyDir":
+            assert site.exec(namespace, "mounted", "cat", f"/mnt/{name}/a") in {"b", "mounted"}
+    site.exec(namespace, "mounted", "touch", "/mnt/emptydir/a")
+    assert site.exec(namespace, "mounted", "stat", "-c", "%u", "/mnt/emptydir").strip() == "0"
