@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -132,7 +133,7 @@ def make(node: ParcelNode, backend: str, work: Path) -> Scene:
     program = work / "bin" / "gpu-share"
     program.parent.mkdir(parents=True)
     main = "import sys; from gpushare_cli.main import main; sys.argv[0] = 'gpu-share'; sys.exit(main())"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT}:{node.parcel / SITE} exec python3 -c "{main}" "$@"\n')
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT}:{node.parcel / SITE} exec {sys.executable} -c "{main}" "$@"\n')
     program.chmod(0o755)
     os.environ["PATH"] = f"{program.parent}:{node.parcel / BINARIES}:{os.environ['PATH']}"
     bed = Bed(plane=node.plane, cluster=node.plane.cluster())
