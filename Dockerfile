@@ -23,7 +23,8 @@ RUN awk '/^[a-z]/ {keep = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-c
 # The Kubernetes client reads kubeconfigs and runs commands in pods here. Nothing imports its typed models and calls, nor the
 # asynchronous copy of all of it; the client itself imports a model only where somebody names it.
 RUN cd /opt/gpu-share/lib/python3*/site-packages/kubernetes && rm -r aio client/api client/models/[a-z]*.py \
- && find /opt/gpu-share/lib -type d \( -name tests -o -name test \) -prune -exec rm -r {} +
+ && find /opt/gpu-share/lib -type d \( -name tests -o -name test \) -prune -exec rm -r {} + \
+ && find /opt/gpu-share/lib -name example.py -delete
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY gpushare gpushare
 COPY gpushare_cli gpushare_cli
@@ -53,6 +54,8 @@ FROM ${BASE} AS product
 COPY --from=build /opt/gpu-share /opt/gpu-share
 ENV PATH=/opt/gpu-share/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
     PYTHONPYCACHEPREFIX=/opt/gpu-share/bytecode PYTHONOPTIMIZE=2
+# Nothing here changes its user, so no program of the base image may.
+RUN find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 # A number, so that runAsNonRoot can be checked. The enforcer's manifest asks for root by itself.
 USER 65532:65532
 

@@ -66,6 +66,12 @@ def test_a_job_completes_with_its_sidecar(site: Site, namespace: str) -> None:
     assert sidecar["state"]["terminated"]["exitCode"] == 0
 
 
+def test_the_image_has_no_setuid_program_and_no_module_named_example(site: Site) -> None:
+    assert site.in_enforcer("find / -xdev -type f -perm /6000").split() == []
+    assert site.in_enforcer("find / -xdev -name example.py").split() == []
+    assert site.in_enforcer("find / -xdev -name pynvml.py").split() != [], "the search reaches the libraries"
+
+
 def test_containers_that_asked_for_nothing_see_no_gpu(site: Site, namespace: str) -> None:
     body = pods.pod("pair", "hold", "1Gi", memory="1Gi")
     body["spec"]["containers"].append(pods.idle("front"))
