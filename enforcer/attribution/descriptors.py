@@ -6,32 +6,37 @@ files of a GPU's device. Measured on an H100, driver 580.159.04: each user has e
 
 A tenant writes its own processes' descriptors and those of a process that takes them from a socket; no others. It can
 hide one: behind an open GPU device, in a message that nobody has read, in io_uring, in a thread with files of its own.
-Where the first thread of a process in a pod has ended, its files cannot be read: then nobody is charged.
+Where the first thread of a process in a pod has ended, its files cannot be read: then nobody is charged. The same holds
+where a tenant makes a look slow.
 """
 
 import ctypes
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from enforcer.attribution.procfs import PROC, CgroupAttributor, PidHandle, is_alive
-from enforcer.attribution.unaccounted import Holder, Holders
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.procfs import DEAD, PROC, CgroupAttributor, PidHandle, read_stat
+from enforcer.attribution.unaccounted import UNKNOWN, Holder, Holders
+from enforcer.runtime.background import BackgroundExecutor
 from gpushare.errors import ConfigError
 
-MOST_FILES: Final = 65_536
-"""Of one process that are looked at; where there are more, it is not known what it holds."""
-REMOTE: Final = ("nfs", "fuse", "cifs", "smb", "ceph", "9p", "afs", "lustre", "gpfs", "beegfs")
+LOOK_SECONDS: Final = 2.0
+"""A look goes on for so long; what the processes hold that were not looked at by then is not known."""
+WAIT_SECONDS: Final = 4.0
+"""A look is waited for so long: a call of the kernel may wait for a file server, or for a peer of a socket."""
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of a process's table of mounts; where it has more, it is not known what the process holds."""
+REMOTE: Final = (b"nfs", b"fuse", b"cifs", b"smb", b"ceph", b"9p", b"afs", b"lustre", b"gpfs", b"beegfs")
 """Begins the types of file systems whose server may hang."""
 PIDFD_GETFD: Final = 438
 AT_EMPTY_PATH: Final = 0x1000
-
-
 AT_FDCWD: Final = -100
 AT_STATX_DONT_SYNC: Final = 0x4000
 """The kernel asks no file server: one that hangs, as a network's may, must not make us hang."""
@@ -152,7 +157,7 @@ def control_files(text: str) -> ControlFiles:
 
 
 class DescriptorReader:
-    """Looks at the open files of all processes: a few tens of milliseconds of a node with 500.
+    """Looks at the open files of all processes: a tenth of a second of a node with 500. Safe to use from all threads.
 
     Args:
         attributor: finds the container of a process.
@@ -162,67 +167,92 @@ class DescriptorReader:
 
     def __init__(self, attributor: CgroupAttributor, files: ControlFiles, proc: str = PROC) -> None:
         self._attributor, self._files, self._proc = attributor, files, proc
+        self._looks = BackgroundExecutor("look at open files", WAIT_SECONDS)
 
     def read(self) -> Holders:
-        """Look now."""
+        """Look now. What a tenant can make slow, or hang, is not known."""
+        if self._looks.problem is not None:
+            return UNKNOWN
+        try:
+            return self._looks.submit("look", self._look).result(WAIT_SECONDS)
+        except TimeoutError:
+            return UNKNOWN
+
+    def _look(self) -> Holders:
         self._files.refresh()
-        found, complete = list[Holder](), True
+        until, found, complete = time.monotonic() + LOOK_SECONDS, list[Holder](), True
         for pid in (int(name) for name in _names(self._proc) if name.isascii() and name.isdigit()):
-            count = self._descriptors(pid)
-            # Who it is comes last: the pid may be another's by now, whom a kill compares again.
-            identity = None if count == 0 else self._attributor.identify(pid)
+            if time.monotonic() > until:
+                return Holders(tuple(found), complete=False)
+            identity, count = self._holder(pid, until)
             if identity is not None and count:
                 found.append(Holder(identity, count))
             complete &= count is not None or identity is None or identity.owner is None
         return Holders(tuple(found), complete)
 
-    def _descriptors(self, pid: int) -> int | None:
-        """Count one process's; ``None``: they cannot be read, or there are too many files."""
-        control, gpus, seen = 0, False, 0
+    def _holder(self, pid: int, until: float) -> tuple[Identity | None, int | None]:
+        """Return who has a pid, where it is needed, and the descriptors; ``None``: it is not known how many."""
         try:
-            for file in islice(self._open_files(pid), MOST_FILES + 1):
-                seen += 1
+            handle = PidHandle.open(pid)
+        except OSError:
+            return self._attributor.identify(pid), None
+        if handle is None:
+            return None, 0
+        with handle:
+            count = self._count(handle, until)
+            identity = None if count == 0 else self._attributor.identify(pid)
+            # One that has ended has closed them, and its pid may be another's.
+            return (None, 0) if handle.ended() else (identity, count)
+
+    def _count(self, handle: PidHandle, until: float) -> int | None:
+        control, gpus = 0, False
+        try:
+            for file in self._open_files(handle):
                 control += self._files.is_control(file)
                 gpus = gpus or self._files.is_gpu(file)
+                if time.monotonic() > until:
+                    return None
         except OSError:
-            return 0 if not is_alive(pid) else None
-        return None if seen > MOST_FILES else max(0, control - gpus)
+            return None
+        return max(0, control - gpus)
 
-    def _open_files(self, pid: int) -> Iterator[OpenFile]:
+    def _open_files(self, handle: PidHandle) -> Iterator[OpenFile]:
         """Yield what there is to know of each open file. Raises ``OSError``: they cannot be read.
 
         A copy is closed again, which asks a network's file server: those files are left out.
         """
-        handle = PidHandle.open(pid)
-        if handle is None:
-            return
-        with handle:
-            where, remote = f"{self._proc}/{pid}/fdinfo", _remote_mounts(f"{self._proc}/{pid}/mountinfo")
-            for name in _names(where):
-                if remote and _mount(f"{where}/{name}") in remote:
-                    continue
-                if (found := look_at_copy(handle, int(name))) is not None:
-                    yield found
+        folder = f"{self._proc}/{handle.pid}"
+        first = read_stat(f"{folder}/stat")
+        if first is None or first.state in DEAD:
+            raise ProcessLookupError(f"the first thread of process {handle.pid} has ended")
+        remote = _remote_mounts(f"{folder}/mountinfo")
+        for name in _names(f"{folder}/fdinfo"):
+            if remote and _mount(f"{folder}/fdinfo/{name}") in remote:
+                continue
+            if (found := look_at_copy(handle, int(name))) is not None:
+                yield found
 
 
-def _remote_mounts(file: str) -> frozenset[str]:
-    """Return the ids of a process's mounts from elsewhere."""
-    try:
-        lines = Path(file).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return frozenset()
-    mounts = (line.partition(" - ") for line in lines)
-    return frozenset(head.split(" ", 1)[0] for head, _, tail in mounts if tail.startswith(REMOTE))
+def _remote_mounts(file: str) -> frozenset[bytes]:
+    """Return the ids of a process's mounts from elsewhere. Raises ``OSError``: they cannot be read."""
+    with open(file, "rb") as table:  # noqa: PTH123 - a path object costs more than the call
+        text = table.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"more than {MOST_BYTES} bytes", file)
+    mounts = (line.partition(b" - ") for line in text.splitlines())
+    return frozenset(head.split(b" ", 1)[0] for head, _, tail in mounts if tail.startswith(REMOTE))
 
 
-def _mount(fdinfo: str) -> str:
+def _mount(fdinfo: str) -> bytes:
     """Return the id of the mount that an open file is on; empty where it has been closed."""
     try:
-        lines = Path(fdinfo).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        with open(fdinfo, "rb", buffering=0) as file:  # noqa: PTH123 - a path object costs more than the call
+            lines = file.read(4096).splitlines()
     except OSError:
-        return ""
-    return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
+        return b""
+    return next((line.split()[1] for line in lines if line.startswith(b"mnt_id:")), b"")
 
 
-def _names(folder: str) -> list[str]:
-    return os.listdir(folder)  # noqa: PTH208 - a path object costs more than the call
+def _names(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as found:
+        yield from (each.name for each in found)

@@ -44,6 +44,8 @@ class Holders:
     complete: bool = True
 
 
+UNKNOWN: Final = Holders(complete=False)
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
     """Who may have taken memory of a GPU in some samples.
