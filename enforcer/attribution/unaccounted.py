@@ -46,6 +46,7 @@ class Holders:
 
 UNKNOWN: Final = Holders(complete=False)
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
     """Who may have taken memory of a GPU in some samples.

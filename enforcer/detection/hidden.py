@@ -66,13 +66,15 @@ class Suspect:
 class Finding:
     """What follows for one GPU.
 
-    ``suspects`` have descriptors; ``elsewhere``: processes of no container with a quota on the GPU may hold it as well.
+    ``suspects`` have descriptors; ``elsewhere``: processes of no container with a quota on the GPU may hold it as well;
+    ``complete``: all open files could be read.
     ``owner`` has at least ``owner_mib`` of it, of at least one process ``processes``; ``None``: nobody knows.
     ``withheld_mib``: new shares do not get it.
     """
 
     suspects: tuple[Suspect, ...] = ()
     elsewhere: bool = False
+    complete: bool = True
     owner: Quota | None = None
     owner_mib: int = 0
     processes: tuple[Identity, ...] = ()
@@ -100,12 +102,17 @@ def find(
     elsewhere = _elsewhere(view, mine, holders, servers)
     holding = [quota for container, quota in mine.items() if container in view.reading]
     possible = {member_of(each): each for each in (*holding, *(each.quota for each in suspects))}
-    owner = None if elsewhere else _owner(account, possible, suspects, servers)
-    mib = 0 if owner is None else _least_mib(account, owner, holding, view.reading, limits)
+    alone = _alone(account, possible, servers)
+    owner = None if elsewhere else alone or _only_holder(suspects, view)
+    mib = 0 if owner is None else _least_mib(account, owner, holding, view, limits)
+    if owner is not alone:
+        mib = max(0, mib - _ended_mib(view))
+    # A descriptor can be where no look finds it: each share may have it, and where nobody is seen, others as well.
+    may = (*possible.values(), *(each for each in mine.values() if each.granted)) if possible else ()
     return Finding(
-        suspects=suspects, elsewhere=elsewhere, owner=owner if mib else None, owner_mib=mib,
+        suspects=suspects, elsewhere=elsewhere, complete=holders.complete, owner=owner if mib else None, owner_mib=mib,
         processes=() if owner is None else _processes(owner, suspects, view.reading),
-        withheld_mib=account.mib if elsewhere else _withheld_mib(account, list(possible.values()), view.reading),
+        withheld_mib=account.mib if elsewhere else _withheld_mib(account, may, view.reading),
     )  # fmt: skip
 
 
@@ -124,21 +131,32 @@ def _elsewhere(view: GpuSnapshot, mine: Mapping[str, Quota], holders: Holders, s
     return not holders.complete or any(each.pid not in servers for each in others)
 
 
-def _owner(
-    account: Account, possible: Mapping[Member, Quota], suspects: Sequence[Suspect], servers: Collection[int]
-) -> Quota | None:
-    """Return the one container with descriptors; where none has any, the one that was alone there all the time."""
-    if suspects:
-        return suspects[0].quota if len(suspects) == 1 else None
+def _alone(account: Account, possible: Mapping[Member, Quota], servers: Collection[int]) -> Quota | None:
+    """Return the one container that was there all the time, and that alone can hold it now."""
     present = account.present
     alone = len(present.members) == 1 and not present.unknown and not present.pids.difference(servers)
     return possible.get(next(iter(present.members))) if alone and present.members == possible.keys() else None
 
 
-def _least_mib(
-    account: Account, owner: Quota, holding: Sequence[Quota], reading: UsageByContainer, limits: Limits
-) -> int:
+def _only_holder(suspects: Sequence[Suspect], view: GpuSnapshot) -> Quota | None:
+    """Return the one container with descriptors, all in processes that NVML does not list.
+
+    One that it lists has a use for them: PyTorch's expandable segments keep those of memory that they share.
+    """
+    listed = {each.identity for each in view.holders}
+    only = suspects[0] if len(suspects) == 1 else None
+    return None if only is None or any(each.identity in listed for each in only.holders) else only.quota
+
+
+def _ended_mib(view: GpuSnapshot) -> int:
+    """Return the MiB that NVML lists for processes that have ended: their children keep them, anybody's."""
+    listed = 0 if view.sample is None else sum(each.used_mib for each in view.sample.processes)
+    return max(0, listed - total_mib(view.holders))
+
+
+def _least_mib(account: Account, owner: Quota, holding: Sequence[Quota], view: GpuSnapshot, limits: Limits) -> int:
     """Return what the owner holds of it at least: all but what the others can hold at most; 0: nobody knows."""
+    reading = view.reading or {}
     others = [_most_mib(each, reading, limits) for each in holding if each.container_id != owner.container_id]
     known = [mib for mib in others if mib is not None]
     return max(0, account.grown_mib - TOLERANCE_MIB - sum(known)) if len(known) == len(others) else 0

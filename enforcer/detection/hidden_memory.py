@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from enforcer.attribution.descriptors import DescriptorReader
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage, UsageByContainer
-from enforcer.attribution.unaccounted import Account, Holders
+from enforcer.attribution.unaccounted import UNKNOWN, Account, Holders
 from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.hidden import Finding, VerifiedLimits, counted, find
@@ -22,8 +22,8 @@ from enforcer.runtime.manager import Wake
 
 EVERY: Final = 1.0
 """Seconds between looks at open files while there is a reason for them."""
-LASTS: Final = 5.0
-"""Seconds for which a look counts."""
+LASTS: Final = 10.0
+"""Seconds for which a look counts; after that it is unknown who has descriptors."""
 GIB: Final = 1024
 """In MiB."""
 
@@ -96,16 +96,20 @@ class HiddenMemory:
     def take(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], now: float) -> None:
         """Take in one sample of every GPU; ``now`` on the loop's clock, in seconds. Never waits."""
         self._accounts.take(views, quotas, now)
-        self._quotas, look = tuple(quotas), self._look
+        self._quotas, look = tuple(quotas), self._fresh_look()
         accounts = {gpu: each for gpu, each in self._accounts.latest.items() if each.matters}
         if accounts and look is None:
             self.due.set()
-        fresh = look is not None and self._clock.monotonic() - look.at <= LASTS
         self.found = {
             view.gpu.uuid: self._find(accounts[view.gpu.uuid], view, look)
             for view in views
-            if look is not None and fresh and view.gpu.uuid in accounts
+            if look is not None and view.gpu.uuid in accounts
         }
+
+    def _fresh_look(self) -> _Look | None:
+        look = self._look
+        late = look is not None and self._clock.monotonic() - look.at > LASTS
+        return look if look is None or not late else replace(look, holders=UNKNOWN)
 
     def look(self) -> None:
         """Look at the open files of all processes, if there is a reason. May take a second."""
@@ -146,7 +150,7 @@ class HiddenMemory:
         """Return a sentence for each GPU of which new shares get less, in whole GiB: it is written where it changes."""
         return [
             f"{-(-finding.withheld_mib // GIB)} GiB of {gpu} are in use and counted for nobody, so new shares do not "
-            f"get them; containers with descriptors of GPU memory: {_names(finding)}"
+            f"get them; containers with descriptors of GPU memory: {_names(finding)}{_others(finding)}"
             for gpu, finding in self.found.items()
             if finding.withheld_mib
         ]
@@ -173,3 +177,9 @@ class HiddenMemory:
 def _names(finding: Finding) -> str:
     names = [f"{each.quota.namespace}/{each.quota.pod}/{each.quota.container}" for each in finding.suspects]
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") or "none"  # noqa: PLR2004
+
+
+def _others(finding: Finding) -> str:
+    if not finding.complete:
+        return "; the open files of some pods could not be read in time, so nobody is charged for it"
+    return "; a process outside of its shares may hold it, so nobody is charged for it" if finding.elsewhere else ""

@@ -19,7 +19,7 @@ from enforcer.detection.hidden import Verified, VerifiedLimits
 from enforcer.detection.hidden_memory import Consequence, HiddenMemory
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
 from enforcer.kill.recheck import Rechecker
-from enforcer.nvml.types import GpuSample
+from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.types import LimitStatus, OnExceed, Quota
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -54,11 +54,17 @@ class Process:
 
 @dataclass(slots=True)
 class Piece:
-    """Memory behind a descriptor; ``hidden``: it is in no row. ``holders``: the processes that have a copy."""
+    """Memory behind a descriptor; ``hidden``: it is in no row. ``holders``: the processes that have a copy.
+
+    ``seen``: a look finds it; else it is in a message, or the like. ``ended``: pid of the process that took it, which
+    has ended; NVML lists it still, for a child that it forked.
+    """
 
     mib: int
     hidden: bool
     holders: list[Process]
+    seen: bool = True
+    ended: int | None = None
 
 
 @dataclass(slots=True)
@@ -85,6 +91,8 @@ class History:
 
     def __init__(self, seed: int) -> None:
         self.random, self._ids = Random(seed), count(1000)
+        self.unseen = self.random.random() < 0.5
+        """Descriptors are where no look finds them; nobody has one of memory in rows in a process without CUDA."""
         self.containers, self.pieces = list[Container](), list[Piece]()
         self.now, self.lost = 1000.0, False
         self.limits = VerifiedLimits()
@@ -147,8 +155,12 @@ class History:
             return GpuSnapshot(gpu=CARD, problem=BLIND)
         listed = [each for each in self.processes() if each.row is not None]
         overhead = sum(self.random.randint(0, 6) for _ in listed)
-        sample = GpuSample(uuid=GPU, total_mib=CARD.memory_mib, used_mib=self._used() + overhead, processes=())
-        rows = (ProcessUsage(each.identity, each.row or 0) for each in listed if not each.late)
+        rows = [ProcessUsage(each.identity, each.row or 0) for each in listed if not each.late]
+        ended = [GpuProcess(pid=each.ended, used_mib=each.mib) for each in self.pieces if each.ended is not None]
+        shown = tuple(GpuProcess(pid=each.identity.pid, used_mib=each.used_mib) for each in (SERVER, *rows))
+        sample = GpuSample(
+            uuid=GPU, total_mib=CARD.memory_mib, used_mib=self._used() + overhead, processes=(*shown, *ended)
+        )
         return GpuSnapshot(gpu=CARD, sample=sample, holders=(SERVER, *rows))
 
     def sample_some(self, _: object) -> tuple[GpuSnapshot, ...]:
@@ -164,7 +176,7 @@ class History:
 
     def descriptors(self) -> Holders:
         found = (
-            Holder(process.identity, sum(process in piece.holders for piece in self.pieces))
+            Holder(process.identity, sum(process in piece.holders for piece in self.pieces if piece.seen))
             for process in self.processes()
         )
         return Holders(tuple(each for each in found if each.descriptors))
@@ -305,19 +317,38 @@ def hide(history: History) -> None:
         own = holder.processes and history.random.random() < 0.3
         process = history.random.choice(holder.processes) if own else history.new_process(holder, None)
         mib = min(history.random.randint(200, 24_000), max(0, history.free_mib()))
-        history.pieces.append(Piece(mib, hidden=True, holders=[process]))
+        history.pieces.append(Piece(mib, hidden=True, holders=[process], seen=not history.unseen))
+
+
+def orphan(history: History) -> None:
+    """A program with memory in its row ends, and a child that it forked lives on: NVML lists the pid that ended."""
+    found = share(history)
+    listed = [each for each in found.processes if each.row is not None] if found is not None else []
+    if found is not None and listed:
+        process = history.random.choice(listed)
+        found.processes.remove(process)
+        history.close(process)
+        child = history.new_process(found, None)
+        history.pieces.append(
+            Piece(process.row or 0, hidden=True, holders=[child], seen=False, ended=process.identity.pid)
+        )
 
 
 def load(history: History) -> None:
-    """A process without CUDA holds a descriptor of memory that is in its maker's row: nothing is hidden."""
+    """A process holds a descriptor of memory that is in its maker's row, which may be its own: nothing is hidden."""
     if (found := share(history)) is not None:
-        history.pieces.append(Piece(0, hidden=False, holders=[history.new_process(found, None)]))
+        listed = [each for each in found.processes if each.row is not None]
+        if listed and (history.unseen or history.random.random() < 0.5):
+            history.pieces.append(Piece(0, hidden=False, holders=[history.random.choice(listed)]))
+        elif not history.unseen:
+            history.pieces.append(Piece(0, hidden=False, holders=[history.new_process(found, None)]))
 
 
 def hand_on(history: History) -> None:
     """A copy of a descriptor goes to another container; sometimes the first is closed."""
-    if history.pieces and history.containers:
-        piece = history.random.choice(history.pieces)
+    pieces = [each for each in history.pieces if each.hidden or not history.unseen]
+    if pieces and history.containers:
+        piece = history.random.choice(pieces)
         if history.random.random() < 0.5:
             piece.holders.clear()
         piece.holders.append(history.new_process(history.random.choice(history.containers), None))
@@ -340,6 +371,6 @@ def lose(history: History) -> None:
 
 
 ACTS: Final[Sequence[Act]] = (
-    start, stop, foreign, program, managed, hide, load, hand_on, free, lose, History.restart_enforcer,
+    start, stop, foreign, program, managed, hide, load, hand_on, orphan, free, lose, History.restart_enforcer,
 )  # fmt: skip
-WEIGHTS: Final = (3, 2, 1, 4, 3, 4, 2, 1, 3, 1, 0.2)
+WEIGHTS: Final = (3, 2, 1, 4, 3, 4, 2, 1, 1, 3, 1, 0.2)

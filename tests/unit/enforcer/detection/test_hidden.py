@@ -1,5 +1,6 @@
 """Whose unaccounted memory is: of one container only where nobody else can hold it; and what new shares cannot have."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage, total_mib
 from enforcer.attribution.unaccounted import TOLERANCE_MIB, Account, Holder, Holders, Presence, member_of
 from enforcer.detection.hidden import Finding, Limits, Verified, counted, find
-from enforcer.nvml.types import GpuSample
+from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.types import LimitStatus, Quota
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, holder, neighbour, quota
@@ -106,6 +107,50 @@ def test_a_process_outside_of_shares_that_nvml_lists_may_hold_any_amount() -> No
     )
 
 
+def test_pytorchs_ipc_and_expandable_segments_are_not_charged_for_what_somebody_hides() -> None:
+    """A process that NVML lists keeps descriptors of memory in its own row; its data loaders inherit them by fork.
+
+    Another container may hide its own where no look finds them.
+    """
+    exporter, fork = descriptors(101), descriptors(151)
+    for has in ((exporter,), (exporter, fork)):
+        finding = found(mine(8000), theirs(), SERVER, has=has, limits=limited(theirs()))
+        assert owned(finding) == (None, 0)
+        assert [each.quota for each in finding.suspects] == [MINE], "it is named, and told what to close"
+    assert owned(found(mine(8000), SERVER, has=(exporter,), quotas=(MINE,), present=ALONE))[0] == CONTAINER
+
+
+def test_imported_memory_is_in_the_row_of_the_exporter_and_then_of_the_importer() -> None:
+    """PyTorch's IPC between two processes of a share: it is never beyond the rows."""
+    exporter, importer = holder(101, 5000), holder(102, 500)
+    for rows in ((exporter, importer), (holder(102, 5000),)):
+        finding = found(*rows, theirs(), SERVER, has=(descriptors(101, count=1),), gap=TOLERANCE_MIB)
+        assert finding == Finding()
+
+
+def test_a_data_loader_that_holds_a_descriptor_is_nothing_while_all_memory_is_in_rows() -> None:
+    assert found(mine(), theirs(), SERVER, has=(descriptors(),), gap=TOLERANCE_MIB) == Finding()
+
+
+def test_what_nvml_lists_for_processes_that_have_ended_may_be_anybodys() -> None:
+    """A program that crashed leaves it to the children that it forked, for as long as they live."""
+
+    def owned_mib(ended: int, **case: Any) -> int:
+        seen = view(mine(), SERVER)
+        assert seen.sample is not None
+        rows = [GpuProcess(pid=each.identity.pid, used_mib=each.used_mib) for each in seen.holders]
+        rows.append(GpuProcess(pid=900, used_mib=ended))
+        seen = replace(seen, sample=seen.sample._replace(processes=tuple(rows)))
+        usual: dict[str, Any] = {"has": (descriptors(),), "present": KNOWN} | case
+        account = Account(level_mib=HIDDEN, present=usual["present"])
+        return find(account, seen, (MINE, THEIRS), Holders(usual["has"]), {66}, {}).owner_mib
+
+    assert owned_mib(0) == HIDDEN - TOLERANCE_MIB
+    assert owned_mib(5000) == HIDDEN - TOLERANCE_MIB - 5000
+    assert owned_mib(HIDDEN) == 0
+    assert owned_mib(HIDDEN, present=ALONE, has=()) == HIDDEN - TOLERANCE_MIB, "one that was alone has those as well"
+
+
 def test_one_that_was_alone_all_the_time_has_it_without_descriptors() -> None:
     """Managed memory has none, and memory that was imported by a descriptor since closed."""
     finding = found(mine(500), SERVER, quotas=(MINE,), present=ALONE)
@@ -134,7 +179,7 @@ def test_one_that_was_alone_all_the_time_has_it_without_descriptors() -> None:
             found(mine(192), theirs(3096), gap=9000),
             8000,
         ),  # it may be the neighbour's, who has used up its own
-        (found(mine(192), gap=9000), 1000),  # one without processes or descriptors there holds nothing
+        (found(mine(192), gap=9000), 4904),  # or by a descriptor that no look finds: it has 4096 left
         (found(has=(descriptors(250, NEIGHBOUR, THEIR_POD),), gap=9000), 9000 - 4096),
         (found(mine(192), holder(99, 1, "f" * 64, "some-pod"), quotas=(MINE,), gap=9000), 9000),
         (found(mine(192), quotas=(MINE,), gap=9000, complete=False), 9000),

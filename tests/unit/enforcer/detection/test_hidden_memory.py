@@ -110,7 +110,14 @@ def test_a_look_counts_for_a_few_seconds() -> None:
     world.sample()
     assert world.used() == OWNED
     world.sample()
-    assert (world.used(), world.hidden.found) == (0, {})
+    found = world.hidden.found[GPU]
+    assert (world.used(), found.suspects, found.withheld_mib) == (0, (), HIDDEN), "but it stays withheld"
+    (problem,) = world.hidden.problems()
+    assert "could not be read" in problem
+    world.hidden.look()
+    world.sample()
+    assert world.used() == OWNED
+    assert "could not be read" not in "".join(world.hidden.problems())
 
 
 def test_what_is_only_reported_counts_for_nobody() -> None:
