@@ -229,10 +229,13 @@ def test_context_is_held_to_what_a_share_keeps() -> None:
 def test_h11_evaluates_both_processes_together() -> None:
     plan, said = h11.Plan(), {"soft_mib": 0, "hard_mib": 4096, "used_mib": 4000}
     both = [{"meminfo": {"total_mib": 1}, "fill": {"mib": mib}} for mib in (3000, 900)]
-    assert h11.judge_limit(plan, both, said, (6144, None)).verdict is HOLDS
-    assert "and 6144 MiB of managed memory" in h11.judge_limit(plan, both, said, (6144, None)).reason
-    assert h11.judge_limit(plan, [both[0], both[0]], said, (6144, None)).verdict is FAILS
-    assert h11.judge_limit(plan, both, said | {"hard_mib": 1}, (0, "refused")).verdict is FAILS
+    beyond: dict[str, tuple[int, str | None]] = {"managed": (6144, None), "hidden": (3072, "error 2")}
+    held = h11.judge_limit(plan, both, said, beyond)
+    assert held.verdict is HOLDS
+    assert "6144 MiB of managed memory, and 3072 MiB behind descriptors" in held.reason
+    assert (held.figures["hidden_mib"], held.figures["hidden_ended_by"]) == (3072, "error 2")
+    assert h11.judge_limit(plan, [both[0], both[0]], said, beyond).verdict is FAILS
+    assert h11.judge_limit(plan, both, said | {"hard_mib": 1}, beyond).verdict is FAILS
 
 
 def test_h12_believes_silence_only_where_a_fault_was_heard() -> None:

@@ -95,8 +95,8 @@ CASES: dict[str, tuple[str, dict[str, Any], Verdict, str]] = {
     "H8 fewer clients": ("H8", {"max_clients": 16}, FAILS, "16 clients were served"),
     "H9 looking is cheap": ("H9", {"kernel_us": 3000}, HOLDS, "%"),
     "H9 looking stops the GPU": ("H9", {"kernel_us": 3000, "poll_holds_us": 150_000}, FAILS, "it cost"),
-    "H11 the driver has no limits per cgroup": ("H11", {}, NOT_MEASURED, "not available: driver 570"),
-    "H11 limits bind": ("H11", {"machine": "mixed"}, HOLDS, "MiB of managed memory"),
+    "H11 the driver has no limits per cgroup": ("H11", {}, NOT_MEASURED, "not available: driver 580"),
+    "H11 limits bind": ("H11", {"machine": "mixed"}, HOLDS, "and 2048 MiB behind descriptors"),
     "H11 limits are shown and do not bind": (
         "H11", {"machine": "mixed", "cgroup_limits_bind": 0}, FAILS, "under a limit of 1024 MiB",
     ),

@@ -7,6 +7,7 @@ from typing import Any
 import pynvml  # noqa: TID251 - its structures are what the raw call takes
 
 from gpushare.quantity import MIB
+from tests.gpu.experiments.hidden import hide
 from tests.gpu.experiments.loops import asked, wrong
 from tests.gpu.experiments.scene import Scene, refused
 from tests.gpu.kit.backend import Backend, Container
@@ -26,9 +27,16 @@ class Plan:
     cap_mib: int = 8192
     managed_mib: int = 6144
     managed_step_mib: int = 1024
+    hidden_mib: int = 8192
+    hidden_step_mib: int = 1024
 
 
-PLANS = {"real": Plan(), "fake": Plan(hard_mib=1024, cap_mib=2048, managed_mib=1536, managed_step_mib=512)}
+PLANS = {
+    "real": Plan(),
+    "fake": Plan(
+        hard_mib=1024, cap_mib=2048, managed_mib=1536, managed_step_mib=512, hidden_mib=2048, hidden_step_mib=256
+    ),
+}
 
 
 @experiment(
@@ -60,9 +68,9 @@ def measure(backend: Backend, plan: Plan) -> Result:
         said = limits(backend, container)
         for client in (first, second):
             client.close()
-        managed = _managed(_inside(scene, container), plan)
+        beyond = {"managed": _managed(_inside(scene, container), plan), "hidden": _hidden(scene, container, plan)}
         scene.stack.callback(put, backend, container, 0, plan.hard_mib)  # a soft limit would outlive its cgroup
-    return judge_limit(plan, taken, said, managed)
+    return judge_limit(plan, taken, said, beyond)
 
 
 def put(backend: Backend, container: Container, soft_mib: int, hard_mib: int) -> Any:
@@ -102,20 +110,33 @@ def _managed(client: Client, plan: Plan) -> tuple[int, str | None]:
     while taken < plan.managed_mib and why is None:
         why = wrong(asked(client, f"alloc {plan.managed_step_mib} managed", 60.0))
         taken += 0 if why else plan.managed_step_mib
+    client.close()
     return taken, why
 
 
+def _hidden(scene: Scene, container: Container, plan: Plan) -> tuple[int, str | None]:
+    """MiB that a process hides behind descriptors, in pieces that each fit under the limit, and what ended that."""
+    kept, why = hide(
+        scene.environment(None), plan.hidden_mib // plan.hidden_step_mib, plan.hidden_step_mib, container.procs
+    )
+    for each in kept:
+        os.close(each)
+    return len(kept) * plan.hidden_step_mib, why
+
+
 def judge_limit(
-    plan: Plan, taken: list[dict[str, Any]], said: dict[str, int], managed: tuple[int, str | None]
+    plan: Plan, taken: list[dict[str, Any]], said: dict[str, int], beyond: dict[str, tuple[int, str | None]]
 ) -> Result:
-    """Compare what both got together with the limit."""
+    """Compare what both got together with the limit; ``beyond`` it may or may not be counted in it."""
     together = sum(int(each["fill"].get("mib", 0)) for each in taken)
     wrong_ = [f"{together} MiB were allocated under a limit of {plan.hard_mib} MiB"] if together > plan.hard_mib else []
     if said["hard_mib"] != plan.hard_mib:
         wrong_.append(f"NVML reads back a limit of {said['hard_mib']} MiB instead of {plan.hard_mib}")
-    text = f"{together} of {plan.hard_mib} MiB could be allocated, and {managed[0]} MiB of managed memory"
+    text = f"{together} of {plan.hard_mib} MiB could be allocated, {beyond['managed'][0]} MiB of managed memory, "
+    text += f"and {beyond['hidden'][0]} MiB behind descriptors"
     total = taken[0]["meminfo"].get("total_mib")
     return judged(
         wrong_, text, together_mib=together, hard_mib=plan.hard_mib, shown_total_mib=total, processes=taken, nvml=said,
-        managed_mib=managed[0], managed_ended_by=managed[1],
+        **{f"{name}_mib": mib for name, (mib, _) in beyond.items()},
+        **{f"{name}_ended_by": why for name, (_, why) in beyond.items()},
     )  # fmt: skip

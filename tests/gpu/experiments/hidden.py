@@ -32,6 +32,7 @@ SLACK_MIB: Final = 1024
 """Contexts come and go meanwhile."""
 SETTLE_S: Final = 1.0
 PROGRAM: Final = ROOT / "tests" / "gpu" / "exporter.py"
+LAUNCH: Final = ROOT / "tests" / "gpu" / "kit" / "launch.py"
 MANY: Final = 4096
 """Open files of a process that are looked at."""
 CONTROL: Final = "nvidiactl"
@@ -205,18 +206,40 @@ def _bare(env: Mapping[str, str]) -> dict[str, str]:
     return {**{key: value for key, value in os.environ.items() if not key.startswith(("CUDA_", "NVIDIA_"))}, **env}
 
 
+def hide(env: Mapping[str, str], count: int, mib: int, cgroup: str) -> tuple[list[int], str | None]:
+    """Have a process of a cgroup hide so many pieces of so many MiB, and end.
+
+    Returns: their descriptors, to be closed, and why there are no more; ``None``: these are all.
+    """
+    mine, theirs = socket.socketpair()
+    why, kept = None, list[int]()
+    with mine:
+        with theirs:
+            try:
+                with _program(env, [str(theirs.fileno()), str(count), str(mib)], theirs.fileno(), cgroup):
+                    pass
+            except NotMeasurable as error:
+                why = str(error)
+        while found := socket.recv_fds(mine, 1, 1)[1]:
+            kept += found
+    return kept, why
+
+
 @contextmanager
-def _program(env: Mapping[str, str], arguments: Sequence[str], passed: int) -> Iterator[subprocess.Popen[str]]:
+def _program(
+    env: Mapping[str, str], arguments: Sequence[str], passed: int, cgroup: str | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """Start ``exporter.py`` and wait for its line; killed at the end. Raises ``NotMeasurable``: it did not work."""
+    inside = [] if cgroup is None else [str(LAUNCH), "--cgroup", cgroup, "--", sys.executable]
     with subprocess.Popen(
-        [sys.executable, str(PROGRAM), *arguments], env=_bare(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, pass_fds=[passed],
+        [sys.executable, *inside, str(PROGRAM), *arguments], env=_bare(env), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True, pass_fds=[passed],
     ) as program:  # fmt: skip
         try:
             line = program.stdout.readline() if program.stdout is not None else ""
             answer = json.loads(line) if line.startswith("{") else {"error": "it ended"}
             if "error" in answer:
-                raise NotMeasurable(f"exporter.py {arguments[0]}: {answer['error']}")
+                raise NotMeasurable(f"exporter.py {' '.join(arguments)}: {answer['error']}")
             yield program
         finally:
             program.kill()
