@@ -17,7 +17,7 @@ from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.build_audit import SLICES, AuditParts, build_audit_log
-from enforcer.detection.claim_backoff import ClaimBackoff
+from enforcer.detection.claim_wait import ClaimWait
 from enforcer.detection.hidden_memory import EVERY as DESCRIPTORS_EVERY
 from enforcer.detection.hidden_memory import HiddenMemory
 from enforcer.dra.checkpoint import ClaimStore
@@ -143,7 +143,7 @@ class Pods:
     status: PodStatusWriter
     oom: OomReporter
     departures: TerminatingPods
-    backoff: ClaimBackoff
+    claim_wait: ClaimWait
 
 
 def build(
@@ -184,7 +184,7 @@ def build(
         audit_log=audit_log.writer, pods=pods.status, metrics=node.metrics, manager=manager, events=node.events,
         oom=pods.oom, clients=MpsClients(node.events), availability=availability,
         hidden=hidden, notices=HiddenNotices(node.events), utilization=node.utilization, verifier=verifier,
-        backoff=pods.backoff, setup=setup_of(options),
+        claim_wait=pods.claim_wait, setup=setup_of(options),
     )  # fmt: skip
     enforcing = not options.no_enforce
     loop = EnforcementLoop(options.node, options.state, parts, rules=rules_of(options), enforcing=enforcing)
@@ -294,7 +294,7 @@ def _pods(node: Node, shares: Shares, mps: Mps) -> Pods:
     options = node.options
     status = PodStatusWriter(options.run, node.events, partial(takes_clients, shares.modes, mps.keeper))
     node.manager.add_problem_check(lambda: status.problem, Reason.AUDIT_UNWRITABLE)
-    return Pods(status, OomReporter(node.events, node.metrics), TerminatingPods(), ClaimBackoff())
+    return Pods(status, OomReporter(node.events, node.metrics), TerminatingPods(), ClaimWait())
 
 
 def _dra(
@@ -309,8 +309,8 @@ def _dra(
         cdi_root=options.cdi_root, policy=node.policy, cluster=node.cluster, writer=node.writer, store=shares.store,
         watch=node.watch, attributor=node.attributor, metrics=node.metrics, modes=shares.modes,
         modes_changed=node.mps_due, mps=mps.keeper, limiter=limiter, checkpoint=node.checkpoint,
-        events=node.events, availability=availability, backoff=pods.backoff, listeners=(pods.oom, pods.departures),
-        upgrade=node.upgrade, registered=node.slices_due, quotas_changed=node.quotas_due,
+        events=node.events, availability=availability, claim_wait=pods.claim_wait, upgrade=node.upgrade,
+        listeners=(pods.oom, pods.departures), registered=node.slices_due, quotas_changed=node.quotas_due,
         shared_memory=options.mps_shared_memory, host_network=options.tenant_host_network, reserve=options.reserve,
         framework_variables=not options.no_framework_variables, default_compute=options.default_compute,
     )  # fmt: skip

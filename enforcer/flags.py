@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from enforcer.attribution.descriptors import control_files
 from enforcer.audit.retention import Retention
-from enforcer.detection.debt import Terms
 from enforcer.detection.hidden_memory import Consequence
 from enforcer.detection.types import DetectorConfig
 from enforcer.limits.backend import RequestedBackend
@@ -21,7 +20,7 @@ from gpushare.annotation_values import parse_default_compute
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError, QuantityError
 from gpushare.memory_fraction import Reserve, parse_reserve
-from gpushare.quantity import MAX_DEBT, parse_overcommit
+from gpushare.quantity import parse_overcommit
 from gpushare.shared_memory import SharedMemory
 
 MIN_POLL: Final = 0.01
@@ -69,9 +68,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             f"--max-kills-per-minute {options.max_kills_per_minute} allows no kill; write 1 or more, "
             "or use --no-enforce to warn only"
         )
-    for name in ("credit", "refill"):
-        if not 1 <= (value := getattr(options, f"debt_{name}")) <= MAX_DEBT:
-            raise ConfigError(f"--debt-{name} {value} is out of range; write seconds from 1 to {MAX_DEBT:g}")
     options.compute = _compute(options.compute_overcommit)
     options.reserve = _reserve(options.memory_reserve)
     options.default_compute = _default_compute(options.default_compute)
@@ -90,9 +86,8 @@ def policy_of(options: argparse.Namespace) -> InventoryPolicy:
 
 def rules_of(options: argparse.Namespace) -> DetectorConfig:
     """Return what the operator decided about detection."""
-    debt = Terms(credit=options.debt_credit, refill=options.debt_refill, first=options.poll_seconds)
     max_gap = max(DetectorConfig().max_gap, 4 * options.poll_seconds)
-    return DetectorConfig(kills=options.max_kills_per_minute, max_gap=max_gap, debt=debt)
+    return DetectorConfig(kills=options.max_kills_per_minute, max_gap=max_gap, first=options.poll_seconds)
 
 
 def setup_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -172,19 +167,8 @@ def _add_kill_rules(parser: argparse.ArgumentParser) -> None:
         "--max-kills-per-minute",
         type=int,
         metavar="N",
-        help="maximum number of kills per minute in one namespace (%(default)s)",
-    )
-    add(
-        "--debt-credit",
-        type=float,
-        metavar="S",
-        help="seconds of violations in total (debt) before the enforcer kills without a grace period (%(default)s)",
-    )
-    add(
-        "--debt-refill",
-        type=float,
-        metavar="S",
-        help="seconds within quota until the whole --debt-credit is available again (%(default)s)",
+        help="maximum number of containers killed per minute on this node; a namespace without budget does not count "
+        "(%(default)s)",
     )
     add(
         "--unaccounted", type=Consequence, choices=list(Consequence),

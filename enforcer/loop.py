@@ -17,11 +17,11 @@ from enforcer.audit.kill_records import warning_fields
 from enforcer.audit.log import utc_now
 from enforcer.audit.record import Kind
 from enforcer.audit.writer import AuditWriter
-from enforcer.detection import close_look, kill_history, nvml_outage, state_file
-from enforcer.detection.claim_backoff import ClaimBackoff
-from enforcer.detection.detector import container_key, evaluate, namespaces_exceeding, record_kill_result
+from enforcer.detection import close_look, nvml_outage, state_file
+from enforcer.detection.claim_wait import ClaimWait
+from enforcer.detection.detector import evaluate, record_kill_result
 from enforcer.detection.hidden_memory import HiddenMemory
-from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
+from enforcer.detection.types import ContainerKey, Decision, DetectorConfig, DetectorState, KillDecision, container_key
 from enforcer.kill.circuit_breaker import CircuitBreaker
 from enforcer.kill.executor import KillExecutor
 from enforcer.kill.report import KillResult
@@ -91,8 +91,8 @@ class LoopDependencies:
     """Knows how much of the time each container runs kernels."""
     verifier: LimitVerifier
     """Knows whether each limit is in force."""
-    backoff: ClaimBackoff
-    """Delays new claims of namespaces that exceed their quotas."""
+    claim_wait: ClaimWait
+    """Lets new claims of namespaces without budget wait."""
     setup: Mapping[str, Any]
     """See ``enforcer.status.node_status.Snapshot``."""
 
@@ -133,7 +133,7 @@ class EnforcementLoop:
         self._pending: dict[Future[KillResult], KillDecision] = {}
         self._file, self._editions = StatusFile(state), StatusCache()
         self._sight: nvml_outage.Outages = {}
-        self._armed: dict[kill_history.ContainerKey, float] = {}
+        self._armed: dict[ContainerKey, float] = {}
         self._deduplicator = EventDeduplicator()
         self._breaker = CircuitBreaker(state, self._disk)
         self._polled, self._interval = self._clock.boottime(), 0.0
@@ -165,7 +165,8 @@ class EnforcementLoop:
         Nothing else is done meanwhile: a restart then knows what the last iteration wrote, or that a kill was decided.
         """
         while (left := due - self._clock.boottime()) >= 2 * close_look.SECONDS:
-            gpus = close_look.gpus_to_watch(self._state, self._enforced(), self._clock.boottime(), left)
+            now = self._clock.boottime()
+            gpus = close_look.gpus_to_watch(self._state, self._enforced(), now, left, self._rules)
             if not gpus or stopped.wait(close_look.SECONDS):
                 return
             views, now = self._parts.watch.sample_some(gpus), self._clock.boottime()
@@ -186,25 +187,21 @@ class EnforcementLoop:
                 self._parts.hidden.take(views, self._quotas, now)
             for decision in self._evaluate(views, now) if self._knows else ():
                 self._act_on(decision)
-            self._parts.backoff.update(self.exceeding())
+            self._parts.claim_wait.update({} if self._state.open else self._state.accounts, now)
             self._parts.executor.reap_pending()
             self._parts.audit_log.retry_pending()
             self._report(views, self._quotas, now)
         self._polled = self._clock.boottime()
 
-    def exceeding(self) -> frozenset[str]:
-        """Name the namespaces whose new claims wait; none while the breaker is open."""
-        return frozenset() if self._state.open else namespaces_exceeding(self._state)
-
     def _evaluate(
         self, views: Sequence[GpuSnapshot], now: float, only: frozenset[str] | None = None
     ) -> Sequence[KillDecision]:
-        hidden, killing = self._parts.hidden, {container_key(each.quota) for each in self._pending.values()}
         state = self._breaker.sync_from_disk(self._state) if only is None else self._state
-        readings, quotas = hidden.readings(views), self._enforced()
-        self._state, decisions = evaluate(state, quotas, readings, now, self._rules, killing=killing, only=only)
+        hidden, quotas = self._parts.hidden, self._enforced()
+        readings = hidden.readings(views)
+        gpu_mib = {view.gpu.uuid: view.gpu.memory_mib for view in views}
+        self._state, decisions = evaluate(state, quotas, readings, now, self._rules, gpu_mib=gpu_mib, only=only)
         if only is None or any(each.decision in _TO_KEEP for each in decisions):
-            self._breaker.persist(self._state)
             self._remember()  # first: should we die over a kill, the next enforcer counts it
         return [hidden.marked(each) for each in decisions]
 
@@ -231,14 +228,12 @@ class EnforcementLoop:
         except FileNotFoundError:
             return DetectorState()
         except OSError as error:
-            log.warning(
-                "grace periods restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=str(error)
-            )
+            log.warning("budgets restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=str(error))
             return DetectorState()
         found = state_file.decode(data, self._boot, self._clock.boottime()) if self._boot else None
         if found is None:
             why = "the file is damaged, or from another boot or another version"
-            log.warning("grace periods restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
+            log.warning("budgets restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
         return found or DetectorState()
 
     def _remember(self) -> None:
@@ -257,7 +252,7 @@ class EnforcementLoop:
             files.replace(self._folder / state_file.NAME, data)
         except OSError as error:
             if str(error) != self._unkept:
-                log.warning("grace periods not saved", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
+                log.warning("budgets not saved", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
             self._unkept = str(error)
             self._remembered = b""  # the next look tries again
         else:
@@ -324,7 +319,7 @@ class EnforcementLoop:
     def _tell(self, decision: KillDecision, repetition: Repetition) -> None:
         if (words := messages.DECIDED.get(decision.decision)) is not None:
             self._parts.events.record(words(decision, repetition))
-        if decision.decision in {Decision.WARNED, Decision.IN_DEBT}:
+        if decision.decision is Decision.WARNED:
             self._record(Kind.WARNED, decision, repetition.times)
 
     def _arms(self, decision: KillDecision) -> bool:

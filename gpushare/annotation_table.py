@@ -23,7 +23,7 @@ from gpushare.annotation_values import (
     parse_variables,
 )
 from gpushare.errors import QuantityError
-from gpushare.quantity import parse_debt, parse_duration, parse_gpus, parse_memory, parse_percent, parse_profile
+from gpushare.quantity import parse_duration, parse_gpus, parse_memory, parse_percent, parse_profile
 from gpushare.resize_annotation import parse_request
 
 CONTAINER: Final = "<container>"
@@ -107,7 +107,6 @@ _PROFILE: Final = ValueType(name="MIG profile", examples=("1g.10gb",), parse=par
 _MODELS: Final = ValueType(name="list of GPU models", examples=("H100", "H100,A100"), parse=parse_models)
 _RESIZE: Final = ValueType(name="resize request", examples=("3Gi", "3Gi;force"), parse=parse_request)
 _DURATION: Final = ValueType(name="duration", examples=("5s",), parse=parse_duration)
-_DEBT: Final = ValueType(name="duration from 1s to 24h", examples=("10s", "5m"), parse=parse_debt)
 _TOLERANCE: Final = ValueType(name="memory or percentage", examples=("256Mi", "5%"), parse=parse_tolerance)
 _PATHS: Final = ValueType(name="list of host paths", examples=("/mnt/models,/scratch",), parse=parse_paths)
 _ADDED: Final = ValueType(name="list of Linux capabilities", examples=("IPC_LOCK,SYS_NICE",), parse=parse_added)
@@ -217,17 +216,6 @@ TABLE: Final = (
         key=contract.TOLERANCE, on=Object.NAMESPACE, type=_TOLERANCE, read_by=_SHARE,
         default=f"{defaults.TOLERANCE_MIB}Mi or {defaults.TOLERANCE_PERCENT}%, whichever is more",
         meaning="GPU memory above the quota that the enforcer ignores",
-    ),
-    Annotation(
-        key=contract.DEBT_CREDIT, on=Object.NAMESPACE, type=_DEBT, read_by=_SHARE,
-        default=f"{defaults.ENFORCER['debt_credit']:g}s (chart: enforcer.debt.creditSeconds)",
-        meaning="debt, in seconds, above which the enforcer kills without a grace period; time above the "
-        "kill threshold adds debt",
-    ),
-    Annotation(
-        key=contract.DEBT_REFILL, on=Object.NAMESPACE, type=_DEBT, read_by=_SHARE,
-        default=f"{defaults.ENFORCER['debt_refill']:g}s (chart: enforcer.debt.refillSeconds)",
-        meaning="time within the quota after which a container's debt has gone from debt-credit to zero",
     ),
     Annotation(
         key=contract.OWN_CLAIMS, on=Object.NAMESPACE, type=_ANY, read_by=_MAXIMUM,

@@ -54,8 +54,6 @@ ENFORCER: Final[Mapping[str, str | float]] = {
     "compute_overcommit": "1",
     "default_compute": DEFAULT_COMPUTE,
     "max_kills_per_minute": 3,
-    "debt_credit": 10.0,
-    "debt_refill": 300.0,
     "termination_timeout": TERMINATION_TIMEOUT,
     "health_taint": "NoSchedule",
     "limit_backend": "auto",

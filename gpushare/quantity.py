@@ -20,8 +20,6 @@ MAX_LENGTH: Final = 32
 MAX_OVERCOMMIT: Final = 10
 MAX_GPUS: Final = 16
 """No node has more GPUs."""
-MAX_DEBT: Final = 86_400.0
-"""Seconds."""
 DEFAULT_MIN_MIB: Final = defaults.MIN_MEMORY_MIB
 
 GIB: Final = 1024
@@ -140,18 +138,6 @@ def parse_duration(value: object) -> float:
     if match is None:
         raise QuantityError(f"{quoted(text)} is not a duration; write for example 5s, 500ms or 2m")
     return int(match.group(1)) * _SECONDS_OF[match.group(2)]
-
-
-def parse_debt(value: object) -> float:
-    """Read a duration between a second and a day, in which violations add up, and return seconds.
-
-    Raises:
-        QuantityError: another value.
-    """
-    seconds = parse_duration(value)
-    if not 1 <= seconds <= MAX_DEBT:
-        raise QuantityError(f"{quoted(str(value))} is not between 1s and {MAX_DEBT:.0f}s; write for example 10s or 5m")
-    return seconds
 
 
 def same_quantity(one: object, other: object) -> bool:

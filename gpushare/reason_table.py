@@ -270,8 +270,8 @@ _CLAIMS: Final = (
     ),
     ReasonRow(
         reason=Reason.TOO_MANY_KILLS, places=_PREPARE,
-        meaning="Several pods of the namespace were killed on this node, or exited while over quota, within ten "
-        "minutes. The enforcer delays new claims of the namespace.",
+        meaning="The namespace used up its budget on a GPU of this node: its containers used more than all of them "
+        "reserved, too often or too much. The enforcer delays new claims of the namespace.",
         action="Let the namespace's pods use less GPU memory, or ask for more. The kubelet tries again.",
     ),
     ReasonRow(

@@ -313,16 +313,14 @@ _KILLS: Final = (
     ),
     ReasonRow(
         reason=Reason.BREAKER_OPEN, places=(Place.POD_EVENT, Place.METRIC, Place.LOG),
-        meaning="The circuit breaker is open: too many containers of the node are over quota at once, possibly "
-        "because of an error of the enforcer. The enforcer kills nothing until the breaker is closed.",
-        action="Find out why the containers are over quota. The breaker closes by itself after a minute in which "
-        "fewer than half of the containers were over quota. An operator closes it at once: "
-        "gpu-share breaker --node NODE --reset.",
+        meaning="The circuit breaker is open: an operator stopped all kills of the node with the file "
+        "breaker-open.json. The enforcer kills nothing until the breaker is closed.",
+        action="An operator closes it: gpu-share breaker --node NODE --reset.",
     ),
     ReasonRow(
         reason=Reason.KILL_RATE_LIMITED, places=(Place.POD_EVENT,),
-        meaning="The container is due to be killed, but its namespace had too many kills on this node in the last "
-        "minute. The kill waits.",
+        meaning="The container is due to be killed, but the enforcer killed too many containers of this node in the "
+        "last minute. The kill waits until then, or until the namespace has no budget any more.",
         action="Free GPU memory, or request more.",
     ),
     ReasonRow(

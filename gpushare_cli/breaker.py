@@ -51,17 +51,17 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to ``argparse``'s collection of subparsers."""
     parser = subparsers.add_parser(
         "breaker",
-        help="show whether the circuit breaker stopped kills on a node, and reset it",
-        description="Show whether the circuit breaker is open: it opens if most containers of a node would be "
-        "killed, and closes when the cause has ended or an operator resets it. While it is open, no container of that "
-        "node is killed. On a node with an enforcer: of this node; elsewhere: of all nodes.",
+        help="show whether an operator stopped the kills of a node (circuit breaker), and reset it",
+        description="Show whether the circuit breaker is open: an operator opens it with a file, and closes it with "
+        "--reset. While it is open, no container of that node is killed. On a node with an enforcer: of this node; "
+        "elsewhere: of all nodes.",
     )
     whose = parser.add_mutually_exclusive_group()
     what = f"show the breaker of this node; DIR is the enforcer's state directory ({STATE_DIRECTORY})"
     whose.add_argument("--state", type=Path, metavar="DIR", help=what)
     whose.add_argument("--node", metavar="NODE", help="show the breaker of node NODE, through the API server")
     what = (
-        "close the breaker; each container then gets a full grace period. Through the API server: "
+        "close the breaker; each container then has a full budget. Through the API server: "
         "needs --node and the permission create on pods/exec"
     )
     parser.add_argument("--reset", action="store_true", help=what)
@@ -104,7 +104,7 @@ def _has_state(folder: Path) -> bool:
 
 def _reset(folder: Path) -> int:
     was_open = reset(folder)
-    print("the breaker is closed; grace periods start again" if was_open else "the breaker was not open")
+    print("the breaker is closed; each container has a full budget" if was_open else "the breaker was not open")
     return FINE
 
 

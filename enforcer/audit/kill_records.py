@@ -68,14 +68,8 @@ def warning_fields(node: str, decision: KillDecision, times: int = 1) -> dict[st
     return {
         **target_fields(node, decision.quota),
         **usage,
-        **_debt(decision),
         **({"times": times} if times > 1 else {}),
     }
-
-
-def _debt(decision: KillDecision) -> dict[str, Any]:
-    """Write the debt, where half of the credit or more is used up."""
-    return {"debt": f"{decision.debt:.1f}s"} if decision.debt else {}
 
 
 def _unaccounted(decision: KillDecision) -> dict[str, Any]:
@@ -122,7 +116,6 @@ def intent_record(
         "usedMiB": decision.used_mib,
         **_unaccounted(decision),
         "overFor": f"{decision.over_for:.1f}s",
-        **_debt(decision),
         "action": ACTION,
         "targets": [_target(holder) for holder in holders],
         "targetsTotal": len(holders),

@@ -5,35 +5,33 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from enforcer.attribution.snapshot import ProcessUsage
-from enforcer.detection import debt as debts
-from enforcer.detection import doubt, storm
-from enforcer.detection.debt import Debt, DebtKey
-from enforcer.detection.kill_history import ContainerKey, RecentKill, Tenant
+from enforcer.detection.budget import Account, AccountKey
 from enforcer.quota.types import Quota
 
-Key = tuple[str, str]
-"""Container id and GPU UUID."""
+ContainerKey = tuple[str, str]
+"""Pod UID and container name: what stays the same when a container restarts."""
+Key = tuple[ContainerKey, str]
+"""A container and the UUID of a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorConfig:
     """How careful to be. Times in seconds.
 
-    ``max_gap`` is the longest time between two looks that still counts; after a longer one nobody knows what happened
-    meanwhile and the grace period starts again. ``kills`` in a ``window`` are the most a node makes of one namespace;
-    for ``storm_window`` they count towards a storm. They count from their end: a first signal may be long in coming. A
-    container is spared for ``kill_interval`` after a kill acted on it, while its memory is freed, and for ``cool_down``
-    after a kill that did nothing to it.
+    ``samples`` over quota are the least for a kill. ``max_gap`` is the longest time between two samples that still
+    counts; after a longer one nobody knows what happened meanwhile. ``first`` is what the first sample of a violation
+    counts: nobody knows since when it lasts. A node ends ``kills`` containers in a ``window``; that counts from
+    the end of a kill. A container is spared for ``kill_interval`` after a kill acted on it, while its memory is freed,
+    and for ``cool_down`` after a kill that did nothing to it.
     """
 
     samples: int = 3
     max_gap: float = 10.0
+    first: float = 0.5
     kills: int = 3
     window: float = 60.0
-    storm_window: float = 600.0
     cool_down: float = 15.0
     kill_interval: float = 1.0
-    debt: debts.Terms = field(default_factory=debts.Terms)
 
 
 class Phase(StrEnum):
@@ -43,68 +41,76 @@ class Phase(StrEnum):
     WITHIN = "Within"
     OVER = "Over"
     WARNED = "Warned"
+    LOWERED = "Lowered"
     KILLING = "Killing"
     COOLING_DOWN = "CoolingDown"
     POSTPONED = "Postponed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViolationState:
-    """One container on one GPU: samples in a row over quota, seconds over it, when last seen over.
+class ContainerState:
+    """One container on one GPU.
 
-    ``blind``: its GPU could not be read since. ``cgroup_inode`` distinguishes its cgroup from a later one of that name.
-    ``lenient``: only a warning was wanted. After that warning it has a full grace period once more is. ``graceless``:
-    no grace period, for its credit is used up, it was killed lately, or it is fresh (``enforcer.detection.fresh``).
+    ``used`` is what is used of its budget at the time ``at``, in seconds. ``killed``: since the budget was full last.
+    ``samples`` in a row were over quota, and ``over_for`` seconds.
+    ``spared_until``: after a kill. ``threshold_mib`` is the kill threshold that counts; one that was lowered below what
+    the container used counts later (``lowered``: when it was).
     """
 
     used_mib: int = 0
-    samples: int = 0
+    phase: Phase = Phase.WITHIN
     over_for: float = 0.0
-    last: float | None = None
-    blind: bool = False
-    lenient: bool = False
-    cgroup_inode: int | None = None
-    warned: bool = False
-    acting: bool = False
-    acted: bool = False
-    postponed: bool = False
-    graceless: bool = False
+    used: float = 0.0
+    at: float = 0.0
+    samples: int = 0
+    killed: bool = False
+    spared_until: float = 0.0
+    threshold_mib: int | None = None
+    lowered: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DetectorState:
-    """All that the detector remembers: cases, when it decided to kill lately, and until when it lets a place be.
+    """All that the detector remembers.
 
-    A place stays in ``cooling`` for the breaker's window after that: who was acted upon lately comes after the others.
-    ``open`` is the breaker's; ``opening`` says who opened it, and is ``None`` where an operator did. ``trips`` is who
-    opened it within the hour, and when. ``within`` is since when each place is within its quota, ``None`` before the
-    first sample: what runs then is not fresh. ``ended`` are fresh containers that ended over quota.
+    ``sampled`` is when each GPU was read last, and ``blind`` those that could not be read since. ``kills`` are those of
+    the last minute that count towards the most a node makes. ``open`` is the breaker's.
     """
 
-    cases: Mapping[Key, ViolationState] = field(default_factory=dict)
-    kills: tuple[RecentKill, ...] = ()
-    cooling: Mapping[ContainerKey, float] = field(default_factory=dict)
+    cases: Mapping[Key, ContainerState] = field(default_factory=dict)
+    accounts: Mapping[AccountKey, Account] = field(default_factory=dict)
+    sampled: Mapping[str, float] = field(default_factory=dict)
+    blind: frozenset[str] = frozenset()
+    kills: Mapping[ContainerKey, float] = field(default_factory=dict)
     open: bool = False
-    debts: Mapping[DebtKey, Debt] = field(default_factory=dict)
-    opening: storm.Opening | None = None
-    trips: Mapping[Tenant, float] = field(default_factory=dict)
-    within: Mapping[ContainerKey, float] | None = None
-    ended: tuple[RecentKill, ...] = ()
-    thresholds: Mapping[DebtKey, doubt.Threshold] = field(default_factory=dict)
+
+    def of(self, quota: Quota) -> ContainerState:
+        """Return what is known of a container on a GPU."""
+        return self.cases.get(key_of(quota), ContainerState())
+
+
+def container_key(quota: Quota) -> ContainerKey:
+    """Name a container, whatever its id is now."""
+    return quota.pod_uid, quota.container
+
+
+def key_of(quota: Quota) -> Key:
+    """Name a container on a GPU."""
+    return container_key(quota), quota.gpu
 
 
 class Decision(StrEnum):
     """What the detector decides."""
 
     GRACE_STARTED = "GraceStarted"
-    """Over quota in one sample: the grace period has begun."""
+    """Over quota in one sample: time begins to count."""
     WARNED = "Warned"
     """Over quota in enough samples to be believed."""
-    IN_DEBT = "InDebt"
-    """Half of the credit is used up, by this violation and earlier ones."""
+    LOWERED = "Lowered"
+    """Over a kill threshold that was lowered below what it used, and does not count yet."""
     KILL = "Kill"
     RATE_LIMITED = "RateLimited"
-    """Would be killed, had this node not seen too many kills of its namespace in this minute."""
+    """Would be killed, had this node not killed too many containers in this minute."""
     BREAKER_OPEN = "BreakerOpen"
     """Would be killed, were the breaker not open."""
     BACK_UNDER = "BackUnder"
@@ -115,8 +121,8 @@ class KillDecision:
     """One decision about one container on one GPU.
 
     ``targets`` are the processes to end, largest first; ``kill_in`` the seconds left, ``None`` where only a warning is
-    wanted; ``at`` is when a KILL was decided; ``respawns``: ending some of its processes has not helped. ``debt`` is in
-    seconds, 0 below half of the credit; ``unaccounted_mib`` is the part of ``used_mib`` that NVML lists for no process.
+    wanted; ``at`` is when a KILL was decided; ``respawns``: ending some of its processes has not helped.
+    ``unaccounted_mib`` is the part of ``used_mib`` that NVML lists for no process.
     """
 
     decision: Decision
@@ -127,5 +133,4 @@ class KillDecision:
     targets: tuple[ProcessUsage, ...] = ()
     at: float = 0.0
     respawns: bool = False
-    debt: float = 0.0
     unaccounted_mib: int = 0

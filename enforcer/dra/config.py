@@ -7,7 +7,7 @@ from pathlib import Path
 
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
-from enforcer.detection.claim_backoff import ClaimBackoff
+from enforcer.detection.claim_wait import ClaimWait
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.limits.applier import LimitApplier
 from enforcer.mps.supervisor import MpsSupervisor
@@ -55,7 +55,7 @@ class DraPluginConfig:
     events: EventRecorder
     availability: GpuAvailability
     """Of the GPUs; the kubelet follows their health."""
-    backoff: ClaimBackoff
+    claim_wait: ClaimWait
     listeners: Sequence[PodListener]
     """Gets the node's pods."""
     upgrade: DriverUpgrade

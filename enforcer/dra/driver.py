@@ -151,7 +151,7 @@ class Driver:
             known = self._parts.store.get(ref.uid)
             self._parts.upgrade.check(prepared=known is not None)
             if known is None:
-                self._check_backoff(ref.namespace)
+                self._check_wait(ref.namespace)
             kept = known is not None and self._fits(known, ref)
             asked = known if known is not None and kept else self._ask(ref, call)
             with self._parts.modes.hold(asked.gpus) as modes:
@@ -175,12 +175,10 @@ class Driver:
             for each in claim.granted
         )
 
-    def _check_backoff(self, namespace: str) -> None:
-        if (seconds := self._parts.backoff.admit(namespace)) > 0:
-            why = (
-                f"on this node, several pods of namespace {namespace} were killed or exited over their GPU memory quota"
-            )
-            how = f"within ten minutes, so the driver delays this pod by {seconds:.0f}s; the kubelet retries"
+    def _check_wait(self, namespace: str) -> None:
+        if (seconds := self._parts.claim_wait.seconds(namespace)) > 0:
+            why = f"containers of namespace {namespace} used more GPU memory of this node than they reserved, too often"
+            how = f"or too much, so the driver delays this pod by {seconds:.0f}s; the kubelet retries"
             hint = "reduce the GPU memory use of these pods, or request more"
             raise PrepareError(f"{why} {how}; {hint}", Reason.TOO_MANY_KILLS)
 

@@ -190,7 +190,6 @@ def encode(claim: PreparedClaim) -> bytes:
         "terms": {
             "onExceed": str(claim.terms.on_exceed), "graceSeconds": claim.terms.grace_seconds,
             "toleranceMib": claim.terms.tolerance_mib, "tolerancePercent": claim.terms.tolerance_percent,
-            "debtCredit": claim.terms.debt_credit, "debtRefill": claim.terms.debt_refill,
         },
         "ownSharedMemory": claim.own_shared_memory,
         "driverCapabilities": dict(claim.driver_capabilities),
@@ -314,8 +313,6 @@ def _terms(row: Mapping[str, Any]) -> Terms:
         grace_seconds=_field(row, "graceSeconds", _seconds),
         tolerance_mib=None if row["toleranceMib"] is None else _field(row, "toleranceMib", _whole),
         tolerance_percent=None if row["tolerancePercent"] is None else _field(row, "tolerancePercent", _whole),
-        debt_credit=None if row.get("debtCredit") is None else _field(row, "debtCredit", _seconds),
-        debt_refill=None if row.get("debtRefill") is None else _field(row, "debtRefill", _seconds),
     )
 
 

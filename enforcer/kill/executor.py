@@ -43,10 +43,12 @@ class KillExecutor:
         """Kill a container's processes, as far as that is still right. Blocks for seconds.
 
         A container that starts new processes in place of the killed ones is killed whole, by its first process, under
-        an INTENT of its own. One without a first process is killed round by round until the timeout.
+        an INTENT of its own. One without a first process is killed round by round until the timeout. After
+        a kill, or without a budget of its namespace, nobody waits after SIGTERM: that time would be one more budget.
         """
         if decision.respawns:
-            return self._kill(self._whole(decision, decision.targets)).run()
+            at_once = replace(self._timeouts, term=0.0)
+            return self._kill(self._whole(decision, decision.targets), at_once).run()
         kill = self._kill(decision)
         result = kill.run()
         if not kill.respawned:
@@ -58,10 +60,11 @@ class KillExecutor:
         """Write OUTCOME of the kills whose unkillable processes have ended since. Does not wait."""
         self._reporter.reap_pending()
 
-    def _kill(self, decision: KillDecision) -> ContainerKill:
+    def _kill(self, decision: KillDecision, timeouts: KillTimeouts | None = None) -> ContainerKill:
         return ContainerKill(
-            decision, self._processes, self._pinner, self._rechecker, self._killer, self._reporter, self._timeouts
-        )
+            decision, self._processes, self._pinner, self._rechecker, self._killer, self._reporter,
+            timeouts or self._timeouts,
+        )  # fmt: skip
 
     def _whole(self, decision: KillDecision, usages: tuple[ProcessUsage, ...]) -> KillDecision:
         if not usages or init_process_of(self._processes, usages[0].identity) is None:

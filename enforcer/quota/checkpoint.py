@@ -69,8 +69,6 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "reserved_mib": _optional(_positive),
     "stated_mib": _optional(_positive),
     "clients": _optional(_positive),
-    "debt_credit": _optional(_seconds),
-    "debt_refill": _optional(_seconds),
 }
 _REQUIRED: Final = ("claim_uid", "namespace", "pod", "pod_uid", "container", "gpu", "memory_mib")
 

@@ -15,7 +15,7 @@ from gpushare import contract
 from gpushare.errors import QuantityError
 from gpushare.patterns import Pattern
 from gpushare.pod_claims import uses
-from gpushare.quantity import MIB, parse_debt, parse_duration, parse_memory, parse_percent
+from gpushare.quantity import MIB, parse_duration, parse_memory, parse_percent
 
 Object = Mapping[str, Any]
 _INTEGER: Final = Pattern(r"[0-9]{1,12}", 12)
@@ -35,8 +35,6 @@ class Terms:
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     tolerance_mib: int | None = None
     tolerance_percent: int | None = None
-    debt_credit: float | None = None
-    debt_refill: float | None = None
 
     def tolerance(self, memory_mib: int) -> int | None:
         """Tolerance in MiB for a quota of that size; ``None`` for the default."""
@@ -189,8 +187,6 @@ def _quota(pod: Object, container: Object, grant: Allocation, terms: Terms) -> Q
         grace_seconds=terms.grace_seconds,
         tolerance_mib=terms.tolerance(memory),
         stated_mib=env_int(container, contract.MEMORY_MIB),
-        debt_credit=terms.debt_credit,
-        debt_refill=terms.debt_refill,
     )
 
 
@@ -269,8 +265,6 @@ _TERMS: Final[Mapping[str, Callable[[Terms, str], Terms]]] = {
     contract.ON_EXCEED: lambda terms, value: replace(terms, on_exceed=OnExceed(value)),
     contract.GRACE_PERIOD: lambda terms, value: replace(terms, grace_seconds=parse_duration(value)),
     contract.TOLERANCE: _tolerance,
-    contract.DEBT_CREDIT: lambda terms, value: replace(terms, debt_credit=parse_debt(value)),
-    contract.DEBT_REFILL: lambda terms, value: replace(terms, debt_refill=parse_debt(value)),
 }
 
 

@@ -66,9 +66,6 @@ class Quota:
     """The quota that the pod's environment states; tenants write it where the webhook does not."""
     clients: int | None = None
     """MPS clients that its claim consumed; ``None`` where none are counted."""
-    debt_credit: float | None = None
-    debt_refill: float | None = None
-    """Seconds, by its namespace; ``None`` for the enforcer's own."""
 
     @property
     def whole_pod(self) -> bool:

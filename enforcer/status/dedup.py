@@ -7,13 +7,11 @@ as it likes. An attempt to end it closes the account: what comes after is sent a
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from enforcer.detection.detector import container_key
-from enforcer.detection.kill_history import ContainerKey
-from enforcer.detection.types import Decision, KillDecision
+from enforcer.detection.types import ContainerKey, Decision, KillDecision, container_key
 
 QUIET: Final = 300.0
 """Seconds after an Event in which the same of the same container is only counted."""
-_COUNTED: Final = frozenset({Decision.WARNED, Decision.IN_DEBT, Decision.RATE_LIMITED, Decision.BREAKER_OPEN})
+_COUNTED: Final = frozenset({Decision.WARNED, Decision.LOWERED, Decision.RATE_LIMITED, Decision.BREAKER_OPEN})
 Key = tuple[ContainerKey, str, Decision]
 
 

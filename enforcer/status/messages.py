@@ -55,13 +55,11 @@ def over_quota(decision: KillDecision, repetition: Repetition = FIRST) -> UserMe
     )
 
 
-def in_debt(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
-    """The container was over quota repeatedly; half of its credit is used up."""
-    note = (
-        f"{_again(decision, repetition)}: it was over its quota repeatedly, for {decision.debt:.1f}s in total; if this "
-        "continues, the enforcer kills its processes without a grace period"
-    )
-    return UserMessage(quota=decision.quota, reason=_over(decision), note=note, action="Warn")
+def lowered(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
+    """The kill threshold was lowered below what the container used."""
+    cause = "its kill threshold was lowered below what it used, and counts in ten minutes or once it is within it"
+    note = f"{_again(decision, repetition)}; not killed: {cause}"
+    return UserMessage(quota=decision.quota, reason=Reason.OVER_QUOTA, note=note, action="Warn")
 
 
 def recovered(decision: KillDecision, _: Repetition = FIRST) -> UserMessage:
@@ -73,17 +71,14 @@ def recovered(decision: KillDecision, _: Repetition = FIRST) -> UserMessage:
 
 def rate_limited(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
     """The container is not killed yet: this node made too many kills."""
-    cause = "the enforcer reached its kill rate limit for the namespace"
+    cause = "the enforcer reached its kill rate limit for this node"
     note = f"{_again(decision, repetition)}; not killed yet: {cause}"
     return UserMessage(quota=decision.quota, reason=Reason.KILL_RATE_LIMITED, note=note, action="Wait")
 
 
 def breaker_open(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
     """The container is not killed: the circuit breaker is open."""
-    note = (
-        f"{_again(decision, repetition)}; not killed: too many containers on this node are over quota, "
-        "so the circuit breaker is open"
-    )
+    note = f"{_again(decision, repetition)}; not killed: an operator stopped all kills of this node (circuit breaker)"
     return UserMessage(quota=decision.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 
@@ -103,7 +98,7 @@ def killed(
     done = (
         f"the enforcer killed {len(hit)} of its processes (pid {pids})" if hit else "the enforcer signalled no process"
     )
-    done += ", then the whole container, because new processes replaced them" if decision.respawns and hit else ""
+    done += ", then the whole container, because it was over quota again" if decision.respawns and hit else ""
     over = f"{_again(decision)} for {decision.over_for:.1f}s"
     end = CUT_SHORT[cut_short] if cut_short and result is Reason.KILLED else RESULTS[result]
     note = f"{over}: {done}; {end}"
@@ -172,7 +167,7 @@ def _excess(decision: KillDecision) -> int:
 
 DECIDED: Final = {
     Decision.WARNED: over_quota,
-    Decision.IN_DEBT: in_debt,
+    Decision.LOWERED: lowered,
     Decision.BACK_UNDER: recovered,
     Decision.RATE_LIMITED: rate_limited,
     Decision.BREAKER_OPEN: breaker_open,

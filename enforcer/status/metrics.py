@@ -26,7 +26,7 @@ PROBLEMS: Final = (
 """Reasons of problems that are 0 while there is no such problem; those of NVML are more."""
 ACTIONS: Final = {
     Decision.WARNED: "warned",
-    Decision.IN_DEBT: "in_debt",
+    Decision.LOWERED: "lowered",
     Decision.KILL: "killed",
     Decision.RATE_LIMITED: "rate_limited",
     Decision.BREAKER_OPEN: "breaker_open",
@@ -152,9 +152,9 @@ _OF_CONTAINERS: Final[Sequence[tuple[str, str, str, float]]] = (
         "utilizationPercent", 0.01,
     ),
     (
-        "container_debt_seconds",
-        "Debt: weighted seconds above the kill threshold that still count. Beyond the credit, no grace period.",
-        "debt", 1,
+        "container_budget_used_seconds",
+        "Seconds above the kill threshold that a container has used of its budget and that have not come back.",
+        "budgetUsed", 1,
     ),
     ("container_mps_clients", "MPS clients of a container.", "mpsClients", 1),
     ("container_mps_clients_allowed", "MPS clients that the share of a container reserves.", "mpsClientsAllowed", 1),

@@ -20,7 +20,7 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
                      "gpu": "GPU-...", "usedMib": 5000, "peakMib": 5200, "quotaMib": 4096, "reservedMib": 4096,
                      "ceilingMib": 4352, "utilizationPercent": 30,
                      "computePercent": 25, "limit": null, "onExceed": "kill", "graceSeconds": 5.0,
-                     "state": "Warned", "overFor": 1.5, "debt": 0.0, "mpsClients": 1, "mpsClientsAllowed": 1,
+                     "state": "Warned", "overFor": 1.5, "budgetUsed": 0.0, "mpsClients": 1, "mpsClientsAllowed": 1,
                      "killIn": 3.5, "sentence": "model holds ...",
                      "processes": [{"pid": 31337, "usedMib": 5000}]}],
      "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}],
@@ -50,11 +50,11 @@ from typing import Any, Final
 
 from enforcer.attribution.snapshot import GpuSnapshot, UsageByContainer, unattributed_processes
 from enforcer.audit.record import ChainHead
-from enforcer.detection.detector import container_key, phase, recent_kills
-from enforcer.detection.forecast import describe, owed, seconds_until_kill
+from enforcer.detection.detector import phase, recent_kills
+from enforcer.detection.forecast import describe, seconds_until_kill, used_seconds
 from enforcer.detection.hidden import Finding
 from enforcer.detection.nvml_outage import EVERYWHERE, Outages, container_message
-from enforcer.detection.types import DetectorConfig, DetectorState, ViolationState
+from enforcer.detection.types import DetectorConfig, DetectorState
 from enforcer.nvml.device_health import GpuConditions
 from enforcer.quota.from_claims import known
 from enforcer.quota.types import LimitStatus, Mode, OnExceed, Quota
@@ -101,13 +101,7 @@ class Snapshot:
 
 def status_quotas(state: DetectorState, quotas: Sequence[Quota]) -> tuple[Quota, ...]:
     """Pick what is worth showing: of containers that were given nothing, those that hold something or did lately."""
-    return tuple(
-        quota
-        for quota in quotas
-        if quota.granted
-        or container_key(quota) in state.cooling
-        or state.cases.get((quota.container_id or "", quota.gpu), ViolationState()).used_mib
-    )
+    return tuple(quota for quota in quotas if quota.granted or state.of(quota).used_mib or state.of(quota).used)
 
 
 def status(snapshot: Snapshot) -> dict[str, Any]:
@@ -123,7 +117,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "setup": dict(snapshot.setup),
         "auditLog": {"seq": snapshot.head.seq, "hash": snapshot.head.hash},
         "kills": {
-            "lastMinute": len(recent_kills(snapshot.state, snapshot.now, snapshot.rules)),
+            "lastMinute": recent_kills(snapshot.state, snapshot.now, snapshot.rules),
             "allowed": snapshot.rules.kills,
             "breakerOpen": snapshot.state.open,
         },
@@ -178,7 +172,7 @@ def _name(quota: Quota) -> str:
 
 
 def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, UsageByContainer | None]) -> dict[str, Any]:
-    case = snapshot.state.cases.get((quota.container_id or "", quota.gpu), ViolationState())
+    case = snapshot.state.of(quota)
     reading = readings.get(quota.gpu)
     holders = () if reading is None else reading.get(quota.container_id or "", ())
     blind = reading is None
@@ -203,7 +197,7 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, UsageByC
         "state": BLIND if blind else str(phase(snapshot.state, quota, snapshot.now)),
         "limit": _limit(snapshot.proven.get((quota.container_id or "", quota.gpu))),
         "overFor": round(case.over_for, 1),
-        "debt": round(owed(snapshot.state, quota, snapshot.now), 1),
+        "budgetUsed": round(used_seconds(snapshot.state, quota, snapshot.now), 1),
         "mpsClients": clients,
         "mpsClientsAllowed": quota.clients,
         "killIn": _kill_in(snapshot, quota),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.detection.types import DetectorState
+from enforcer.detection.types import DetectorState, Phase
 from enforcer.runtime import files
 from enforcer.status.node_status import NAME, Snapshot, status
 from gpushare.reasons import Reason
@@ -93,5 +93,6 @@ def time_independent(snapshot: Snapshot) -> bool:
 
 
 def no_timer_running(state: DetectorState) -> bool:
-    """Whether no case, no kill and no cool-down has a time that still runs."""
-    return not (state.kills or state.cooling or any(case.samples or case.acting for case in state.cases.values()))
+    """Whether no violation, no budget and no kill has a time that still runs."""
+    running = any(case.phase is not Phase.WITHIN or case.used for case in state.cases.values())
+    return not (state.kills or state.accounts or running)

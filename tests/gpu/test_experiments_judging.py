@@ -219,7 +219,7 @@ def test_priority_fails_where_it_has_an_effect() -> None:
     assert compute.judge_priority({"large kernels": [2506, 2504], "small kernels": [30, 11]}).verdict is FAILS
 
 
-def test_context_is_held_to_what_a_share_keeps() -> None:
+def test_context_is_lowered_to_what_a_share_keeps() -> None:
     rows = {"100": {"sms": 132, "context_mib": 516}, "50": {"sms": 66, "context_mib": 300}}
     assert compute.judge_context(rows).verdict is HOLDS
     assert compute.judge_context(rows | {"50": {"sms": 66, "context_mib": 600}}).verdict is FAILS

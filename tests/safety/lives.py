@@ -52,8 +52,8 @@ RUINS: Final[dict[str, Callable[[bytes], bytes | None]]] = {
     "half": lambda data: data[: len(data) // 2],
     "zeros": lambda data: b"\0" * len(data),
     "another boot": lambda data: data.replace(b'"bootId": "', b'"bootId": "x'),
-    "an older version": lambda data: data.replace(b'"version": 4', b'"version": 3'),
-    "another program's": lambda _: b'{"version": 4, "name": "somebody else"}\n',
+    "an older version": lambda data: data.replace(b'"version": 5', b'"version": 4'),
+    "another program's": lambda _: b'{"version": 5, "name": "somebody else"}\n',
     "over for longer than the machine runs": lambda data: data.replace(b'"overFor": ', b'"overFor": 9999'),
     "over for ever": lambda data: data.replace(b'"overFor": ', b'"overFor": -'),
 }
@@ -194,7 +194,7 @@ def in_ruins(trial: Trial, ruin: Callable[[bytes], bytes | None]) -> tuple[int, 
         file.write_bytes(spoilt)
     with trial.life():
         trial.wait(lambda: bool(trial.kills))
-    return trial.late(since), "grace periods restarted" in (trial.folder / "log").read_text() or spoilt is None
+    return trial.late(since), "budgets restarted" in (trial.folder / "log").read_text() or spoilt is None
 
 
 @contextmanager

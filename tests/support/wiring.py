@@ -13,7 +13,7 @@ from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
 from enforcer.attribution.unaccounted import Holders
 from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.attribution.usage import UsageSampler
-from enforcer.detection.claim_backoff import ClaimBackoff
+from enforcer.detection.claim_wait import ClaimWait
 from enforcer.detection.hidden import VerifiedLimits
 from enforcer.detection.hidden_memory import Consequence, HiddenMemory
 from enforcer.limits.applier import LimitApplier
@@ -319,5 +319,5 @@ def loop_parts(
         availability=GpuAvailability(None, None, label_modes(None), limits(), watch, DriverUpgrade()),
         hidden=hidden or hidden_memory(watch), notices=HiddenNotices(events),
         utilization=UtilizationMonitor(watch, NoReader()),
-        verifier=LimitVerifier(evidence, watch, checkpoint, events, None, 30.0), backoff=ClaimBackoff(), setup={},
+        verifier=LimitVerifier(evidence, watch, checkpoint, events, None, 30.0), claim_wait=ClaimWait(), setup={},
     )  # fmt: skip

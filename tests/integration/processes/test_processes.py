@@ -82,7 +82,7 @@ def test_a_process_in_a_container_is_its_containers_wherever_below_it_moves() ->
             wait_for(partial(_removed, path), 5)
 
 
-def test_a_process_that_is_held_on_to_is_another_containers_as_soon_as_it_is_moved_there() -> None:
+def test_a_process_that_is_lowered_on_to_is_another_containers_as_soon_as_it_is_moved_there() -> None:
     attributor = CgroupAttributor()
     with Kubelet().container() as first, Kubelet().container() as second:
         process = first.spawn("sleep", "60")

@@ -131,7 +131,7 @@ def test_a_terminated_client_frees_its_memory_and_fails_at_its_next_call(bed: Be
     assert tenant.wait(15) == 1
 
 
-def test_what_is_held_outlives_the_daemon_and_the_simulator(bed: Bed) -> None:
+def test_what_is_lowered_outlives_the_daemon_and_the_simulator(bed: Bed) -> None:
     daemon = bed.daemon()
     tenant = bed.tenant("1Gi")
     said(tenant)

@@ -220,11 +220,12 @@ class _Grace:
             self.blind, self.in_row = True, 0
             return
         if not over or (self.last is not None and at - self.last > MAX_GAP):
-            self.most = self.least = 0.0
+            self.least = 0.0
             self.in_row = self.beyond = 0
             self.last = None
         if not over:
             return
+        self.most += POLL if self.last is None and self.most else 0.0  # a new violation costs at least so much
         step = 0.0 if self.last is None or self.blind else at - self.last
         self.most += step
         if not disturbed:

@@ -47,7 +47,7 @@ from tests.support.wiring import Messages, loop_parts
 UUID: Final = "GPU-00000000-0000-0000-0000-000000000001"
 CARD_MIB: Final = 81920
 POLL: Final = 0.02
-RULES: Final = DetectorConfig(max_gap=0.4, window=2.4, storm_window=24.0, cool_down=0.6, kill_interval=1.2)
+RULES: Final = DetectorConfig(max_gap=0.4, first=POLL, window=2.4, cool_down=0.6, kill_interval=1.2)
 """As by default, a minute being 2.4 s."""
 PATIENCE: Final = KillTimeouts(term=0.08, kill=0.5)
 HANG_SECONDS: Final = 0.4

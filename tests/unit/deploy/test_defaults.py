@@ -11,7 +11,6 @@ import yaml
 
 from certs.main import _parser as certs_parser
 from enforcer.audit.retention import Retention
-from enforcer.detection.debt import Terms
 from enforcer.detection.types import DetectorConfig
 from enforcer.flags import _parser as enforcer_parser
 from enforcer.kill.process_kill import KillTimeouts
@@ -79,8 +78,8 @@ def test_a_setting_of_the_webhook_has_the_default_of_its_chart_value() -> None:
 
 
 def test_the_enforcers_own_classes_have_the_same_defaults() -> None:
-    ours = (DetectorConfig().kills, Terms().credit, Terms().refill, KillTimeouts().term)
-    names = ("max_kills_per_minute", "debt_credit", "debt_refill", "termination_timeout")
+    ours = (DetectorConfig().kills, KillTimeouts().term)
+    names = ("max_kills_per_minute", "termination_timeout")
     assert ours == tuple(defaults.ENFORCER[name] for name in names)
     kept = Retention()
     assert (kept.mib, kept.segments, kept.days) == tuple(

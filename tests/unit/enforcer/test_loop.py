@@ -247,7 +247,7 @@ def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_reported_
     wait_for(lambda: bool(remembered))
     assert len(json.loads(remembered[0])["kills"]) == 1
     world.enforcer.close()
-    assert len(json.loads((world.folder / state_file.NAME).read_bytes())["cooling"]) == 1
+    assert len(json.loads((world.folder / state_file.NAME).read_bytes())["containers"]) == 1
 
 
 def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_starts_again(world: World) -> None:
@@ -256,7 +256,7 @@ def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_st
     status = world.look(40)
     assert (world.decisions, status["kills"]["breakerOpen"]) == ([], True)
     assert status["containers"][0]["state"] == "Postponed"
-    assert any("circuit breaker is open" in problem for problem in status["problems"])
+    assert any("an operator stopped all kills" in problem for problem in status["problems"])
     assert "gpu_share_breaker_open 1.0" in world.scrape()
     assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA, Reason.BREAKER_OPEN]
     assert circuit_breaker.reset(world.folder)

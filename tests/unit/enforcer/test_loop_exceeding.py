@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.detection.kill_history import RecentKill
+from enforcer.detection.budget import Account
+from enforcer.kill import circuit_breaker
+from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import World, make
 
 
@@ -15,21 +17,15 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield from make(tmp_path, enforcing=True)
 
 
-def test_claims_wait_after_three_pods_were_killed_for_ten_minutes_and_not_while_the_breaker_is_open(
-    world: World,
-) -> None:
-    backoff = world.enforcer._parts.backoff
+def test_claims_wait_while_the_namespace_has_no_budget_and_not_while_the_breaker_is_open(world: World) -> None:
+    wait = world.enforcer._parts.claim_wait
     world.look()
-    assert backoff.admit("tts") == 0.0
-    kills = tuple(RecentKill(world.clock[0], "tts", (pod, "model")) for pod in "xyz")
-    world.enforcer._state = replace(world.enforcer._state, kills=kills)
+    assert wait.seconds("tts") == 0.0
+    account = Account(used=6.0, at=world.clock[0], size=5.0)
+    world.enforcer._state = replace(world.enforcer._state, accounts={("tts", GPU): account})
     world.look()
-    assert backoff.admit("tts") > 0.0
-    assert backoff.admit("asr") == 0.0
-    world.enforcer._state = replace(world.enforcer._state, open=True)
-    assert world.enforcer.exceeding() == frozenset()
-    world.enforcer._state = replace(world.enforcer._state, open=False)
-    assert world.enforcer.exceeding() == {"tts"}
-    world.clock[0] += 600.0
+    assert 0.0 < wait.seconds("tts") <= 24.0
+    assert wait.seconds("asr") == 0.0
+    (world.folder / circuit_breaker.NAME).write_text("")
     world.look()
-    assert backoff.admit("tts") == 0.0
+    assert wait.seconds("tts") == 0.0

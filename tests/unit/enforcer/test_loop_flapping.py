@@ -18,6 +18,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_grace_that_begins_again_and_again_is_recorded_once_a_minute(world: World) -> None:
+    world.quotas[0] = quota(grace_seconds=60.0)
     for turn in range(150):
         world.reader.used[GPU] = {101: 1000 if turn % 2 else 4150}
         world.look()
@@ -28,10 +29,10 @@ def test_grace_that_begins_again_and_again_is_recorded_once_a_minute(world: Worl
 def test_flapping_below_the_grace_period_makes_one_warning_and_then_one_in_five_minutes_that_counts(
     world: World,
 ) -> None:
-    world.quotas[0] = quota(grace_seconds=60.0)
+    world.quotas[0] = quota(grace_seconds=600.0)
     with capture_logs() as logs:
         for turn in range(800):
-            world.reader.used[GPU] = {101: 1000 if turn % 8 >= 6 else 4150}  # so little over that no debt builds up
+            world.reader.used[GPU] = {101: 1000 if turn % 8 >= 6 else 4150}
             world.look()
     world.enforcer._parts.audit_log.close()
     evaluated = Counter(each["decision"] for each in logs if each["event"] == "decided" and each["log_level"] == "info")

@@ -16,7 +16,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield from make(tmp_path, enforcing=True)
 
 
-def test_a_failure_to_keep_grace_periods_is_logged_once_until_they_are_kept_again(world: World) -> None:
+def test_a_failure_to_keep_budgets_is_logged_once_until_they_are_kept_again(world: World) -> None:
     """An enforcer takes two samples a second: a log line for each would fill the disk that is failing."""
     world.reader.used[GPU] = {101: 5000}
     hindrance = world.folder / f".{state_file.NAME}.new"
@@ -27,4 +27,4 @@ def test_a_failure_to_keep_grace_periods_is_logged_once_until_they_are_kept_agai
             hindrance.rmdir()
             world.look(2)
     assert (world.folder / state_file.NAME).exists()
-    assert len([each for each in logs if each["event"] == "grace periods not saved"]) == 2
+    assert len([each for each in logs if each["event"] == "budgets not saved"]) == 2

@@ -11,7 +11,6 @@ import pytest
 
 from enforcer.detection import state_file
 from enforcer.detection.types import DetectorState, KillDecision
-from enforcer.kill import circuit_breaker
 from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
 from enforcer.quota.checkpoint import Checkpoint
@@ -148,26 +147,6 @@ def test_a_breaker_that_the_disk_was_too_slow_to_show_holds_all_the_same(
     turns(world, 4)
     wait_for(lambda: bool(look(world)) and 'gpu_share_kill_results_total{reason="BreakerOpen"}' in world.scrape())
     assert world.decisions == []
-
-
-def test_a_breaker_that_opens_on_a_hanging_disk_is_open_all_the_same(world: World) -> None:
-    """Nothing that the disk says late closes it: what is not written yet was not taken away."""
-    disk = Hanging(world.folder / f".{circuit_breaker.NAME}.new")
-    storm = DetectorState(open=True)
-    for _ in range(3):
-        world.enforcer._disk.reset_budget()
-        assert world.enforcer._breaker.sync_from_disk(storm).open
-        world.enforcer._breaker.persist(storm)
-    disk.let_go()
-    wait_for(lambda: (world.folder / circuit_breaker.NAME).exists() and world.enforcer._disk.problem is None)
-    assert world.enforcer._breaker.sync_from_disk(storm).open
-    assert circuit_breaker.reset(world.folder)
-
-    def closed() -> bool:
-        world.enforcer._disk.reset_budget()
-        return not world.enforcer._breaker.sync_from_disk(storm).open
-
-    wait_for(closed)
 
 
 def test_it_ends_when_it_is_reported_to(world: World) -> None:

@@ -31,8 +31,6 @@ READ: Final = [
     (contract.ON_EXCEED, "kill-container", "kill-container"),
     (contract.GRACE_PERIOD, "1500ms", 1.5),
     (contract.GRACE_PERIOD, "0s", 0.0),
-    (contract.DEBT_CREDIT, "20s", 20.0),
-    (contract.DEBT_REFILL, "10m", 600.0),
     (contract.TOLERANCE, "256Mi", 256),
     (contract.TOLERANCE, "5%", 5),
     (contract.OWN_CLAIMS, "any", True),

@@ -4,9 +4,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.audit.log import FOLDER
-from enforcer.detection.types import DetectorState
-from enforcer.kill.circuit_breaker import NAME, CircuitBreaker
-from enforcer.runtime.background import BackgroundExecutor
+from enforcer.kill.circuit_breaker import NAME
 from gpushare_cli.main import main
 
 
@@ -18,12 +16,11 @@ def said(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tup
 def test_it_says_whether_it_is_open_and_closes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / FOLDER).mkdir()
     assert said(capsys, tmp_path) == (0, "the breaker is closed")
-    CircuitBreaker(tmp_path, BackgroundExecutor("disk")).persist(DetectorState(open=True))
-    capsys.readouterr()
+    (tmp_path / NAME).write_text('{"time": "2026-01-02T03:04:05Z"}')
     code, text = said(capsys, tmp_path)
     assert code == 1
-    assert text.startswith("the breaker is open since 20")
-    assert said(capsys, tmp_path, "--reset") == (0, "the breaker is closed; grace periods start again")
+    assert text.startswith("the breaker is open since 2026-01-02T03:04:05Z")
+    assert said(capsys, tmp_path, "--reset") == (0, "the breaker is closed; each container has a full budget")
     assert said(capsys, tmp_path, "--reset") == (0, "the breaker was not open")
 
 

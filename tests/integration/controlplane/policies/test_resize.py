@@ -96,7 +96,7 @@ def test_no_pod_begins_with_a_resize_request_in_any_namespace(world: World) -> N
         assert "changes the quota of a container that runs" in said
 
 
-def test_a_namespace_that_did_not_opt_in_is_held_to_it_too(world: World, trusted: KubeClient) -> None:
+def test_a_namespace_that_did_not_opt_in_is_lowered_to_it_too(world: World, trusted: KubeClient) -> None:
     plain = world.make_namespace()
     name = world.cluster.create(world.pods(namespace=plain), share())["metadata"]["name"]
     assert NOT_YOU in refusal(lambda: world.tenant.patch(world.pods(name, plain), wish("3Gi")))

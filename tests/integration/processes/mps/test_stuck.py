@@ -118,7 +118,7 @@ def test_a_daemon_that_hangs_with_nobody_in_its_way_is_replaced_at_the_second_lo
     assert daemon.control.hung_for() == 0
 
 
-def test_one_that_is_held_up_by_somebody_is_not_taken_to_hang(
+def test_one_that_is_lowered_up_by_somebody_is_not_taken_to_hang(
     binary: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("enforcer.mps.watchdog.PATIENCE", 60.0)

@@ -1,7 +1,5 @@
 """What records hold, word for word: people and programs read them for years."""
 
-from dataclasses import replace
-
 import pytest
 
 from enforcer.attribution.cgroup import Identity
@@ -33,12 +31,6 @@ def test_a_record_says_whom_it_is_about() -> None:
 
 def test_a_warning_says_by_how_much_and_for_how_long() -> None:
     assert kill_records.warning_fields("gpu-7", DECISION) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s"}
-
-
-def test_a_debt_is_in_the_warning_and_in_the_intent() -> None:
-    indebted = replace(DECISION, debt=12.34)
-    assert kill_records.warning_fields("gpu-7", indebted)["debt"] == "12.3s"
-    assert kill_records.intent_record("gpu-7", indebted, [holder(501, 9000)])["debt"] == "12.3s"
 
 
 @pytest.mark.parametrize(("times", "text"), [(1, {}), (2, {"times": 2})])

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from enforcer.detection.claim_backoff import ClaimBackoff
-from enforcer.detection.detector import evaluate, namespaces_exceeding, record_kill_result
-from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
+from enforcer.detection.budget import seconds_to_wait
+from enforcer.detection.close_look import SECONDS as CLOSE
+from enforcer.detection.close_look import gpus_to_watch
+from enforcer.detection.detector import evaluate, record_kill_result
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision, Phase
 from enforcer.quota.types import Quota
-from tests.support.clock import FakeClock
 from tests.unit.enforcer.made import GPU, holder, quota
 
 POLL: Final = 0.5
@@ -100,6 +101,9 @@ class Pod:
     lives: int = 0
     kills: int = 0
     grace_seconds: float = 5.0
+    grouped: str | None = None
+    """Name of the pod that it is one container of; ``None``: of its own."""
+    slot: int = 0
     fits: bool = False
     """Whether the card has had room for what it wants beyond its quota."""
     _known: Quota | None = None
@@ -109,10 +113,14 @@ class Pod:
         known = self._known
         if known is None or (known.container_id, known.memory_mib) != (up, self.memory_mib):
             self._known = known = quota(
-                container_id=up, pod=f"pod-{self.number}", pod_uid=f"pod-{self.number}", namespace=self.namespace,
+                container_id=up, pod=self.uid, pod_uid=self.uid, namespace=self.namespace, container=f"c{self.number}",
                 memory_mib=self.memory_mib, tolerance_mib=None, grace_seconds=self.grace_seconds,
             )  # fmt: skip
         return known
+
+    @property
+    def uid(self) -> str:
+        return self.grouped or f"pod-{self.number}"
 
     def usages(self, now: float) -> int:
         return self.program.usages(now - self.starts) if self.starts <= now else 0
@@ -145,17 +153,15 @@ class Node:
     coarse: bool = False
     before: bool = False
     card_mib: float = CARD_MIB
-    state: DetectorState = field(default_factory=lambda: DetectorState(within={}))
+    state: DetectorState = field(default_factory=DetectorState)
     decisions: list[tuple[float, KillDecision]] = field(default_factory=list)
     mib_seconds: dict[str, float] = field(default_factory=dict)
+    excess: float = 0.0
+    """MiB-seconds of all but the victim above the sum of their kill thresholds."""
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.backoff = ClaimBackoff(FakeClock(lambda: self.now))
         self._ending: list[tuple[float, Pod, KillDecision]] = []
-        if self.before:
-            debt = replace(self.rules.debt, credit=NEVER, memory=0.0)
-            self.rules = replace(self.rules, kill_interval=30.0, debt=debt)
 
     def run(self, seconds: float, each: Callable[[], object] = lambda: None) -> None:
         """Let time pass in samples at random intervals; ``each`` is called before a sample."""
@@ -169,20 +175,25 @@ class Node:
 
     def _step(self) -> float:
         usual = POLL * self.chance.uniform(0.5, 1.5)
-        if not self.coarse or self._ending or any(case.samples for case in self.state.cases.values()):
+        if gpus_to_watch(self.state, [pod.quota(self.now) for pod in self.pods], self.now, usual, self.rules):
+            return CLOSE
+        if not self.coarse or self._ending or any(case.phase is not Phase.WITHIN for case in self.state.cases.values()):
             return usual
         return max(usual, min(QUIET, min(pod.quiet(self.now) for pod in self.pods) - BEFORE))
 
     def _sample(self, step: float) -> None:
-        quotas, usages = [pod.quota(self.now) for pod in self.pods], {}
+        quotas, usages, beyond = [pod.quota(self.now) for pod in self.pods], {}, 0
         for pod, mib in self._usages():
+            if pod.namespace != "victim":
+                beyond += mib - pod.quota(self.now).ceiling_mib
             self.mib_seconds[pod.namespace] = self.mib_seconds.get(pod.namespace, 0.0) + mib * step
             container = pod.quota(self.now).container_id
             if container is not None and mib:
-                usages[container] = (holder(pod.number + 1, mib, container, f"pod-{pod.number}"),)
+                usages[container] = (holder(pod.number + 1, mib, container, pod.uid),)
+        self.excess += max(0, beyond) * step
         if self.before:
-            self.state = replace(self.state, within=None)
-        self.state, found = evaluate(self.state, quotas, {GPU: usages}, self.now, self.rules)
+            self.state = _forgiven(self.state)
+        self.state, found = evaluate(self.state, quotas, {GPU: usages}, self.now, self.rules, gpu_mib={GPU: CARD_MIB})
         self.decisions += [(self.now, decision) for decision in found]
         self._kill([decision for decision in found if decision.decision is Decision.KILL])
 
@@ -199,7 +210,7 @@ class Node:
 
     def _kill(self, decisions: Sequence[KillDecision]) -> None:
         for decision in decisions:
-            (pod,) = [each for each in self.pods if f"pod-{each.number}" == decision.quota.pod_uid]
+            (pod,) = [each for each in self.pods if f"c{each.number}" == decision.quota.container]
             pod.kills += 1
             self._ending.append((self.now + (5.1 if pod.stubborn and not decision.respawns else 0.2), pod, decision))
 
@@ -210,13 +221,31 @@ class Node:
             pod.ended(self.now, whole=decision.respawns)
             self.state = record_kill_result(self.state, decision.quota, self.now, self.rules, acted=True)
 
+    def admits(self, namespace: str) -> bool:
+        """Ask for a claim, as the kubelet does."""
+        return self.before or not seconds_to_wait(self.state.accounts, namespace, self.now)
+
     def mean(self, namespace: str = "asr") -> float:
         """MiB that a namespace kept on average."""
         return self.mib_seconds.get(namespace, 0.0) / (self.now - STARTED)
 
+    @property
+    def gain(self) -> float:
+        """MiB that all but the victim kept on average above the sum of their kill thresholds."""
+        return self.excess / (self.now - STARTED)
+
     def kills(self, namespace: str | None = None) -> int:
         kills = [decision.quota for _, decision in self.decisions if decision.decision is Decision.KILL]
         return sum(namespace in {None, quota.namespace} for quota in kills)
+
+
+def _forgiven(state: DetectorState) -> DetectorState:
+    """Forget what was used by containers that are within their quota: the grace period alone."""
+    cases = {
+        key: replace(case, used=0.0, samples=0, killed=False) if case.phase is Phase.WITHIN else case
+        for key, case in state.cases.items()
+    }
+    return replace(state, cases=cases, accounts={})
 
 
 def neighbour(*, over: float = NEVER) -> Pod:
@@ -227,7 +256,7 @@ def neighbour(*, over: float = NEVER) -> Pod:
 class FreshPods:
     """A tenant that creates a pod every four seconds; see ``Node.run``.
 
-    Its claims wait as ``ClaimBackoff`` says; the kubelet asks again each second.
+    Its claims wait while the namespace has no budget; the kubelet asks again each second.
     """
 
     def __init__(self, node: Node, program: Program, every: float = 4.0) -> None:
@@ -245,10 +274,13 @@ class FreshPods:
         if node.now - self._asked < 1.0:
             return
         self._asked = node.now
-        node.backoff.update(namespaces_exceeding(node.state))
-        while self._waiting and (node.before or not node.backoff.admit("asr")):
+        while self._waiting and self._fits() and node.admits("asr"):
             self._waiting[0].starts = node.now
             node.pods.append(self._waiting.pop(0))
+
+    def _fits(self) -> bool:
+        """Whether the scheduler finds room for one more share."""
+        return sum(pod.memory_mib for pod in self._node.pods) + self._waiting[0].memory_mib <= CARD_MIB
 
     def _is_over(self, pod: Pod) -> bool:
         """Whether a pod has ended by itself, and was seen without memory."""

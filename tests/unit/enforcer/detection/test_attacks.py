@@ -1,10 +1,9 @@
 """Containers that exceed their quota again and again, in simulation: attacks, and our own mistakes.
 
-Each runs on the product's own detector. The grace period alone, as it was before there was a debt, is the control.
+Each runs on the product's own detector. The grace period alone, as it was before there were budgets, is the control.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -12,9 +11,9 @@ import pytest
 from enforcer.detection.types import Decision
 from enforcer.quota.types import Quota
 from tests.support import extent
+from tests.unit.enforcer.detection.adversary import best
 from tests.unit.enforcer.detection.node import (
     NEVER,
-    STARTED,
     Cycle,
     FreshPods,
     Leak,
@@ -26,7 +25,6 @@ from tests.unit.enforcer.detection.node import (
 )
 
 GIB: Final = 1024
-MINUTES: Final = 60.0
 ATTACKS: Final[dict[str, Callable[[], list[Pod]]]] = {
     "bursts below the grace period": lambda: [Pod(number=1, program=Cycle(3.8, 4.4, 13 * GIB))],
     "bursts of two samples": lambda: [Pod(number=1, program=Cycle(0.9, 1.4, 13 * GIB))],
@@ -41,156 +39,96 @@ FRESH: Final[dict[str, Program]] = {
 
 
 def figures(name: str, node: Node, control: Node, each: Sequence[Callable[[], object]]) -> tuple[float, float]:
-    """Run both; return MiB kept on average in 120 s, now and with the grace period alone."""
+    """Run both; return MiB gained on average in 120 s, now and with the grace period alone."""
     node.run(120, each[0])
     control.run(120, each[1])
-    now, before = node.mean(), control.mean()
+    now, before = node.gain, control.gain
     node.run(480, each[0])
-    extent.figure("F7", f"{name}: mean MiB held in 120 s and 600 s", f"{now:.0f}, {node.mean():.0f}")
+    extent.figure("F7", f"{name}: mean MiB gained in 120 s and 600 s", f"{now:.0f}, {node.gain:.0f}")
     extent.figure("F7", f"{name}: with the grace period alone, in 120 s", f"{before:.0f}")
     return now, before
 
 
 @pytest.mark.parametrize("seed", range(extent.trials(1, 20)))
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_holds_little_more_than_its_quota_and_the_neighbour_is_enforced(name: str, seed: int) -> None:
-    """Beside six pods the neighbour stays within its quota: all of a node in ten minutes would open the breaker."""
-    over = NEVER if name == "six pods" else 400.0
-    node = Node([*ATTACKS[name](), neighbour(over=over)], seed=seed)
+def test_an_attack_gains_little_and_the_neighbour_is_enforced(name: str, seed: int) -> None:
+    node = Node([*ATTACKS[name](), neighbour(over=400.0)], seed=seed)
     control = Node([*ATTACKS[name](), neighbour()], before=True, seed=seed)
     now, before = figures(name, node, control, [tuple, tuple])
     assert now <= 2 * GIB < before
-    assert node.mean() <= 1280
-    assert node.kills("victim") == (over < NEVER)
-    assert not node.state.open
-
-
-@pytest.mark.parametrize("over", [30.0, 400.0])
-def test_one_violation_among_a_neighbours_containers_does_not_open_the_breaker_for_six_pods(over: float) -> None:
-    modest = replace(neighbour(), number=90)
-    node = Node([*ATTACKS["six pods"](), neighbour(over=over), modest])
-    node.run(120)
-    assert node.mean() <= 2 * GIB
-    node.run(480)
+    assert node.gain <= GIB
     assert node.kills("victim") == 1
-    assert not node.state.open
 
 
 @pytest.mark.parametrize("seed", range(extent.trials(1, 20)))
 @pytest.mark.parametrize("name", FRESH)
-def test_fresh_pods_hold_little_more_than_a_quota_and_the_neighbour_is_enforced(name: str, seed: int) -> None:
+def test_fresh_pods_gain_little_and_the_neighbour_is_enforced(name: str, seed: int) -> None:
     node, control = Node([neighbour(over=400.0)], seed=seed), Node([neighbour()], before=True, seed=seed)
     made = FreshPods(node, FRESH[name]), FreshPods(control, FRESH[name])
     now, before = figures(name, node, control, made)
-    assert now <= 3 * GIB < before
-    assert node.mean() <= 1280
+    assert now <= 2 * GIB < before
+    assert node.gain <= GIB
     assert node.kills("victim") == 1
-    assert not node.state.open
 
 
-def test_running_pods_of_the_namespace_keep_their_grace_period_and_the_limit_of_kills() -> None:
-    settled = [Pod(number=n, program=Cycle(4.5, 300.0, 2000, 400)) for n in range(50, 54)]
-    node = Node([*settled, neighbour()])
+SHARES: Final = (512, 2048, 8192)
+LIMIT: Final = 2 * GIB
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("share_mib", SHARES)
+def test_the_best_split_that_a_search_finds_gains_little_more_than_one_container(share_mib: int) -> None:
+    tries, every = extent.trials(4, 150), extent.trials(1, 3)
+    for seed in range(every):
+        one, _ = best(share_mib, seed, most=1, tries=tries, climbs=tries)
+        split, plan = best(share_mib, seed, most=16, tries=tries, climbs=tries)
+        extent.figure("F7", f"best of {2 * tries} attacks from a share of {share_mib} MiB, one container", f"{one:.0f}")
+        extent.figure("F7", f"the same, split over up to 16 containers (seed {seed})", f"{split:.0f}: {plan}")
+        assert split <= 1.2 * one
+        assert split <= LIMIT
+
+
+def test_other_containers_of_the_namespace_are_killed_only_over_their_own_quota() -> None:
+    modest = [Pod(number=n, program=Cycle(2.0, 300.0, 700, 400)) for n in range(50, 54)]
+    node = Node([*modest, neighbour()])
     node.run(100)
     node.pods += [Pod(number=n, program=Leak(3000), starts=node.now) for n in range(6)]
     node.run(499)
     assert [pod.kills > 0 for pod in node.pods if pod.number < 50 and pod.namespace == "asr"] == [True] * 6
-    assert [pod.kills for pod in settled] == [0] * 4
+    assert [pod.kills for pod in modest] == [0] * 4
 
 
-def crowd(namespaces: int, *, apart: float) -> list[Pod]:
-    """Twelve containers over a quota that is far too small, from one moment on or one after the other."""
-    return [
-        Pod(number=n, program=Leak(1300), namespace=f"team-{n % namespaces}", starts=STARTED + n * apart)
-        for n in range(12)
-    ]
+def test_four_of_seven_namespaces_over_at_once_stop_no_kill() -> None:
+    greedy = [Pod(number=n, program=Leak(2500), namespace=f"evil-{n}") for n in range(4)]
+    modest = [Pod(number=10 + n, program=Leak(400), namespace=f"team-{n}") for n in range(3)]
+    node = Node([*greedy, *modest])
+    node.run(30)
+    assert all(pod.kills for pod in greedy)
+    assert not any(pod.kills for pod in modest)
 
 
-@pytest.mark.parametrize("namespaces", [1, 2, 5])
-@pytest.mark.parametrize("settled", [0.0, 100.0], ids=["from the start", "later"])
-def test_a_total_that_nvml_reports_for_each_process_kills_few_before_the_breaker_opens(
-    namespaces: int, settled: float
-) -> None:
-    node = Node([replace(pod, program=Until(settled, 400, 12_000)) for pod in crowd(namespaces, apart=0.0)])
+def test_a_quota_that_is_lowered_without_its_claim_kills_nobody_for_ten_minutes() -> None:
+    """The driver refuses a resize below what is held: a lower quota is our mistake or an operator's."""
+    node = Node([Pod(number=n, memory_mib=4096, program=Leak(1300), namespace=f"team-{n % 3}") for n in range(12)])
     node.card_mib = NEVER
-    node.run(5 * MINUTES)
-    assert killed(node) <= 3
-
-
-@pytest.mark.parametrize("namespaces", [1, 2, 5])
-@pytest.mark.parametrize(("apart", "most"), [(0.0, 3), (25.0, 7)], ids=["at once", "in steps"])
-def test_a_wrong_default_of_new_pods_kills_few_before_the_breaker_opens(
-    namespaces: int, apart: float, most: int
-) -> None:
-    node = Node(crowd(namespaces, apart=apart))
-    node.run(5 * MINUTES)
-    assert node.state.open
-    assert killed(node) <= most
-
-
-@pytest.mark.parametrize(("namespaces", "most"), [(1, 7), (2, 3), (5, 3)])
-@pytest.mark.parametrize("apart", [0.0, 25.0], ids=["at once", "in steps"])
-def test_a_quota_that_is_lowered_for_running_pods_kills_few(namespaces: int, apart: float, most: int) -> None:
-    """Where it concerns several namespaces the changed quotas themselves open the breaker, after one kill or none."""
-    node = Node([replace(pod, memory_mib=4096, program=Leak(1300)) for pod in crowd(namespaces, apart=0.0)])
     node.run(100)
-    start = node.now
-
-    def lower() -> None:
-        for pod in node.pods:
-            if node.now - start >= pod.number * apart:
-                pod.memory_mib = 512
-
-    node.run(5 * MINUTES, lower)
-    assert node.state.open
-    assert killed(node) <= (most if apart else 3)
-
-
-def killed(node: Node) -> int:
-    """Containers of which at least one process was ended."""
-    return sum(pod.kills > 0 for pod in node.pods)
-
-
-def test_a_breaker_that_an_attacker_has_opened_closes_once_its_pods_are_gone() -> None:
-    node = Node([Pod(number=n, program=Leak(3584)) for n in range(6)])
+    for pod in node.pods:
+        pod.memory_mib = 512
+    node.run(590)
+    assert node.kills() == 0
+    assert len(decided(node, Decision.LOWERED)) == 12
     node.run(30)
-    assert node.state.open
-    node.pods.clear()
-    node.run(59)
-    assert node.state.open
-    node.run(3)
-    assert not node.state.open
+    assert node.kills() > 0
 
 
-def test_it_closes_when_another_namespace_comes_and_does_not_open_again_for_the_same() -> None:
-    node = Node([Pod(number=n, program=Leak(3584)) for n in range(6)])
+def test_who_resizes_to_and_fro_has_no_longer_than_without() -> None:
+    """Within the smaller quota when it is lowered, as the driver wants it, and over it from then on."""
+    node = Node([Pod(number=1, memory_mib=4096, program=Until(100.0, 400, 4000))])
+    node.run(90)
+    node.pods[0].memory_mib = 512
     node.run(30)
-    assert node.state.open
-    node.pods.append(neighbour())
-    node.run(60)
-    assert not node.state.open
-    assert node.kills() == node.kills("asr") > 0
-
-
-def test_it_closes_when_fewer_than_half_are_over_for_a_minute() -> None:
-    node = Node([Pod(number=n, program=Until(100, 3584, 400)) for n in range(6)])
-    node.run(99)
-    assert node.state.open
-    node.run(55)
-    assert node.state.open
-    node.run(10)
-    assert not node.state.open
+    assert node.kills() > 0
 
 
 def decided(node: Node, kind: Decision) -> Sequence[Quota]:
     return [decision.quota for _, decision in node.decisions if decision.decision is kind]
-
-
-def test_half_of_the_credit_is_a_warning_and_comes_before_the_kill() -> None:
-    node = Node([Pod(number=1, program=Cycle(2, 20, 4096))])
-    node.run(5 * MINUTES)
-    first = [
-        decision.decision for _, decision in node.decisions if decision.decision in {Decision.IN_DEBT, Decision.KILL}
-    ]
-    assert first[:2] == [Decision.IN_DEBT, Decision.KILL]
-    assert len(decided(node, Decision.IN_DEBT)) == 1

@@ -4,17 +4,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.detection.debt import Debt
+from enforcer.detection.budget import Account
 from enforcer.detection.detector import evaluate, record_kill_result
-from enforcer.detection.doubt import Threshold
-from enforcer.detection.kill_history import RecentKill
 from enforcer.detection.state_file import decode, encode
-from enforcer.detection.storm import Opening
-from enforcer.detection.types import Decision, DetectorConfig, DetectorState, ViolationState
+from enforcer.detection.types import ContainerState, Decision, DetectorConfig, DetectorState, Key, Phase, key_of
 from tests.unit.enforcer.made import CONTAINER, GPU, holder, quota
 
 BOOT = "0b7f"
+KEY = key_of(quota())
+OTHER: Key = (("uid", "other"), GPU)
 OVER = {GPU: {CONTAINER: (holder(10, 9000),)}}
+VIOLATION = ContainerState(phase=Phase.WARNED, samples=3, over_for=2.0, used=2.5, at=9.0)
+FULL = DetectorState(
+    cases={
+        KEY: replace(VIOLATION, killed=True, spared_until=10.5, threshold_mib=4096, lowered=7.0),
+        OTHER: ContainerState(used=0.5, at=5.0),
+    },
+    accounts={("asr", GPU): Account(used=1.5, at=9.0, size=5.0, over=True), ("", GPU): Account(used=0.5, size=5.0)},
+    sampled={GPU: 9.0}, blind=frozenset({GPU}), kills={("uid", "model"): 3.0},
+)  # fmt: skip
 
 
 def restarted(state: DetectorState, now: float) -> DetectorState:
@@ -23,34 +31,25 @@ def restarted(state: DetectorState, now: float) -> DetectorState:
     return found
 
 
-KILLS = (RecentKill(3.0, "asr", ("uid", "model")), RecentKill(4.0, "tts", ("other", "voice")))
+def test_all_is_kept_but_what_every_sample_tells() -> None:
+    held = replace(FULL, cases={key: replace(case, used_mib=5) for key, case in FULL.cases.items()})
+    assert restarted(held, 10.0) == FULL
 
 
-def test_what_matters_is_kept_and_what_does_not_is_not() -> None:
-    kept = ViolationState(samples=5, over_for=2.0, last=9.0, warned=True, blind=True, lenient=True, cgroup_inode=7)
-    state = DetectorState(
-        cases={(CONTAINER, GPU): replace(kept, used_mib=9, acting=True), ("d" * 64, GPU): ViolationState(used_mib=5)},
-        kills=(*KILLS, replace(KILLS[0], free=True)), cooling={("uid", "model"): 20.0},
-        debts={
-            (("uid", "model"), GPU): Debt(seconds=4.5, at=9.0, samples=7, rate=0.5, paused=True, killed=8.0),
-            (("uid", "other"), GPU): Debt(seconds=0.5, at=7.0, samples=1, warned=True),
-        },
-        opening=Opening(by=frozenset({KILLS[0].tenant}), pods=frozenset({"uid", "z"}), calm=9.5),
-        trips={KILLS[0].tenant: 3.0}, ended=KILLS[1:], within={("uid", "model"): 4.0},
-        thresholds={(("uid", "model"), GPU): Threshold(4352, 7.0), (("uid", "other"), GPU): Threshold(0)},
+def test_when_a_gpu_was_read_last_is_kept_only_while_somebody_is_over() -> None:
+    """Else the file would be written with each sample."""
+    calm = replace(FULL, cases={OTHER: FULL.cases[OTHER]})
+    assert restarted(calm, 10.0) == replace(calm, sampled={}, blind=frozenset())
+
+
+def test_a_time_that_lies_ahead_is_cut() -> None:
+    late = ContainerState(phase=Phase.OVER, at=1e9, lowered=1e9, spared_until=1e9)
+    account, kills = Account(used=1.0, at=1e9), {("u", "c"): 1e9}
+    state = DetectorState(cases={KEY: late}, accounts={("a", GPU): account}, sampled={GPU: 1e9}, kills=kills)
+    assert restarted(state, 10.0) == DetectorState(
+        cases={KEY: replace(late, at=10.0, lowered=10.0, spared_until=10.0 + DetectorConfig().cool_down)},
+        accounts={("a", GPU): replace(account, at=10.0)}, sampled={GPU: 10.0}, kills={("u", "c"): 10.0},
     )  # fmt: skip
-    found = restarted(state, 10.0)
-    assert found == replace(state, cases={(CONTAINER, GPU): kept})
-    for opening in (None, Opening(by=frozenset(), pods=frozenset())):
-        assert restarted(replace(state, opening=opening), 10.0).opening == opening
-
-
-def test_a_debt_from_the_future_is_of_now() -> None:
-    debt, opening = Debt(seconds=4.5, at=1e9, killed=1e9), Opening(by=frozenset(), pods=frozenset(), calm=1e9)
-    state = DetectorState(debts={(("uid", "model"), GPU): debt}, opening=opening, trips={KILLS[0].tenant: 1e9})
-    found = restarted(state, 10.0)
-    assert found.debts == {(("uid", "model"), GPU): replace(debt, at=10.0, killed=10.0)}
-    assert (found.opening, found.trips) == (replace(opening, calm=10.0), {KILLS[0].tenant: 10.0})
 
 
 @pytest.mark.parametrize("away", [0.0, 2.0, 9.5], ids=str)
@@ -71,36 +70,30 @@ def test_restarts_neither_shorten_nor_stretch_the_grace_period(every: int, away:
     pytest.fail("a restart loop is a free ride")
 
 
-def test_after_a_restart_one_fresh_sample_is_enough() -> None:
-    state = DetectorState(
-        cases={(CONTAINER, GPU): ViolationState(samples=2, over_for=1.0, last=1000.0, cgroup_inode=7)}
-    )
-    _, decisions = evaluate(restarted(state, 1004.0), (quota(),), OVER, 1004.0, DetectorConfig())
-    assert [decision.decision for decision in decisions] == [Decision.WARNED, Decision.KILL]
+def after_away(seconds: float) -> list[Decision]:
+    """What is decided with the first sample after so many seconds away, of a container that used 4.9 s of 5 s."""
+    case = replace(VIOLATION, samples=2, phase=Phase.OVER, used=5.4, at=1000.0)
+    state = DetectorState(cases={KEY: case}, sampled={GPU: 1000.0})
+    now = 1000.0 + seconds
+    return [each.decision for each in evaluate(restarted(state, now), (quota(),), OVER, now, DetectorConfig())[1]]
 
 
-@pytest.mark.parametrize(("away", "inode"), [(10.5, 7), (1.0, 8)], ids=["too long ago", "another cgroup"])
-def test_what_is_no_longer_known_to_be_the_same_has_its_full_grace(away: float, inode: int) -> None:
-    state = DetectorState(
-        cases={(CONTAINER, GPU): ViolationState(samples=9, over_for=4.5, last=1000.0, cgroup_inode=inode)}
-    )
-    state, decisions = evaluate(restarted(state, 1000.0 + away), (quota(),), OVER, 1000.0 + away, DetectorConfig())
-    assert [decision.decision for decision in decisions] == [Decision.GRACE_STARTED]
-    assert state.cases[CONTAINER, GPU].over_for == 0.0
+def test_after_a_restart_one_fresh_sample_is_enough_and_after_a_long_one_it_is_the_first() -> None:
+    assert after_away(4.0) == [Decision.WARNED, Decision.KILL]
+    assert after_away(10.5) == [Decision.GRACE_STARTED]
 
 
 def test_a_kill_that_an_enforcer_died_over_is_decided_again_at_once() -> None:
-    case = ViolationState(samples=9, over_for=9.0, last=1000.0, warned=True, cgroup_inode=7)
-    state, decisions = evaluate(
-        DetectorState(cases={(CONTAINER, GPU): case}), (quota(),), OVER, 1000.5, DetectorConfig()
-    )
+    case = replace(VIOLATION, samples=9, used=9.0, at=1000.0)
+    first = DetectorState(cases={KEY: case}, sampled={GPU: 1000.0})
+    state, decisions = evaluate(first, (quota(),), OVER, 1000.5, DetectorConfig())
     assert [decision.decision for decision in decisions] == [Decision.KILL]
     state, decisions = evaluate(restarted(state, 1002.0), (quota(),), OVER, 1002.0, DetectorConfig())
-    assert [decision.decision for decision in decisions] == [Decision.KILL]
-    assert len(state.kills) == 2, "and counts twice"
+    assert decisions[-1].decision is Decision.KILL
+    assert len(state.kills) == 1
 
 
-def test_a_cool_down_outlives_a_restart() -> None:
+def test_a_pause_outlives_a_restart() -> None:
     state = record_kill_result(DetectorState(), quota(), 1000.0, DetectorConfig(), acted=False)
     state, now = restarted(state, 1001.0), 1001.0
     while now < 1000 + DetectorConfig().cool_down:
@@ -110,40 +103,27 @@ def test_a_cool_down_outlives_a_restart() -> None:
 
 
 def test_another_boot_remembers_nothing() -> None:
-    assert decode(encode(DetectorState(kills=KILLS), BOOT), "another", 5.0) is None
-
-
-def test_a_time_that_lies_ahead_is_cut_to_now() -> None:
-    state = DetectorState(
-        cases={(CONTAINER, GPU): ViolationState(samples=1, last=1e9)}, kills=(replace(KILLS[0], at=1e9),)
-    )
-    found = restarted(state, 10.0)
-    assert found.cases[CONTAINER, GPU].last == 10.0
-    assert [kill.at for kill in found.kills] == [10.0]
+    assert decode(encode(FULL, BOOT), "another", 5.0) is None
 
 
 @pytest.mark.parametrize(
     "change",
     [
         (b"[]", b"5"), (b'"overFor": 2.0', b'"overFor": "2"'), (b'"overFor": 2.0', b'"overFor": NaN'),
-        (b'"overFor": 2.0', b'"overFor": -2.0'), (b'"version": 4', b'"version": 3'), (b'"gpu"', b'"gpus"'),
-        (b'"last": 9.0', b'"last": true'), (b'"last": 9.0', b'"last": 1.0'), (b'"samples": 1', b'"samples": 0'),
-        (b'"samples": 1', b'"samples": 1.0'), (b'"cgroupInode": null', b'"cgroupInode": "7"'),
-        (b'"cgroupInode": null', b'"cgroupInode": -1'), (b'"overFor": 2.0', b'"overFor": false'),
+        (b'"overFor": 2.0', b'"overFor": -2.0'),
+        (b'"overFor": 2.0', b'"overFor": 9.5'), (b'"used": 2.5', b'"used": 9.5'),
+        (b'"version": 5', b'"version": 4'), (b'"gpu"', b'"gpus"'),
+        (b'"at": 9.0', b'"at": true'), (b'"samples": 3', b'"samples": 3.0'), (b'"samples": 3', b'"samples": -3'),
+        (b'"state": "Warned"', b'"state": "Angry"'), (b'"thresholdMib": null', b'"thresholdMib": "7"'),
+        (b'"blind": []', b'"blind": [7]'), (b'"sampled": {', b'"sampled": {"x": "y", '),
+        (b'"podUid": "', b'"podUid": 7, "x": "'),
     ],
     ids=str,
 )  # fmt: skip
 def test_a_file_that_is_not_ours_is_not_believed(change: tuple[bytes, bytes]) -> None:
-    data = encode(DetectorState(cases={(CONTAINER, GPU): ViolationState(samples=1, over_for=2.0, last=9.0)}), BOOT)
+    data = encode(DetectorState(cases={KEY: VIOLATION}, sampled={GPU: 9.0}), BOOT)
     assert change[0] in data
     assert decode(data.replace(*change), BOOT, 10.0) is None
-
-
-@pytest.mark.parametrize("pods", [b"[7]", b'"uid"', b'{"uid": 7}'], ids=str)
-def test_pods_that_are_no_list_of_texts_are_not_believed(pods: bytes) -> None:
-    data = encode(DetectorState(opening=Opening(by=frozenset(), pods=frozenset({"uid"}))), BOOT)
-    assert b'["uid"]' in data
-    assert decode(data.replace(b'["uid"]', pods), BOOT, 10.0) is None
 
 
 @given(st.binary(max_size=300))
@@ -152,16 +132,5 @@ def test_rubbish_is_no_accident(data: bytes) -> None:
 
 
 def test_a_truncated_file_is_no_accident() -> None:
-    data = encode(DetectorState(kills=KILLS), BOOT)
+    data = encode(FULL, BOOT)
     assert [decode(data[:size], BOOT, 10.0) for size in range(len(data) - 2)] == [None] * (len(data) - 2)
-
-
-def test_numbers_at_their_bounds_are_read() -> None:
-    case = ViolationState(samples=1, over_for=9.0, last=9.0, cgroup_inode=0)
-    kept = DetectorState(
-        cases={(CONTAINER, GPU): case},
-        kills=(RecentKill(0.0, "asr", ("uid", "model")),),
-        cooling={("u", "c"): 0.0},
-        within={},
-    )
-    assert restarted(kept, 9.0) == kept

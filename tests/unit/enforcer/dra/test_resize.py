@@ -175,7 +175,7 @@ def test_it_says_when_the_limit_itself_changes(before: int, after: int, at_once:
     assert answer.note.startswith(f"the quota of container model is now {after}Gi (before: {before}Gi)")
 
 
-def test_lowering_below_what_is_held_wants_force() -> None:
+def test_lowering_below_what_is_lowered_wants_force() -> None:
     found, user = two()
     holding = CurrentUsage(used_mib=3000, applies_immediately=False)
     (answer,) = apply_resize(found, user, "model", "2Gi", ResizeBounds(), holding).answers

@@ -229,7 +229,7 @@ def test_another_quota_has_to_fit_on_both() -> None:
 
 
 @pytest.mark.parametrize("full", [GPU, OTHER_GPU])
-def test_a_smaller_quota_is_held_against_the_gpu_of_which_it_holds_most(world: World, full: str) -> None:
+def test_a_smaller_quota_is_lowered_against_the_gpu_of_which_it_holds_most(world: World, full: str) -> None:
     world.driver.prepare(wide(world))
     world.pods.pids[77] = made_uid("llm")
     world.reader.used[full] = {77: 3072}

@@ -21,9 +21,3 @@ def test_it_is_read_from_the_pod_and_known_after_the_pod_is_gone() -> None:
 def test_a_pod_that_states_nothing_is_not_in_doubt() -> None:
     (found,) = of_containers(quotas_of_prepared([PREPARED], [], [], ()))
     assert found.stated_mib is None
-
-
-def test_a_namespace_sets_credit_and_refill_of_running_containers() -> None:
-    policy = namespace({contract.DEBT_CREDIT: "20s", contract.DEBT_REFILL: "10m"})
-    (found,) = of_containers(quotas_of_prepared([PREPARED], [POD], [policy], ()))
-    assert (found.debt_credit, found.debt_refill) == (20.0, 600.0)

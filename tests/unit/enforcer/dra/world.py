@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.usage import UsageSampler
-from enforcer.detection.claim_backoff import ClaimBackoff
+from enforcer.detection.claim_wait import ClaimWait
 from enforcer.dra.cdi import file_name
 from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.checkpoint import ClaimStore
@@ -96,7 +96,7 @@ class World:
             metrics=Metrics(), modes=self.modes, modes_changed=Wake(), mps=self.mps,
             limiter=limits(lambda: self.backends), checkpoint=Checkpoint(self.state), events=Messages(self.told),
             availability=availability(lambda: self.health),
-            backoff=ClaimBackoff(), listeners=(), registered=Wake(), quotas_changed=self.quotas_changed,
+            claim_wait=ClaimWait(), listeners=(), registered=Wake(), quotas_changed=self.quotas_changed,
             upgrade=self.upgrade, default_compute=self.default_compute,
         )  # fmt: skip
 

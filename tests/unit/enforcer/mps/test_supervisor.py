@@ -127,7 +127,7 @@ def test_a_daemon_serves_where_it_answers_or_was_left_running_before_us() -> Non
     assert [keeper.is_ready(gpu) for gpu in (GPU, OTHER_GPU)] == [True, True], "they were started again"
 
 
-def test_only_what_fails_turn_after_turn_is_held_against_a_gpu() -> None:
+def test_only_what_fails_turn_after_turn_is_lowered_against_a_gpu() -> None:
     manager = Manager()
     manager.failure = SILENT
     keeper = keeper_of(manager, Roster(GPU))

@@ -44,7 +44,7 @@ def test_the_first_reason_stays_while_it_lasts() -> None:
     assert after(LOST, SILENT, SILENT, SILENT).unhealthy is LOST
 
 
-def test_a_critical_error_is_held_against_it_for_minutes() -> None:
+def test_a_critical_error_is_lowered_against_it_for_minutes() -> None:
     struck = update_health(Health(), None, xid=True)
     assert struck.unhealthy is Reason.CRITICAL_XID
     assert after(*[None] * XID_LOOKS, begun=struck).unhealthy is Reason.CRITICAL_XID

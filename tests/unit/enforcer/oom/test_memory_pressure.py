@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.attribution.snapshot import GpuSnapshot
-from enforcer.detection.types import DetectorState, ViolationState
+from enforcer.detection.types import ContainerState, DetectorState, Phase, key_of
 from enforcer.oom.diagnosis import FROM_OUTSIDE, SLACK, WITHIN, Failure, diagnose, diagnosis_message, failures_of
 from enforcer.oom.memory_pressure import KEPT, KEPT_SECONDS, ContainerUsage, PressureSample, update_pressure
 from enforcer.status.pod_status import Seen
@@ -94,7 +94,7 @@ def test_what_is_old_is_forgotten_and_there_is_never_too_much_of_it() -> None:
 
 
 def test_what_we_are_about_to_end_is_known_to_be_our_doing() -> None:
-    acting = DetectorState(cases={MINE: ViolationState(used_mib=9000, samples=9, acting=True)})
+    acting = DetectorState(cases={key_of(quota()): ContainerState(used_mib=9000, phase=Phase.KILLING)})
     found = update_pressure({}, look(seen(holder(1, 9000)), state=acting), 5.0)
     assert found[MINE].ended == 5.0
     assert update_pressure(found, held(4000), 6.0)[MINE].ended == 5.0

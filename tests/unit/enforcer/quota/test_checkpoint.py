@@ -30,7 +30,6 @@ def test_the_file_is_written_in_lower_camel_case() -> None:
     assert set(row) == {
         "claimUid", "namespace", "pod", "podUid", "container", "containerId", "gpu", "memoryMib", "computePercent",
         "onExceed", "graceSeconds", "toleranceMib", "reservedMib", "statedMib", "clients",
-        "debtCredit", "debtRefill",
     }  # fmt: skip
 
 

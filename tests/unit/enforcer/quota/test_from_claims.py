@@ -186,16 +186,13 @@ def test_only_the_newest_generation_of_a_pool_counts() -> None:
 
 
 def test_the_namespaces_policy_applies() -> None:
-    policy = namespace(
-        on_exceed="kill-container", grace_period="30s", tolerance="10%", debt_credit="20s", debt_refill="10m"
-    )
+    policy = namespace(on_exceed="kill-container", grace_period="30s", tolerance="10%")
     (found,) = run(claim(result("model", "gpu-0")), pod(container("model", "4000")), policy)
     assert (found.on_exceed, found.grace_seconds, found.tolerance_mib) == (OnExceed.KILL_CONTAINER, 30.0, 400)
-    assert (found.debt_credit, found.debt_refill) == (20.0, 600.0)
 
 
 def test_a_policy_that_cannot_be_read_is_as_if_it_were_not_there() -> None:
-    broken = namespace(on_exceed="explode", grace_period="soon", tolerance="some", debt_credit="0s", debt_refill="2d")
+    broken = namespace(on_exceed="explode", grace_period="soon", tolerance="some")
     assert parse_policy(broken["metadata"]["annotations"]) == Terms()
     assert parse_policy({contract.TOLERANCE: "1Gi"}).tolerance(5) == 1024
     assert Terms().tolerance(4096) is None

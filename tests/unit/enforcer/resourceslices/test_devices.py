@@ -214,7 +214,7 @@ def test_architectures_go_by_compute_capability(capability: tuple[int, int], nam
     order=st.sampled_from(Order),
     gpus=st.permutations(FOUR),
 )
-def test_the_order_depends_on_nothing_but_what_is_held(held: dict[str, int], order: Order, gpus: list[Gpu]) -> None:
+def test_the_order_depends_on_nothing_but_what_is_lowered(held: dict[str, int], order: Order, gpus: list[Gpu]) -> None:
     policy = InventoryPolicy(order=order)
     assert build_devices(gpus, policy, reserved_mib=held) == build_devices(FOUR, policy, reserved_mib=held)
 

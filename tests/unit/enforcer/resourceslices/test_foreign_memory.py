@@ -15,7 +15,7 @@ def view(*holders: ProcessUsage, gpu: str = GPU) -> GpuSnapshot:
 NOBODY = ProcessUsage(Identity(pid=900, start=1, owner=None), 300)
 
 
-def test_foreign_is_what_is_held_by_no_pod_with_a_share_there() -> None:
+def test_foreign_is_what_is_lowered_by_no_pod_with_a_share_there() -> None:
     mine, sibling = holder(101, 5000), holder(102, 50, "e" * 64)
     stranger, ours = holder(103, 700, "f" * 64, "another-pod"), holder(104, 900, "a" * 64, "our-pod")
     seen = [view(mine, sibling, stranger, ours, NOBODY), view(holder(105, 20), gpu=OTHER_GPU)]

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from enforcer.detection import state_file
-from enforcer.detection.kill_history import RecentKill
-from enforcer.detection.types import DetectorState, ViolationState
+from enforcer.detection.budget import Account
+from enforcer.detection.types import ContainerState, DetectorState, Phase
 from enforcer.dra import prepared_claim
 from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim, ResizeResult
 from enforcer.quota import checkpoint
 from enforcer.quota.from_claims import Terms
 from enforcer.quota.types import Mode
 from gpushare.errors import ConfigError
-from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
+from tests.unit.enforcer.made import GPU, POD, quota
 
 BOOT, NOW = "0b7f", 10.0
 WRONG: tuple[Any, ...] = (
@@ -26,8 +26,8 @@ WRONG: tuple[Any, ...] = (
 """``10**400`` is a number that JSON can write and floating-point cannot hold."""
 
 STATE = DetectorState(
-    cases={(CONTAINER, GPU): ViolationState(samples=3, over_for=2.0, last=9.0, warned=True, cgroup_inode=7)},
-    kills=(RecentKill(3.0, "asr", (POD, "model")),), cooling={(POD, "model"): 20.0},
+    cases={((POD, "model"), GPU): ContainerState(phase=Phase.WARNED, samples=3, over_for=2.0, used=2.0, at=9.0)},
+    accounts={("asr", GPU): Account(used=2.0, at=9.0, size=5.0)}, sampled={GPU: 9.0}, kills={(POD, "model"): 3.0},
 )  # fmt: skip
 CLAIM = PreparedClaim(
     uid="claim-1", namespace="asr", name="tts-0-gpu", pod="tts-0", pod_uid=POD, terms=Terms(tolerance_percent=5),
@@ -84,7 +84,10 @@ def test_a_number_that_no_metric_can_hold_is_refused(name: str) -> None:
         read(data.replace(b": 4096", b": 1" + b"0" * 400))
 
 
-def test_a_cool_down_that_lies_far_ahead_lets_nobody_be_for_ever() -> None:
-    found = state_file.decode(state_file.encode(DetectorState(cooling={(POD, "model"): 1e300}), BOOT), BOOT, NOW)
+LATE = DetectorState(cases={((POD, "model"), GPU): ContainerState(spared_until=1e300)})
+
+
+def test_a_pause_that_lies_far_ahead_lets_nobody_be_for_ever() -> None:
+    found = state_file.decode(state_file.encode(LATE, BOOT), BOOT, NOW)
     assert found is not None
-    assert found.cooling == {(POD, "model"): NOW + 15.0}
+    assert [case.spared_until for case in found.cases.values()] == [NOW + 15.0]

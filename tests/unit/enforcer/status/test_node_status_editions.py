@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from enforcer.audit.record import ChainHead
+from enforcer.detection.budget import Account
 from enforcer.detection.hidden import Finding
-from enforcer.detection.kill_history import RecentKill
 from enforcer.detection.nvml_outage import NvmlOutage
-from enforcer.detection.types import DetectorConfig, DetectorState, ViolationState
+from enforcer.detection.types import ContainerState, DetectorConfig, DetectorState, Phase
 from enforcer.nvml.device_health import GpuConditions
 from enforcer.quota.types import LimitStatus
 from enforcer.runtime.problem import Problem
@@ -40,11 +40,13 @@ CONTENT: dict[str, Any] = {
     "hidden": {GPU: Finding(elsewhere=True)},
     "sight": {GPU: NvmlOutage(999.0, Reason.NVML_HUNG, "the driver hangs")},
 }
+CASE = ((POD, "model"), GPU)
 RUNNING = {
-    "over its quota": DetectorState(cases={KEY: ViolationState(used_mib=9000, samples=1, last=1000.0)}),
-    "being ended": DetectorState(cases={KEY: ViolationState(acting=True)}),
-    "cooling down": DetectorState(cases={KEY: ViolationState()}, cooling={(POD, "model"): 1015.0}),
-    "ended lately": DetectorState(cases={KEY: ViolationState()}, kills=(RecentKill(990.0, "asr", (POD, "model")),)),
+    "over its quota": DetectorState(cases={CASE: ContainerState(used_mib=9000, phase=Phase.OVER, samples=1)}),
+    "being ended": DetectorState(cases={CASE: ContainerState(phase=Phase.KILLING)}),
+    "without its whole budget": DetectorState(cases={CASE: ContainerState(used=2.0, at=1000.0)}),
+    "in a namespace without": DetectorState(accounts={("asr", GPU): Account(used=6.0, at=1000.0, size=5.0)}),
+    "ended lately": DetectorState(cases={CASE: ContainerState()}, kills={(POD, "model"): 990.0}),
 }
 
 
