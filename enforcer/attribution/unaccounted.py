@@ -156,9 +156,8 @@ def member_of(quota: Quota) -> Member:
 
 def present_in(view: GpuSnapshot, quotas: Sequence[Quota]) -> Presence:
     """Name who may take memory of a GPU in one sample."""
-    holding = view.reading or {}
     mine = [each for each in quotas if not each.whole_pod]
-    members = frozenset(member_of(each) for each in mine if each.granted or each.container_id in holding)
+    members = frozenset(map(member_of, mine))  # also those that were given nothing: they have the device
     started = {each.container_id for each in mine}
     starting = {each.pod_uid for each in mine if each.container_id is None}
     rows = [(each.identity.pid, each.identity.owner) for each in view.holders]

@@ -108,7 +108,7 @@ def find(
     if owner is not alone:
         mib = max(0, mib - _ended_mib(view))
     # A descriptor can be where no look finds it: each share may have it, and where nobody is seen, others as well.
-    may = (*possible.values(), *(each for each in mine.values() if each.granted)) if possible else ()
+    may = tuple(mine.values()) if possible else ()
     return Finding(
         suspects=suspects, elsewhere=elsewhere, complete=holders.complete, owner=owner if mib else None, owner_mib=mib,
         processes=() if owner is None else _processes(owner, suspects, view.reading),

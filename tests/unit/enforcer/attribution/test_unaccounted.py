@@ -95,6 +95,12 @@ def test_everybody_is_remembered_who_was_there_from_the_last_sample_without_on()
     assert after(view(9000), view(9000), before=calm).present == Presence(members=frozenset({MINE}))
 
 
+def test_one_that_was_given_nothing_may_have_taken_it_as_well() -> None:
+    """A pod that joined another one's claim has the GPU's device: it may take memory between two samples."""
+    calm = after(view(0), view(0), quotas=[quota(), neighbour(memory_mib=0)])
+    assert after(view(9000), view(9000), before=calm).present.members == {MINE, THEIRS}
+
+
 def test_processes_outside_of_shares_are_remembered_by_their_pid() -> None:
     calm = after(view(0), view(0))
     other = holder(201, 66, NEIGHBOUR, "other-pod")

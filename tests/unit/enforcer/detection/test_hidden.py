@@ -180,6 +180,7 @@ def test_one_that_was_alone_all_the_time_has_it_without_descriptors() -> None:
             8000,
         ),  # it may be the neighbour's, who has used up its own
         (found(mine(192), gap=9000), 4904),  # or by a descriptor that no look finds: it has 4096 left
+        (found(mine(192), quotas=(MINE, neighbour(memory_mib=0)), gap=9000), 9000),
         (found(has=(descriptors(250, NEIGHBOUR, THEIR_POD),), gap=9000), 9000 - 4096),
         (found(mine(192), holder(99, 1, "f" * 64, "some-pod"), quotas=(MINE,), gap=9000), 9000),
         (found(mine(192), quotas=(MINE,), gap=9000, complete=False), 9000),
