@@ -92,7 +92,8 @@ class History:
     def __init__(self, seed: int) -> None:
         self.random, self._ids = Random(seed), count(1000)
         self.unseen = self.random.random() < 0.5
-        """Descriptors are where no look finds them; nobody has one of memory in rows in a process without CUDA."""
+        """Descriptors are where no look finds them. Then only shares hide memory, and nobody has a descriptor of memory
+        in rows in a process without CUDA: SECURITY.md names both."""
         self.containers, self.pieces = list[Container](), list[Piece]()
         self.now, self.lost = 1000.0, False
         self.limits = VerifiedLimits()
@@ -311,13 +312,17 @@ def managed(history: History) -> None:
 
 def hide(history: History) -> None:
     """Somebody makes memory, exports and releases it: its own process, or one without CUDA, keeps the descriptor."""
-    holders = [each for each in history.containers if each.quota is not None or history.random.random() < 0.3]
-    if holders:
+    if holders := may_hide(history):
         holder = history.random.choice(holders)
         own = holder.processes and history.random.random() < 0.3
         process = history.random.choice(holder.processes) if own else history.new_process(holder, None)
         mib = min(history.random.randint(200, 24_000), max(0, history.free_mib()))
         history.pieces.append(Piece(mib, hidden=True, holders=[process], seen=not history.unseen))
+
+
+def may_hide(history: History) -> list[Container]:
+    others = 0.0 if history.unseen else 0.3
+    return [each for each in history.containers if each.quota is not None or history.random.random() < others]
 
 
 def orphan(history: History) -> None:
@@ -347,11 +352,12 @@ def load(history: History) -> None:
 def hand_on(history: History) -> None:
     """A copy of a descriptor goes to another container; sometimes the first is closed."""
     pieces = [each for each in history.pieces if each.hidden or not history.unseen]
-    if pieces and history.containers:
+    to = may_hide(history) if history.unseen else history.containers
+    if pieces and to:
         piece = history.random.choice(pieces)
         if history.random.random() < 0.5:
             piece.holders.clear()
-        piece.holders.append(history.new_process(history.random.choice(history.containers), None))
+        piece.holders.append(history.new_process(history.random.choice(to), None))
 
 
 def free(history: History) -> None:

@@ -9,6 +9,7 @@ allocation ends it with status 1 and CUDA's words, as it would a real program.
 import argparse
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--ignore-term", action="store_true", help="only SIGKILL ends it")
     options.add_argument("--hidden", type=int, default=0, help="MiB that only a descriptor holds; with --mib 0 no row")
     unseen = options.add_mutually_exclusive_group()
+    options.add_argument("--unread", action="store_true", help="that descriptor is in a message that nobody reads")
     unseen.add_argument("--managed", type=int, default=0, help="MiB of managed memory, which no row shows")
     unseen.add_argument("--late", type=float, help="seconds until its row shows what it took")
     unseen.add_argument("--unchecked", action="store_true", help="hold it even where the card has no room")
@@ -69,6 +71,10 @@ class Tenant:
             if mib > left:
                 raise OutOfGpuMemoryError(f"{self._gpu} has {left} MiB left, {mib} MiB were asked for")
             self._descriptor = exports.make(self._sim.folder / exports.FOLDER, self._gpu, mib)
+            if self._options.unread:
+                self._sockets = socket.socketpair()
+                socket.send_fds(self._sockets[0], [b"x"], [self._descriptor])
+                os.close(self._descriptor)
 
     def _allocate(self, mib: int, *, unseen: bool) -> None:
         self._sim.allocate(os.getpid(), self._gpu, mib, self._options.kind, "device" if unseen else "both")

@@ -119,6 +119,17 @@ def test_a_neighbour_whose_memory_no_limit_bounds_may_have_it_so_nobody_ends(nod
     assert ([alive(holder), alive(managed)], node.records()) == ([True, True], [])
 
 
+def test_a_program_with_a_use_for_descriptors_lives_beside_one_that_hides_its_own_from_looks(node: Node) -> None:
+    exporter, hider = started(node, "kill", 1024, 1024)
+    listed = exporter.tenant(node.sim, "--mib", "500", "--hidden", "64")
+    hidden = hide(hider, node, "--unread")
+    seen(node, lambda each: each["unaccountedMib"] >= HIDDEN and bool(each["descriptorHolders"]))
+    node.looks(int(2 * GRACE / POLL))
+    assert [each["pids"] for each in gpu(node)["descriptorHolders"]] == [[listed.pid]], "no look finds the other"
+    assert gpu(node)["withheldMib"] >= HIDDEN - 1024
+    assert ([alive(listed), alive(hidden)], node.records()) == ([True, True], [])
+
+
 def test_one_that_was_alone_ends_for_managed_memory_beyond_its_quota_only(node: Node) -> None:
     (container,) = started(node, "kill", QUOTA)
     within = container.tenant(node.sim, "--mib", "500", "--managed", "7000")
