@@ -5,7 +5,8 @@ stops every administration (observed on 535.309.01), and every tenant can connec
 of the daemon waits in a read of one descriptor. ``pidfd_getfd`` lends us that very connection; it says who made it, and
 shut down from our side it ends for the daemon as if its maker had closed it. No process has to be killed for that, also
 not where the maker handed the connection on and is gone. A client that waits for its server is not read from, and so
-never taken for a silent one.
+never taken for a silent one. The daemon's own servers hold connections to this socket too, from which it reads their
+answers: without that connection a server is in FAULT and its clients are lost (seen on an H100, driver 580.159.04).
 
 It needs Linux 5.6 and CAP_SYS_PTRACE; without them nothing is found, and a blocked daemon stays blocked.
 """
@@ -45,15 +46,18 @@ class ControlSocket:
         self._attributor = CgroupAttributor()
 
     def idle_connections(self, daemon: int, ours: int) -> dict[int, socket.socket]:
-        """Connections the daemon waits for now, by inode, but for that of process ``ours``. The caller closes them."""
+        """Connections the daemon waits for now, by inode, but those of ``ours`` and of its servers.
+
+        The caller closes them. A tenant's process is no child of the daemon.
+        """
         handle = PidHandle.open(daemon)
         if handle is None:
             return {}
         with handle:
             lent = [_lend(handle, descriptor) for descriptor in sorted(set(_read_from(daemon)))]
-        found = {}
+        found, spared = {}, {ours, *family(daemon)}
         for connection in filter(None, lent):
-            if _at_the_door(connection) and _peer(connection)[0] != ours:
+            if _at_the_door(connection) and _peer(connection)[0] not in spared:
                 found[os.fstat(connection.fileno()).st_ino] = connection
             else:
                 connection.close()
@@ -87,6 +91,15 @@ def waiting(pid: int, calls: Mapping[str, Collection[int]]) -> Iterator[int]:
             words = (task / "syscall").read_text().split()
             if len(words) > 1 and words[0].isdigit() and int(words[0]) in wanted:
                 yield int(words[1], 16)
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and its children: a daemon and its servers."""
+    found = [pid]
+    with suppress(OSError, ValueError):
+        for task in sorted(Path(f"/proc/{pid}/task").iterdir())[:MAX_THREADS]:
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def _lend(handle: PidHandle, descriptor: int) -> socket.socket | None:

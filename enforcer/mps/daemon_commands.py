@@ -5,6 +5,7 @@ A new command is a method here and its text in ``protocol``. Servers are named b
 
 from collections.abc import Callable
 
+from enforcer.attribution.procfs import PROC, read_stat
 from enforcer.mps import protocol
 from enforcer.mps.control_program import ControlProgram, Deadline
 from enforcer.mps.protocol import ServerStatus
@@ -23,6 +24,8 @@ class DaemonCommands:
 
     def __init__(self, control: ControlProgram) -> None:
         self._control = control
+        self._terminated: dict[tuple[int, int], int] = {}
+        """Start of each client that a server was told to terminate, by pids of server and client."""
 
     def alive(self, deadline: Deadline | None = None) -> None:
         """Check that a daemon answers, by the cheapest command."""
@@ -76,6 +79,9 @@ class DaemonCommands:
     ) -> str | None:
         """Terminate a client: its contexts end, other clients and the process itself go on.
 
+        A server is told once. The client stays in its list until the process has noticed, and told again the server
+        waits for that, 0.1 s and more, while the daemon answers nobody (measured on an H100, driver 580.159.04).
+
         Args:
             server: pid of the server.
             pid: pid of the client.
@@ -85,9 +91,23 @@ class DaemonCommands:
         Returns:
             ``None`` if the client was terminated, else the daemon's answer.
         """
+        started = _start(pid)
+        if started is not None and self._terminated.get((server, pid)) == started:
+            return None
         answer = self._control.ask(protocol.terminate_client(server, pid), deadline, ended)
-        return None if protocol.parse_terminated(answer) else answer
+        if not protocol.parse_terminated(answer):
+            return answer
+        self._terminated = {key: start for key, start in self._terminated.items() if _start(key[1]) == start}
+        if started is not None:
+            self._terminated[server, pid] = started
+        return None
 
     def quit(self, deadline: Deadline | None = None) -> None:
         """Ask the daemon to exit, with its servers."""
         self._control.ask(protocol.QUIT, deadline)
+
+
+def _start(pid: int) -> int | None:
+    """Return when a process started, in ticks since boot; ``None``: it has ended."""
+    stat = read_stat(f"{PROC}/{pid}/stat")
+    return None if stat is None else stat.start

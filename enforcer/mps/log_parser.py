@@ -1,7 +1,8 @@
 """Reading the logs of MPS's control daemon and servers: bytes in, what they say out. Pure.
 
 A tenant can write into the pipe that a daemon's log goes through, so what stands there is hearsay: it is reported, cut
-and escaped, and nothing is ever done because of it. Lines as in NVIDIA's documentation and as 535.309.01 writes them::
+and escaped, and nothing is ever done because of it. Lines as in NVIDIA's documentation and as 535.309.01 and
+580.159.04 write them; the latter writes the answer to each command as well, such as pids::
 
     [2026-11-21 10:00:00.123 Control 4711] Server 4712 exited with status 1
 """
@@ -58,8 +59,9 @@ _KNOWN: Final = tuple(
     (kind, Pattern(pattern, MAX_LINE))
     for kind, pattern in (
         (LogPattern.FATAL, r"Volta MPS: Server is handling a fatal GPU error\."),
-        # Whose they are stands behind it or on lines of their own.
-        (LogPattern.STICKY, r"(The following clients have a sticky error set:.*|\d+([ ,]+\d+)*)"),
+        (LogPattern.FATAL, r"Client \{PID: \d+, Context ID: \d+\} on the error-trigging process \d+ to be torn down"),
+        # Whose they are stands behind it, or on lines of their own, which look like answers to commands.
+        (LogPattern.STICKY, r"The following clients have a sticky error set:.*"),
         (LogPattern.ENDED, r"Server \d+ exited with status 0"),
         (LogPattern.FAILED, r"Server \d+ exited with status -?\d+"),
         (LogPattern.STARTING, r"Starting new server \d+ for user \d+"),

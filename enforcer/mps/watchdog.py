@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.attribution.procfs import PidHandle, read_stat
-from enforcer.mps.control_socket import ControlSocket, waiting
+from enforcer.mps.control_socket import ControlSocket, family, waiting
 from enforcer.mps.incidents import Incident, IncidentLog
 from enforcer.mps.state_file import DaemonStateFile
 from gpushare.reasons import Reason
@@ -60,7 +60,7 @@ class DaemonWatchdog:
     def resume_stopped(self) -> bool:
         """Set daemon and servers going again where somebody stopped them; whether one was."""
         pid = self.notes.process()
-        asleep = [each for each in _family(pid) if _wake(each)] if pid is not None else []
+        asleep = [each for each in family(pid) if _wake(each)] if pid is not None else []
         if asleep:
             self._tell(Reason.MPS_HUNG, "was stopped by another process (SIGSTOP); the enforcer sent SIGCONT")
         return bool(asleep)
@@ -116,14 +116,6 @@ class StallProbe:
                     self._watched.door.close_connection(connection)
                     self._patience = SHORT
         return bool(standing)
-
-
-def _family(pid: int) -> list[int]:
-    """A process and its children."""
-    try:
-        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-    except (OSError, ValueError):
-        return [pid]
 
 
 def _wake(pid: int) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from enforcer.mps import log_parser
 from tests.fakes.gpu import exports
 from tests.fakes.gpu.mps_daemon import Daemon
 from tests.fakes.gpu.need import need_library
@@ -141,6 +142,17 @@ def test_a_stranger_changes_nothing_on_a_new_driver(tmp_path: Path, command: str
     assert refused.endswith(f"root user.\n{answer}")
     assert daemon.answer("get_default_active_thread_percentage", STRANGER) == "100.0\n", "who asks is answered"
     assert "privilege" not in daemon.answer(command, os.getuid())
+
+
+def test_of_recorded_logs_only_those_of_a_fault_are_of_trouble() -> None:
+    found: dict[str, set[str]] = {}
+    for result in (each for run in report.committed() for each in run["results"]):
+        texts = [text for each in result["raw"] if each["kind"] == "mps-log" for text in each["answered"].values()]
+        lines = log_parser.parsed(text.encode() for text in "\n".join(texts).splitlines())
+        found.setdefault(result["experiment"], set()).update(str(line.pattern) for line in lines if line.severity == 2)
+    assert len(found) > 15
+    assert {experiment for experiment, trouble in found.items() if trouble} <= {"H6", "H12"}
+    assert "fatal GPU error" in found["H6"]
 
 
 def test_a_simulated_model_has_the_multiprocessors_of_the_card() -> None:

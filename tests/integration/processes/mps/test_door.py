@@ -162,6 +162,34 @@ def test_what_waits_for_us_is_never_shut(binary: Path, make: Make) -> None:
         assert door.idle_connections(pid, holder.pid) == {}
 
 
+DAEMON_WITH_A_SERVER = """
+import os, socket, sys
+door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+door.bind(sys.argv[1] + "/control")
+door.listen()
+inside, outside = os.pipe()
+if os.fork() == 0:
+    os.close(outside)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.connect(sys.argv[1] + "/control")
+    os.read(inside, 1)
+    os._exit(0)
+connection, _ = door.accept()
+print("ready", flush=True)
+connection.recv(1)
+"""
+
+
+def test_the_connection_of_its_own_server_is_never_shut(root: Path) -> None:
+    """A daemon reads from it while a server terminates a client that takes its time."""
+    with program(DAEMON_WITH_A_SERVER, str(root)) as process:
+        door = ControlSocket("GPU-x", IncidentLog())
+        end = time.monotonic() + 5
+        while not list(doors._read_from(process.pid)):
+            assert time.monotonic() < end
+        assert door.idle_connections(process.pid, 0) == {}
+
+
 MUTE_DAEMON = """
 import os, select, socket, sys
 door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -35,7 +35,12 @@ SERVER = b"[2026-11-21 10:00:00.123 Other 4712] "
         ("Cmd:quit", LogPattern.CHANGING, Severity.CHANGE),
         ("Volta MPS: Server is handling a fatal GPU error.", LogPattern.FATAL, Severity.TROUBLE),
         ("The following clients have a sticky error set:", LogPattern.STICKY, Severity.TROUBLE),
-        ("11661, 11663", LogPattern.STICKY, Severity.TROUBLE),
+        ("11661", LogPattern.UNKNOWN, Severity.ROUTINE),
+        (
+            "Client {PID: 4293, Context ID: 1} on the error-trigging process 4293 to be torn down",
+            LogPattern.FATAL,
+            Severity.TROUBLE,
+        ),
         ("Volta MPS: status of client {11661, 1} is ACTIVE", LogPattern.STATE, Severity.ROUTINE),
         ("Client {11661, 1} exit", LogPattern.WENT, Severity.ROUTINE),
         ("Destroy server context on device 0", LogPattern.CONTEXT, Severity.CHANGE),
