@@ -25,7 +25,7 @@ class DaemonCommands:
     def __init__(self, control: ControlProgram) -> None:
         self._control = control
         self._terminated: dict[tuple[int, int], int] = {}
-        """Start of each client that a server was told to terminate, by pids of server and client."""
+        """Start of each client that a server has terminated, by pids of server and client."""
 
     def alive(self, deadline: Deadline | None = None) -> None:
         """Check that a daemon answers, by the cheapest command."""
@@ -79,8 +79,9 @@ class DaemonCommands:
     ) -> str | None:
         """Terminate a client: its contexts end, other clients and the process itself go on.
 
-        A server is told once. The client stays in its list until the process has noticed, and told again the server
-        waits for that, 0.1 s and more, while the daemon answers nobody (measured on an H100, driver 580.159.04).
+        The command is sent once for a client, which stays in the list until its process has noticed. At a second
+        command the server waits for that, 0.1 s and more, while the daemon answers nobody (measured on an H100, driver
+        580.159.04).
 
         Args:
             server: pid of the server.

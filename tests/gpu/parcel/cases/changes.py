@@ -53,19 +53,19 @@ def mps_replaced(scene: Scene) -> str:
     scene.ensure_installed()
     site = scene.site
     with scene.namespace("replaced") as namespace:
-        for name in TENANTS:
-            site.create(namespace, tenants.pod(name, scene.programs.compute(512), "2Gi"))
-        for name in TENANTS:
-            site.running(namespace, name)
-        _wait_working(scene, namespace, [-1, -1])
-        before = _counts(scene, namespace)
+        before = _start(scene, namespace)
         began = time.monotonic()
         site.shell(f"kubectl -n {SYSTEM} delete pod -l app.kubernetes.io/name=gpu-share-mps --wait=false")
         _wait_working(scene, namespace, before)
         scene.figures["served_after_replacement_s"] = round(time.monotonic() - began, 2)
         scene.figures["seen_at_replacement"] = _last_words(scene, namespace)
         site.until("the MPS pod is ready", lambda: scene.all_ready("gpu-share-mps"), 30)
-        before = _counts(scene, namespace)
+        # Where the compute mode is kept, one that started while there was no daemon computes without MPS.
+        scene.figures["limits_after_replacement"] = [each.get("limit") for each in site.status()["containers"]]
+        for name in TENANTS:
+            site.remove(namespace, name, grace=0)
+        site.until("they are gone", lambda: not any(site.find_pod(namespace, name) for name in TENANTS), 20)
+        before = _start(scene, namespace)
         began = time.monotonic()
         if scene.simulated:
             site.simulator("fault", "gpu0", "mps-fault")
@@ -81,6 +81,16 @@ def mps_replaced(scene: Scene) -> str:
         )
     replaced, faulted = scene.figures["served_after_replacement_s"], scene.figures["served_after_fault_s"]
     return f"served {replaced} s after a replacement, {faulted} s after a fault"
+
+
+def _start(scene: Scene, namespace: str) -> list[int]:
+    """Have the tenants compute; their numbers of restarts."""
+    for name in TENANTS:
+        scene.site.create(namespace, tenants.pod(name, scene.programs.compute(512), "2Gi"))
+    for name in TENANTS:
+        scene.site.running(namespace, name)
+    _wait_working(scene, namespace, [-1, -1])
+    return _counts(scene, namespace)
 
 
 def _counts(scene: Scene, namespace: str) -> list[int]:

@@ -108,6 +108,7 @@ def hidden_memory(scene: Scene) -> str:
             holder = _simulated_holder()
         else:
             site.create(namespace, tenants.pod("holder", f"exec python3 - <<'E'{HOLDER}E", "4Gi"))
+            site.running(namespace, "holder")
             site.until("it holds", lambda: any("holding" in each for each in scene.lines(namespace, "holder")), 30)
         seen, began = scene.truth(), time.monotonic()
         site.until("the metric shows it", lambda: _gauge(scene.metrics(), UNACCOUNTED) > 4 * 2**30, 20)

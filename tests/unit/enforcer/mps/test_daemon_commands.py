@@ -1,4 +1,4 @@
-"""A client is terminated once: told again, a server waits for it and answers nobody."""
+"""A client is terminated once: at a second command the server waits for it and answers nobody."""
 
 import os
 import subprocess
