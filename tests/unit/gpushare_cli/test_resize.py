@@ -181,7 +181,10 @@ def test_a_pod_is_named_as_elsewhere(
     [
         (("pods",), "you may not read pod running"),
         (("resourceclaims",), "you may not read ResourceClaims in namespace explained-1; ask a cluster operator"),
-        (("patch",), "you may not change quotas in namespace explained-1; ask a cluster operator for the ClusterRole"),
+        (
+            ("patch",),
+            "you may not change quotas in namespace explained-1; ask a cluster operator for a ClusterRoleBinding",
+        ),
     ],
 )
 def test_without_the_right_it_says_what_to_ask_for(
