@@ -55,7 +55,7 @@ class ControlSocket:
             return {}
         with handle:
             lent = [_lend(handle, descriptor) for descriptor in sorted(set(_read_from(daemon)))]
-        found, spared = {}, {ours, *family(daemon)}
+        found, spared = {}, {ours, *family(daemon)[1:]}
         for connection in filter(None, lent):
             if _at_the_door(connection) and _peer(connection)[0] not in spared:
                 found[os.fstat(connection.fileno()).st_ino] = connection

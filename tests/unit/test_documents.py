@@ -199,7 +199,7 @@ def test_every_word_in_upper_camel_case_is_a_reason_a_state_or_kubernetes_own(do
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_variable_and_key_is_ours_or_nvidias(document: str) -> None:
     there = sources(*PRODUCT)
-    variables = set(re.findall(r"\b(?:GPU_SHARE|CUDA|NVIDIA)_[A-Z_]*[A-Z]", text(document))) - OF_OTHERS
+    variables = set(re.findall(r"\b(?:GPU_SHARE|CUDA|NVIDIA)_[A-Z0-9_]*[A-Z0-9]", text(document))) - OF_OTHERS
     assert {each for each in variables if f'"{each}"' not in there} == set()
     keys = set(re.findall(r"(?<![/\w.-])((?:[a-z-]+\.)?gpu-share\.io/[a-z][a-z-]*[a-z])", text(document)))
     prefixes = {*re.findall(r'"([a-z-]+\.)?\{GROUP\}/([a-z-]*)"', there)}

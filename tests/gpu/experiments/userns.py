@@ -15,6 +15,8 @@ from tests.gpu.kit.registry import experiment
 from tests.gpu.kit.result import Result, judged
 
 SERVED: Final = "gemm 128 1"
+SIMULATED: Final = 2
+"""So many commands are tried of a simulated daemon: H3 tries all of them."""
 
 
 def judge_figures(figures: Mapping[str, Any], _: str = "") -> Result:
@@ -38,7 +40,7 @@ def judge_figures(figures: Mapping[str, Any], _: str = "") -> Result:
 def userns(backend: Backend) -> Result:
     """A client first, then each command of H3 against a live server."""
     did: dict[str, Any] = {}
-    for name, act in ACTS:
+    for name, act in ACTS if backend.name == "real" else ACTS[:SIMULATED]:
         with scene_of(backend, name, MAPPED_ROOT) as attack:
             if not did:
                 answer = _client(attack)

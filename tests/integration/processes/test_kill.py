@@ -294,15 +294,18 @@ def test_a_second_enforcer_waits_and_takes_over(node: Node) -> None:
 
 def test_quotas_are_taken_up_while_it_runs_and_bad_ones_change_nothing(node: Node) -> None:
     container = node.container()
-    tenant = container.tenant(node.sim, "--mib", "9000")
+    held = container.tenant(node.sim, "--mib", "9000")
     node.allow(container.quota(node.gpu, 10000))
     node.start()
     node.looks(2)
     (node.state / "checkpoint.json").write_text("{")
     wait_for(lambda: any("checkpoint" in problem for problem in node.status()["problems"]), 10)
     assert node.state_of(container) == "Within"
-    node.allow(container.quota(node.gpu, 4096))
+    other = node.container()
+    tenant = other.tenant(node.sim, "--mib", "5000")
+    node.allow(container.quota(node.gpu, 4096), other.quota(node.gpu, 4096))
     wait_for(lambda: not alive(tenant), 20)
+    assert (alive(held), node.state_of(container)) == (True, "Lowered"), "a lowered quota counts ten minutes later"
 
 
 def test_a_name_protects_nobody(node: Node) -> None:
