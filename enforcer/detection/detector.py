@@ -30,8 +30,8 @@ from enforcer.quota.types import OnExceed, Quota
 DOUBT: Final = 600.0
 """Seconds for which a kill threshold that was lowered below what a container used does not count.
 
-The driver refuses a resize below what is used, so it is a mistake of ours or of an operator. A tenant keeps by it what
-it could hold before, which stays reserved."""
+A resize below what is used has to be forced, and counts at once. All else is a mistake of ours or of an operator. A
+tenant keeps by it what it could hold before, which stays reserved."""
 UNKNOWN_MIB: Final = 2**53
 """Memory of a GPU that nobody knows: nothing is charged to a namespace there."""
 
@@ -160,7 +160,7 @@ def _with_threshold(case: ContainerState, quota: Quota, now: float) -> Container
     """Take in the kill threshold as it is now."""
     before, new = case.threshold_mib, quota.ceiling_mib
     lowered = now if case.lowered is None else case.lowered
-    if before is None or new >= before or case.used_mib <= new or now - lowered >= DOUBT:
+    if before is None or new >= before or case.used_mib <= new or quota.resized or now - lowered >= DOUBT:
         return replace(case, threshold_mib=new, lowered=None)
     return replace(case, lowered=lowered)
 

@@ -49,6 +49,12 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("the value must be true or false")
+    return value
+
+
 def _optional(reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else reader(value)
 
@@ -69,6 +75,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "reserved_mib": _optional(_positive),
     "stated_mib": _optional(_positive),
     "clients": _optional(_positive),
+    "resized": _truth,
 }
 _REQUIRED: Final = ("claim_uid", "namespace", "pod", "pod_uid", "container", "gpu", "memory_mib")
 

@@ -66,6 +66,8 @@ class Quota:
     """The quota that the pod's environment states; tenants write it where the webhook does not."""
     clients: int | None = None
     """MPS clients that its claim consumed; ``None`` where none are counted."""
+    resized: bool = False
+    """Whether a resize request changed it: below what the container uses only somebody who forced that."""
 
     @property
     def whole_pod(self) -> bool:
@@ -100,5 +102,5 @@ def pod_row(like: Quota, reserved_mib: int) -> Quota:
     """Write the row of the whole pod, with the terms of a row of that pod."""
     return replace(
         like, container=WHOLE_POD, container_id=like.pod_uid, memory_mib=0, tolerance_mib=0, compute_percent=None,
-        reserved_mib=reserved_mib, stated_mib=None, clients=None,
+        reserved_mib=reserved_mib, stated_mib=None, clients=None, resized=False,
     )  # fmt: skip

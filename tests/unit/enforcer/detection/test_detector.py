@@ -1,5 +1,6 @@
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -330,6 +331,15 @@ def test_a_threshold_that_is_lowered_below_what_is_lowered_counts_after_ten_minu
     while "Kill" not in bench.decisions():
         bench.see(UNDER)
     assert 5.0 <= bench.now - begun <= 6.5, "with all of its budget"
+
+
+def test_one_that_a_resize_lowered_counts_at_once() -> None:
+    bench = lowered()
+    bench.quotas = [replace(LOWERED, resized=True)]
+    for _ in range(20):
+        bench.see(UNDER)
+    assert "Lowered" not in bench.decisions()
+    assert bench.decisions()[-1] == "Kill"
 
 
 def test_it_counts_at_once_where_the_container_was_within_it_or_is_above_the_old_one() -> None:
