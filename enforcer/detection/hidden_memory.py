@@ -26,6 +26,8 @@ LASTS: Final = 10.0
 """Seconds for which a look counts; after that it is unknown who has descriptors."""
 GIB: Final = 1024
 """In MiB."""
+NAMED: Final = 3
+"""So many containers are spelled out."""
 
 
 class OwnProcesses(Protocol):
@@ -176,7 +178,7 @@ class HiddenMemory:
 
 def _names(finding: Finding) -> str:
     names = [f"{each.quota.namespace}/{each.quota.pod}/{each.quota.container}" for each in finding.suspects]
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") or "none"  # noqa: PLR2004
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "") or "none"
 
 
 def _others(finding: Finding) -> str:

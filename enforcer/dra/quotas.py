@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
-from enforcer.quota.from_claims import Object, Terms, env_int, parse_policy
+from enforcer.quota.from_claims import Object, Terms, parse_policy
 from enforcer.quota.types import WHOLE_POD, Quota, pod_row
-from gpushare import contract
 from gpushare.pod_claims import Use, claim_names, uses
 
 _ANY: Final = ContainerLimit(container=WHOLE_POD, request="", memory_mib=0)
@@ -22,7 +21,7 @@ def quotas_of_prepared(
         prepared: the claims that were prepared and not undone since.
         pods: of this node, for those that join the claims of others.
         namespaces: for their policy, which an operator may change at any time.
-        before: earlier quotas; they know what pods stated that are gone from the API server and still live here.
+        before: earlier quotas; they know which pods joined the claims of others.
     """
     policy = {each["metadata"]["name"]: parse_policy(each["metadata"].get("annotations") or {}) for each in namespaces}
     found = {
@@ -37,8 +36,7 @@ def quotas_of_prepared(
                 row if more is None else pod_row(more, (more.reserved_mib or 0) + (row.reserved_mib or 0))
             )
     found = _still_joined(prepared, pods, before) | found
-    stated = _stated(pods, before)
-    return tuple(replace(found[key], stated_mib=stated.get(key[:2])) for key in sorted(found))
+    return tuple(found[key] for key in sorted(found))
 
 
 def _still_joined(
@@ -50,16 +48,6 @@ def _still_joined(
         _key(each): each
         for each in before
         if each.whole_pod and not each.reserved_mib and each.claim_uid in claims and each.pod_uid in uids
-    }
-
-
-def _stated(pods: Sequence[Object], before: Sequence[Quota]) -> Mapping[tuple[str, str], int | None]:
-    """Read what the environment of each container states, by pod UID and name; else earlier quotas know."""
-    known = {(quota.pod_uid, quota.container): quota.stated_mib for quota in before}
-    return known | {
-        (pod["metadata"]["uid"], each["name"]): env_int(each, contract.MEMORY_MIB)
-        for pod in pods
-        for each in (pod.get("spec") or {}).get("containers") or ()
     }
 
 

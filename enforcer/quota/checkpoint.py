@@ -73,7 +73,6 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "grace_seconds": _seconds,
     "tolerance_mib": _optional(_positive),
     "reserved_mib": _optional(_positive),
-    "stated_mib": _optional(_positive),
     "clients": _optional(_positive),
     "resized": _truth,
 }

@@ -186,7 +186,6 @@ def _quota(pod: Object, container: Object, grant: Allocation, terms: Terms) -> Q
         on_exceed=terms.on_exceed,
         grace_seconds=terms.grace_seconds,
         tolerance_mib=terms.tolerance(memory),
-        stated_mib=env_int(container, contract.MEMORY_MIB),
     )
 
 
@@ -199,7 +198,6 @@ def _together(one: Quota, other: Quota) -> Quota:
         memory_mib=one.memory_mib + other.memory_mib,
         compute_percent=min(compute, HUNDRED) or None,
         tolerance_mib=max(tolerances, default=None),
-        stated_mib=None,
     )
 
 

@@ -62,8 +62,6 @@ class Quota:
     tolerance_mib: int | None = None
     reserved_mib: int | None = None
     """The most it could be given of that GPU; ``None`` where a quota comes from elsewhere."""
-    stated_mib: int | None = None
-    """The quota that the pod's environment states; tenants write it where the webhook does not."""
     clients: int | None = None
     """MPS clients that its claim consumed; ``None`` where none are counted."""
     resized: bool = False
@@ -102,5 +100,5 @@ def pod_row(like: Quota, reserved_mib: int) -> Quota:
     """Write the row of the whole pod, with the terms of a row of that pod."""
     return replace(
         like, container=WHOLE_POD, container_id=like.pod_uid, memory_mib=0, tolerance_mib=0, compute_percent=None,
-        reserved_mib=reserved_mib, stated_mib=None, clients=None, resized=False,
+        reserved_mib=reserved_mib, clients=None, resized=False,
     )  # fmt: skip

@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     sys.path[:0] = [str(ROOT)]
     sys.path.append(str(SITE))
     if argv[:1] == ["cluster"]:
-        from tests.gpu.parcel import run  # noqa: PLC0415
+        from tests.gpu.parcel import run  # noqa: PLC0415 - after the path is set
 
         return run.main(argv[1:])
     try:

@@ -134,7 +134,7 @@ def bring_up_loopback() -> None:
 def _share_the_network(cluster: KubeClient) -> None:
     base = "/apis/admissionregistration.k8s.io/v1"
     cluster.create(path(base, "mutatingadmissionpolicies"), HOST_NETWORK)
-    name = HOST_NETWORK["metadata"]["name"]  # type: ignore[index]
+    name = HOST_NETWORK["metadata"]["name"]  # type: ignore[index] # an object of Kubernetes
     binding = {"metadata": {"name": name}, "spec": {"policyName": name}}
     cluster.create(path(base, "mutatingadmissionpolicybindings"), binding)
 

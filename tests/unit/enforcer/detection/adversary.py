@@ -6,7 +6,6 @@ kill thresholds of all it has reserved: below those nobody is killed.
 """
 
 import random
-from collections.abc import Mapping  # noqa: TC003
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -141,7 +140,7 @@ def _random(chance: random.Random, most: int) -> Plan:
 
 
 def _near(plan: Plan, chance: random.Random, most: int) -> Plan:
-    changes: tuple[Mapping[str, Any], ...] = (
+    changes: tuple[dict[str, Any], ...] = (
         {"containers": min(most, max(1, plan.containers + chance.choice([-2, -1, 1, 2])))},
         {"on": plan.on * chance.uniform(0.5, 1.6)}, {"gap": plan.gap * chance.uniform(0.3, 2.0) + 0.05},
         {"part": min(1.0, plan.part * chance.uniform(0.7, 1.5))}, {"together": not plan.together},

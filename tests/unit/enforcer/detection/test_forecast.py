@@ -15,7 +15,7 @@ FULL = {("x", str(at)): at for at in (950.0, 960.0, 970.0)}
 
 
 def state_of(case: ContainerState, **changes: object) -> DetectorState:
-    return DetectorState(cases={key_of(quota()): case}, **changes)  # type: ignore[arg-type]
+    return DetectorState(cases={key_of(quota()): case}, **changes)  # type: ignore[arg-type] # as each test gives them
 
 
 def told(case: ContainerState, allowed: Quota | None = None, **changes: object) -> str:

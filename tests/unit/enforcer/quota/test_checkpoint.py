@@ -29,7 +29,7 @@ def test_the_file_is_written_in_lower_camel_case() -> None:
     row = json.loads(encode(BOTH))["quotas"][0]
     assert set(row) == {
         "claimUid", "namespace", "pod", "podUid", "container", "containerId", "gpu", "memoryMib", "computePercent",
-        "onExceed", "graceSeconds", "toleranceMib", "reservedMib", "statedMib", "clients", "resized",
+        "onExceed", "graceSeconds", "toleranceMib", "reservedMib", "clients", "resized",
     }  # fmt: skip
 
 

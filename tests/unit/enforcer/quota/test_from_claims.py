@@ -79,7 +79,7 @@ def test_a_running_pods_container_gets_what_its_claim_consumed() -> None:
     (found,) = run(claim(result("model", "gpu-0", "4Gi", "25")), pod(container("model", "4096", "25")))
     assert found == Quota(
         claim_uid="claim-1", namespace="asr", pod="tts-0", pod_uid=POD, container="model", container_id=None,
-        gpu=GPU, memory_mib=4096, compute_percent=25, stated_mib=4096,
+        gpu=GPU, memory_mib=4096, compute_percent=25,
     )  # fmt: skip
 
 
