@@ -8,7 +8,10 @@
 # Dependencies come from requirements.txt, pinned and hashed. It omits what libraries ask for and nothing here imports, hence
 # --no-deps. The project itself is built without a network. Only the virtual environment reaches the result: no compiler, no
 # pip, no cache, no sources, no tests.
-ARG BASE=docker.io/library/python:3.12-slim
+#
+# The base is pinned by the digest of its index, for all platforms; `docker buildx imagetools inspect python:3.12-slim` prints
+# the newest.
+ARG BASE=docker.io/library/python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 
 FROM ${BASE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONDONTWRITEBYTECODE=1

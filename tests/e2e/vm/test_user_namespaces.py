@@ -12,6 +12,7 @@ from tests.testbed.vm.node import VmNode
 from webhook.mutation.user_namespaces import MAPPABLE
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
+UPGRADE = "helm upgrade gpu-share deploy/helm/gpu-share -n gpu-share-system --reuse-values --wait --set "
 GREEDY = ("hold", "1Gi", "--then", "6Gi", "--after", "4s", "--over-limit")
 
 
@@ -45,6 +46,21 @@ def test_a_share_in_a_user_namespace_is_mounted_counted_and_ended(site: Site, vm
     ]
     assert set(restarts(site.running(namespace, "modest")).values()) == {0}
     assert site.records(namespace, "modest") == []
+
+
+def test_root_of_an_isolated_tenant_is_nobody_on_the_node(site: Site, vm: VmNode, namespace: str) -> None:
+    """``webhook.rootTenants: isolate``, on a pod that says nothing of user namespaces."""
+    site.shell(f"{UPGRADE}webhook.rootTenants=isolate")
+    pod = pods.pod("rooted", "hold", "1Gi")
+    pod["spec"]["containers"][0]["securityContext"] = {"runAsUser": 0}
+    try:
+        made = site.run(namespace, pod)
+    finally:
+        site.shell(f"{UPGRADE}webhook.rootTenants=allow")
+    assert made["spec"]["hostUsers"] is False
+    assert site.exec(namespace, "rooted", "id", "-u").strip() == "0"
+    assert site.exec(namespace, "rooted", "cat", "/proc/self/uid_map").split()[1] != "0"
+    assert site.environ(namespace, "rooted")[contract.MEMORY_MIB] == "2048", "and its share works"
 
 
 def test_volumes_that_the_webhook_takes_for_mappable_are(site: Site, vm: VmNode, namespace: str) -> None:

@@ -22,7 +22,7 @@ import yaml
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, KubeClient, path
 from tests.support.patience import holds_within, patient
-from tests.testbed.cluster import cgroups, pki, servers
+from tests.testbed.cluster import cgroups, pki, servers, used_rights
 from tests.testbed.cluster.binaries import find_all
 from tests.testbed.cluster.errors import BedError
 from tests.testbed.cluster.network import Network
@@ -150,6 +150,7 @@ class ControlPlane:
     def stop(self) -> None:
         """End every process and remove the folder."""
         self._end()
+        used_rights.keep(self.root)
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _end(self) -> None:

@@ -5,6 +5,7 @@ from typing import Final
 
 import yaml
 
+from tests.testbed.cluster import used_rights
 from tests.testbed.cluster.network import Network
 
 KUBELET_CLIENT: Final = "kubelet-client"
@@ -48,15 +49,19 @@ def apiserver(binary: Path, root: Path, store: int, port: int, network: Network 
         f"--kubelet-certificate-authority={keys}/ca.crt",
         f"--kubelet-client-certificate={keys}/{KUBELET_CLIENT}.crt",
         f"--kubelet-client-key={keys}/{KUBELET_CLIENT}.key",
-        *_reachable(network),
+        *_reachable(root, network),
     ]
 
 
-def _reachable(network: Network | None) -> list[str]:
+def _reachable(root: Path, network: Network | None) -> list[str]:
     """With nodes, pods reach the server by its Service; it reaches their webhooks by address, having no kube-proxy."""
     if network is None:
         return ["--endpoint-reconciler-type=none"]
+    policy = root / "audit-policy.yaml"
+    policy.write_text(yaml.safe_dump(used_rights.POLICY))
     return [
+        f"--audit-policy-file={policy}",
+        f"--audit-log-path={root / used_rights.LOG}",
         f"--advertise-address={network.address}",
         "--enable-aggregator-routing=true",
         "--kubelet-preferred-address-types=InternalIP",

@@ -7,7 +7,8 @@ word ``vm`` instead of files it runs what is for a virtual node; ``make e2e ARGS
 
 Each worker writes into ``.build/sessions``; a line at times says where each is. If tests of one or two files failed,
 those run once more by themselves, and what passes then is told as flaky at the end; it has failed all the same. Exit
-code 0 when all passed, 1 when a worker failed or ran nothing of one of its files, 2 wrong use, 130 when stopped: no
+code 0 when all passed, 1 when a worker failed or ran nothing of one of its files, or when a whole run on nodes left a
+right of the chart's service accounts unused, 2 wrong use, 130 when stopped: no
 cluster is left behind in any case.
 """
 
@@ -19,8 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from tests.support import helm
 from tests.support.extent import full
-from tests.testbed.cluster import images, versions
+from tests.support.unused_rights import unused
+from tests.testbed.cluster import images, used_rights, versions
 from tests.testbed.cluster.controlplane import sweep
 from tests.testbed.cluster.errors import BedError
 from tests.testbed.parallel import workers
@@ -63,10 +66,20 @@ def main(argv: Sequence[str]) -> int:
     running = Running(dealt, FOLDER, PATIENCE, head_start=HEAD_START)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: running.stop())
+    used = used_rights.folder(FOLDER / "rights")
     try:
-        return run(running, second_round=True)
+        code = run(running, second_round=True)
     finally:
         clean()
+    return code or (0 if asked.files or asked.planes else every_right_is_used(used))
+
+
+def every_right_is_used(folder: Path) -> int:
+    """After a whole run on nodes: 1 where the chart grants its service accounts a right that no pod used, else 0."""
+    found = unused(helm.objects(), used_rights.kept(folder))
+    for account, right in found:
+        print(f"{account} has a right that nothing used: {right}", file=sys.stderr)
+    return int(bool(found))
 
 
 def fetch_vm() -> None:

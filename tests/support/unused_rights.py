@@ -1,0 +1,55 @@
+"""Rights that the chart gives to its service accounts and no pod used in a whole ``make e2e``."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from tests.support.asked_rights import Right, given
+
+Grant = tuple[str, Right]
+"""A service account's name and one right of its; a right without a name is for all objects of that kind."""
+
+NOT_LOGGED: Final = {
+    ("gpu-share.io", "claimtemplates"): "a policy asks for it when resourceclaimtemplates are written",
+    ("resource.k8s.io", "resourceclaims/driver"): "the API server asks for it when resourceclaims/status is written",
+}
+"""Rights that the API server asks for while it serves another request: by group and resource, with that request."""
+
+
+def unused(objects: Iterable[Mapping[str, Any]], used: set[Grant]) -> list[Grant]:
+    """Return what the rendered chart grants and nobody used, sorted.
+
+    ``list`` counts as used where ``watch`` was: lists are streamed as watches where the API server can.
+    """
+    streamed = {
+        (who, Right("list", each.group, each.resource, each.name)) for who, each in used if each.verb == "watch"
+    }
+    return sorted(each for each in granted(list(objects)) if not _is_used(each, used | streamed))
+
+
+def _is_used(grant: Grant, used: set[Grant]) -> bool:
+    account, right = grant
+    if (right.group, right.resource) in NOT_LOGGED:
+        return True
+    rule = {"verbs": [right.verb], "apiGroups": [right.group], "resources": [right.resource]}
+    names = {"resourceNames": [right.name]} if right.name else {}
+    return any(given([rule | names], each) for who, each in used if who == account)
+
+
+def granted(objects: list[Mapping[str, Any]]) -> Iterator[Grant]:
+    """Yield each right of each service account that the chart binds."""
+    roles = {(each["kind"], each["metadata"]["name"]): each["rules"] for each in objects if each["kind"] in ROLES}
+    for binding in (each for each in objects if each["kind"] in BINDINGS):
+        rules = roles.get((binding["roleRef"]["kind"], binding["roleRef"]["name"]), ())
+        for subject in binding["subjects"]:
+            yield from ((subject["name"], right) for rule in rules for right in _rights(rule))
+
+
+ROLES: Final = ("Role", "ClusterRole")
+BINDINGS: Final = ("RoleBinding", "ClusterRoleBinding")
+
+
+def _rights(rule: Mapping[str, Any]) -> Iterator[Right]:
+    for group in rule["apiGroups"]:
+        for resource in rule["resources"]:
+            for name in rule.get("resourceNames", [""]):
+                yield from (Right(verb, group, resource, name) for verb in rule["verbs"])
