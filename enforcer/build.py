@@ -358,7 +358,7 @@ def _executor(node: Node, mps: Mps, audit_log: AuditParts, hidden: HiddenMemory)
     quotas, killer = GuardedQuotas(node.options.state, node.checkpoint), ProcessKiller(mps.manager or MpsManager())
     parts = KillDependencies(
         usage=hidden, quotas=quotas, processes=HostProcesses(node.attributor), audit_log=audit_log.writer,
-        killer=killer, events=node.events,
+        killer=killer, events=node.events, containers=node.names,
     )  # fmt: skip
     return KillExecutor(node.options.node, parts, KillTimeouts(term=node.options.termination_timeout))
 

@@ -1,4 +1,4 @@
-"""What the containers of this node are called, as the node shows it.
+"""What the containers of this node are called, and where their termination messages are, as the node shows it.
 
 The kubelet keeps a file for each container, for its termination message, and has it mounted into the container::
 
@@ -30,7 +30,7 @@ FIRST: Final = 4
 _UID: Final = r"[0-9a-f-]{32,36}"
 _NAME: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _FILE: Final = r"[0-9a-f]{8}(?://deleted)?"
-_BELOW: Final = Pattern(rf"(?P<name>{_NAME})/{_FILE}", 256)
+_BELOW: Final = Pattern(rf"{_NAME}/{_FILE}", 256)
 _OWN: Final = Pattern(rf"(?s)(?P<folder>.*)/pods/{_UID}/containers/{_NAME}/{_FILE}", 4096)
 
 
@@ -59,15 +59,23 @@ def kubelet_folder(root: Path, mounts: str) -> Place | None:
     return Place(mount.place.device, str(Path(mount.place.path) / root.relative_to(mount.point)).rstrip("/"))
 
 
-def name_in(mounts: str, folder: Place, pod_uid: str) -> str | None:
-    """Read a container's name from its table of mounts; ``None`` where there is none, or more than one."""
+def file_in(mounts: str, folder: Place, pod_uid: str) -> str | None:
+    """Read the end of the path of a container's file, ``<name>/<digits>``, from its table of mounts.
+
+    ``None`` where it shows none, or those of more than one container.
+    """
     front = f"{folder.path}/pods/{pod_uid}/containers/"
     places = [each.place for each in _mounts(mounts)]
     mine = [
         each.path.removeprefix(front) for each in places if each.device == folder.device and each.path.startswith(front)
     ]
-    found = {None if (match := _BELOW.fullmatch(each)) is None else match["name"] for each in mine}
-    return found.pop() if len(found) == 1 else None
+    names = {None if _BELOW.fullmatch(each) is None else name_of(each) for each in mine}
+    return mine[-1] if len(names) == 1 and None not in names else None
+
+
+def name_of(file: str) -> str:
+    """Return the container's name of what ``file_in`` returns."""
+    return file.partition("/")[0]
 
 
 class ContainerNames:
@@ -83,6 +91,7 @@ class ContainerNames:
         self._root, self._changed, self._proc = root, changed, proc
         self._folder: Place | None = None
         self._names: Mapping[ContainerRef, str | None] = {}
+        self._files: Mapping[ContainerRef, str] = {}
         self._holding: AbstractSet[ContainerRef] = frozenset()
         self.problem: str | None = None
         """What operators have to know; ``None`` where nothing is wrong."""
@@ -110,9 +119,12 @@ class ContainerNames:
         ids = Counter(each.container_id for each in running)
         twice = {each for each in running if ids[each.container_id] > 1}
         earlier = {ContainerRef(each.pod_uid, each.container_id or ""): each.container for each in before}
+        seen = {each: self._files.get(each) or self._file(each, pids) for each, pids in running.items()}
+        self._files = {each: file for each, file in seen.items() if file and each not in twice}
+        shown = {each: name_of(file) for each, file in self._files.items()}
         self._names = {
-            each: None if each in twice else self._names.get(each) or self._name(each, pids) or earlier.get(each)
-            for each, pids in running.items()
+            each: None if each in twice else shown.get(each) or self._names.get(each) or earlier.get(each)
+            for each in running
         }
         self.problem = self._problem({each.pod_uid for each in quotas}, twice)
         ended = {(each.pod_uid, each.container): each.container_id for each in before if each.container_id not in ids}
@@ -149,13 +161,21 @@ class ContainerNames:
         ordered = sorted(found, key=lambda each: min(found[each]))
         return {each: [pid for _, pid in sorted(found[each])[:FIRST]] for each in ordered}
 
-    def _name(self, owner: ContainerRef, pids: Sequence[int]) -> str | None:
+    def termination_message(self, container: ContainerRef) -> Path | None:
+        """Return the path, for the enforcer, of a running container's termination message; ``None`` if not known."""
+        file = self._files.get(container)
+        if file is None:
+            return None
+        root = Path("/") if (self._root / "pods").is_dir() else self._proc / "1/root"  # the node's own
+        return root / self._root.relative_to("/") / "pods" / container.pod_uid / "containers" / file
+
+    def _file(self, owner: ContainerRef, pids: Sequence[int]) -> str | None:
         if self._folder is None:
             return None
         for pid in pids:
-            name = name_in(_read(self._proc / str(pid) / "mountinfo", MOST_BYTES), self._folder, owner.pod_uid)
-            if name is not None and self._owner(pid) == owner:  # else the pid is another's by now
-                return name
+            file = file_in(_read(self._proc / str(pid) / "mountinfo", MOST_BYTES), self._folder, owner.pod_uid)
+            if file is not None and self._owner(pid) == owner:  # else the pid is another's by now
+                return file
         return None
 
     def _owner(self, pid: int) -> ContainerRef | None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.container_processes import ProcessTable, init_process, init_process_of
 from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.audit.kill_records import NOOP_STEPS, ProcessOutcome, process_outcome
@@ -68,6 +68,7 @@ class ContainerKill:
         """The container's GPU processes at the first recheck after INTENT."""
         self._others = dict[Identity, KillTarget]()
         """The other processes of the container when its first process was pinned."""
+        self._intent, self._informed = 0, set[ContainerRef]()
         self.respawned: tuple[ProcessUsage, ...] = ()
         """The GPU processes now, if new ones have replaced the killed and the container has a first process to kill."""
 
@@ -84,6 +85,7 @@ class ContainerKill:
             intent = self._reporter.intent(self._decision, usages, [each.usage for each in init])
             if intent is None:
                 return KillResult(Reason.AUDIT_UNWRITABLE)
+            self._intent = intent
             try:
                 result = summarize(self._run_rounds(stack, init or targets), self._outcomes)
             except BaseException:
@@ -166,6 +168,7 @@ class ContainerKill:
             for number, seconds in ((signal.SIGTERM, self._timeouts.term), (signal.SIGKILL, self._timeouts.kill)):
                 self._terminate_children()
                 self._recheck_group()
+                self._say_why(_unfinished(self._group))
                 self._killer.signal_and_wait(_unfinished(self._group), number, seconds)
             for each in _unfinished(self._group):
                 self._killer.give_up(each)
@@ -195,6 +198,13 @@ class ContainerKill:
                 break
         self._group = [each for each in self._group if reason is None or each.result or each.acted_on]
         return reason
+
+    def _say_why(self, processes: Sequence[PinnedProcess]) -> None:
+        """Write into the status of each container, once, why it ends; before the signal, or it is too late."""
+        containers = {each.identity.owner for each in processes if each.identity.owner is not None}
+        for container in containers - self._informed:
+            self._informed.add(container)
+            self._reporter.ending(self._decision, self._intent, container)
 
     def _terminate_children(self) -> None:
         """Terminate the clients of the processes that end with a leader, one by one, until no new one appears.

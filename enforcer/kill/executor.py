@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from enforcer.attribution.container_names import ContainerNames
 from enforcer.attribution.container_processes import ProcessTable, init_process_of
 from enforcer.attribution.snapshot import ProcessUsage, total_mib
 from enforcer.attribution.usage import UsageSampler
@@ -28,6 +29,8 @@ class KillDependencies:
     audit_log: AuditWriter
     killer: ProcessKiller
     events: EventRecorder
+    containers: ContainerNames | None = None
+    """``None``: no termination message is written."""
 
 
 class KillExecutor:
@@ -37,7 +40,7 @@ class KillExecutor:
         self._processes, self._timeouts = parts.processes, timeouts or KillTimeouts()
         self._pinner, self._rechecker = PidfdPinner(parts.processes), Rechecker(parts.usage, parts.quotas)
         self._killer = parts.killer
-        self._reporter = KillReporter(node, parts.audit_log, parts.events, self._killer)
+        self._reporter = KillReporter(node, parts.audit_log, parts.events, self._killer, parts.containers)
 
     def execute(self, decision: KillDecision) -> KillResult:
         """Kill a container's processes, as far as that is still right. Blocks for seconds.

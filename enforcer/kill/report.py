@@ -1,4 +1,4 @@
-"""Report a kill: INTENT before it, OUTCOME after it, and the message to the pod's owner."""
+"""Report a kill: INTENT before it, OUTCOME after it, and the messages to the pod's owner."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import structlog
 
+from enforcer.attribution.cgroup import ContainerRef
+from enforcer.attribution.container_names import ContainerNames
 from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.audit import kill_records
 from enforcer.audit.kill_records import ProcessOutcome
@@ -13,7 +15,7 @@ from enforcer.audit.record import Kind
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection.types import KillDecision
 from enforcer.kill.process_kill import ProcessKiller
-from enforcer.status import messages
+from enforcer.status import messages, termination_message
 from enforcer.status.events import EventRecorder
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
@@ -55,10 +57,19 @@ class KillReporter:
         audit_log: takes the records.
         events: takes the messages.
         killer: knows which processes are unkillable.
+        containers: knows where the kubelet keeps their termination messages.
     """
 
-    def __init__(self, node: str, audit_log: AuditWriter, events: EventRecorder, killer: ProcessKiller) -> None:
+    def __init__(
+        self,
+        node: str,
+        audit_log: AuditWriter,
+        events: EventRecorder,
+        killer: ProcessKiller,
+        containers: ContainerNames | None,
+    ) -> None:
         self._node, self._audit_log, self._events, self._killer = node, audit_log, events, killer
+        self._containers = containers
         self._pending: Final[list[PendingKill]] = []
         """Those with an unkillable process."""
 
@@ -72,6 +83,12 @@ class KillReporter:
             log.critical("no process killed", reason=str(Reason.AUDIT_UNWRITABLE), error=error.message)
             self._events.record(messages.audit_unavailable(decision))
             return None
+
+    def ending(self, decision: KillDecision, intent: int, container: ContainerRef) -> None:
+        """Write into a container's termination message why it ends, where the kubelet keeps one."""
+        path = self._containers and self._containers.termination_message(container)
+        if path:
+            termination_message.append(path, messages.ending(decision, self._node, intent))
 
     def outcome(self, kill: PendingKill) -> None:
         """Write what came of a kill, and notify the owner.

@@ -105,6 +105,12 @@ def killed(
     return UserMessage(quota=decision.quota, reason=result, note=f"{note}; audit log {head}", action="Kill")
 
 
+def ending(decision: KillDecision, node: str, intent: int) -> str:
+    """Say in a container's own status why it ended, before it does; ``intent`` is the number of the audit record."""
+    over = f"{_again(decision)} for {decision.over_for:.1f}s"
+    return f"{Reason.KILLED}: {over}: gpu-share killed processes of it; audit record {intent} of node {node}"
+
+
 def audit_unavailable(decision: KillDecision) -> UserMessage:
     """The container is not killed: INTENT cannot be written. The cause concerns the node, and goes to operators."""
     note = f"{_holds(decision.quota, decision.used_mib)}; not killed: the enforcer cannot write its audit log"

@@ -55,6 +55,39 @@ def test_warning_and_kill_are_events_of_the_pod(site: Site, namespace: str, kill
     assert not {"OverQuota", "Killed"} & site.events(namespace, "modest").keys()
 
 
+def test_the_kill_stands_in_the_pods_own_status(site: Site, namespace: str, killed: str) -> None:
+    (main,) = [
+        each for each in site.bed.pod(namespace, killed)["status"]["containerStatuses"] if each["name"] == "main"
+    ]
+    assert "6144 MiB of its 2048 MiB" in main["lastState"]["terminated"]["message"], main
+
+
+def test_it_does_whatever_the_tenant_says_of_termination_why(site: Site, namespace: str, killed: str) -> None:
+    by_name = {
+        "logs": {"terminationMessagePolicy": "FallbackToLogsOnError"},
+        "place": {"terminationMessagePath": "/tmp/why"},
+        "sealed": {"securityContext": {**pods.RESTRICTED, "readOnlyRootFilesystem": True}},
+    }
+    for name, changes in by_name.items():
+        pod = pods.pod(name, *GREEDY)
+        pod["spec"]["containers"][0] |= changes
+        pod["spec"]["restartPolicy"] = "Never"
+        site.create(namespace, pod)
+    first = pods.pod("first", memory=None, **{f"{contract.MEMORY_OF}early": "2Gi"})
+    first["spec"] |= {"initContainers": [pods.container(*GREEDY, name="early")], "containers": [pods.idle("main")]}
+    site.create(namespace, first | {"spec": {**first["spec"], "restartPolicy": "Never"}})
+    names = [*by_name, "first"]
+    site.until("all say why", lambda: all("6144 MiB of its 2048 MiB" in _why(site, namespace, each) for each in names))
+    for name in names:
+        site.delete(namespace, name)
+
+
+def _why(site: Site, namespace: str, name: str, state: str = "state") -> str:
+    status = site.bed.pod(namespace, name)["status"]
+    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    return "".join(each[state].get("terminated", {}).get("message", "") for each in containers)
+
+
 def test_its_sidecar_says_why_in_one_line(site: Site, namespace: str, killed: str) -> None:
     def lines() -> list[str]:
         return [line for line in site.logs(namespace, killed).splitlines() if "6144 MiB" in line]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.attribution.cgroup import ContainerRef
-from enforcer.attribution.container_names import MOST_BYTES, ContainerNames, Place, kubelet_folder, name_in
+from enforcer.attribution.container_names import MOST_BYTES, ContainerNames, Place, file_in, kubelet_folder
 from enforcer.quota.types import Quota, pod_row
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, POD, quota
 
@@ -165,21 +165,40 @@ def test_only_a_container_that_is_new_to_the_gpus_asks_for_a_look(node: Node) ->
     ],
 )
 def test_a_path_that_a_tenant_can_make_says_nothing(forged: str) -> None:
-    assert name_in(forged, FOLDER, POD) is None
-    assert name_in(forged + named("model"), FOLDER, POD) == "model"
+    assert file_in(forged, FOLDER, POD) is None
+    assert file_in(forged + named("model"), FOLDER, POD) == "model/0badcafe"
 
 
 @pytest.mark.parametrize(
     "name", ["helper/0badcafe/x", "../helper/0badcafe", "Helper/0badcafe", "helper/0badcafez", "*/0badcafe"]
 )
 def test_a_path_that_is_not_the_kubelets_work_says_nothing(name: str) -> None:
-    assert name_in(mount(f"{ROOT}/pods/{POD}/containers/{name}"), FOLDER, POD) is None
+    assert file_in(mount(f"{ROOT}/pods/{POD}/containers/{name}"), FOLDER, POD) is None
 
 
 def test_two_names_are_none_and_the_same_twice_is_one() -> None:
-    assert name_in(named("model") + named("helper"), FOLDER, POD) is None
-    assert name_in(named("model") + named("model"), FOLDER, POD) == "model"
-    assert name_in(mount(f"{ROOT}/pods/{POD}/containers/model/0badcafe//deleted"), FOLDER, POD) == "model"
+    assert file_in(named("model") + named("helper"), FOLDER, POD) is None
+    assert file_in(named("model") + named("model"), FOLDER, POD) == "model/0badcafe"
+    deleted = "model/0badcafe//deleted"
+    assert file_in(mount(f"{ROOT}/pods/{POD}/containers/{deleted}"), FOLDER, POD) == deleted
+
+
+def test_a_termination_message_is_where_the_kubelet_keeps_it_on_the_node(node: Node) -> None:
+    root = node.proc / "nowhere"
+    node.start(20, named("model"))
+    names, container = node.names(), ContainerRef(POD, CONTAINER)
+    assert names.termination_message(container) is None, "nothing is known of it yet"
+    names.joined(QUOTAS, ())
+    below = f"pods/{POD}/containers/model/0badcafe"
+    assert names.termination_message(container) == node.proc / "1/root" / root.relative_to("/") / below
+    node.loses_its_mounts(20)
+    names.joined(QUOTAS, ())
+    assert names.termination_message(container) is not None, "learned once"
+    (root / "pods").mkdir(parents=True)
+    assert names.termination_message(container) == root / below, "an enforcer that is in no container"
+    node.end(20)
+    names.joined(QUOTAS, ())
+    assert names.termination_message(container) is None
 
 
 def test_a_table_of_mounts_beyond_all_bounds_is_not_read(node: Node) -> None:

@@ -86,6 +86,7 @@ class World:
         self.mps_reason: Reason | None = None
         self.timeouts, self.respawns = KillTimeouts(term=0, kill=0), False
         self.quotas = in_force()
+        self.message: Path | None = None
 
     def identify(self, pid: int) -> Identity | None:
         process = self.processes.get(pid)
@@ -139,6 +140,7 @@ class World:
             audit_log=self.writer,
             killer=ProcessKiller(self),
             events=Messages(self.notices),
+            containers=self,  # type: ignore[arg-type] # a stand-in
         )
         self.executor = getattr(self, "executor", None) or KillExecutor("gpu-7", parts, self.timeouts)
         chosen = targets or tuple(self.processes.values())
@@ -148,6 +150,10 @@ class World:
             over_for=5.0, kill_in=0.0, targets=holders, respawns=self.respawns,
         )  # fmt: skip
         return self.executor.execute(decision)
+
+    def termination_message(self, container: ContainerRef) -> Path | None:
+        assert container.container_id == CONTAINER
+        return self.message
 
     def signals(self) -> list[str]:
         return [line for line in self.story if line.startswith("SIG")]
