@@ -87,7 +87,7 @@ pictures: $(STAMP) ## Draw the Grafana dashboard into docs/pictures from a real 
 bench: $(STAMP) ## Time the webhook and minimal servers (ARGS=api: at an API server; soak: ten minutes; ready: pods on a real node, root)
 	@$(RUN)/python -m tests.load.bench $(ARGS)
 
-golden: $(STAMP) ## Regenerate tests/golden/*/expected.json, NOTICE, pictures of gpu-share top, and what documents take from code (review the diff)
+golden: $(STAMP) ## Regenerate tests/golden/*/expected.txt, NOTICE, pictures of gpu-share top, and what documents take from code (review the diff)
 	@$(RUN)/python -m tests.golden
 	@$(RUN)/python -m tests.support.frameworks
 	@$(RUN)/python -m tests.support.annotations

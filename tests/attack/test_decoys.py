@@ -59,16 +59,12 @@ DECOYS = {
 }
 
 
-def refused(case: Case) -> bool:
-    return "refusal" in case.expected()
-
-
 def well_formed(pod: Json) -> bool:
     spec = pod.get("spec")
     return isinstance(spec, dict) and isinstance(spec.get("containers"), list) and isinstance(pod.get("metadata"), dict)
 
 
-REFUSED = [case for case in cases() if refused(case) and well_formed(case.pod)]
+REFUSED = [case for case in cases() if case.refused and well_formed(case.pod)]
 """Pods of another shape are refused by the API server itself, before any webhook sees them."""
 
 

@@ -1,6 +1,4 @@
-"""``python -m tests.golden``: writes every ``expected.json`` anew; the difference is for a person to read."""
-
-import json
+"""``python -m tests.golden``: writes every ``expected.txt`` anew; the difference is for a person to read."""
 
 from tests.golden.cases import cases
 
@@ -8,7 +6,7 @@ from tests.golden.cases import cases
 def main() -> None:
     changed = []
     for case in cases():
-        text = json.dumps(case.answer(), indent=1, ensure_ascii=False) + "\n"
+        text = case.text()
         if not case.expected_file.exists() or case.expected_file.read_text(encoding="utf-8") != text:
             case.expected_file.write_text(text, encoding="utf-8")
             changed.append(case.folder.name)

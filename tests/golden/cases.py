@@ -2,10 +2,10 @@
 
 ``pod.yaml`` is the object; beside it, where the case needs them, ``namespace.yaml`` (a Namespace with the operator's
 annotations), ``settings.yaml`` (the chart's variables) and ``review.yaml`` (user, operation, subresource, old object,
-own claims). ``expected.json`` holds the answer, and the claim template that the pod then names.
+own claims). ``expected.txt`` holds the answer, and the claim template that the pod then names, as lines of ``written``;
+where the pod is patched, what differs from the answer of the case ``BASE``.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,15 @@ import yaml
 
 from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
+from tests.golden.written import difference, lines, restored
 from webhook.mutation.mutate import Mutation, mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 
 ROOT = Path(__file__).parent
+BASE = ROOT / "memory-only"
+AS_BASE = f"as {BASE.name}, except:"
+"""First line of a file that holds a difference."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Case:
 
     @property
     def expected_file(self) -> Path:
-        return self.folder / "expected.json"
+        return self.folder / "expected.txt"
 
     @property
     def pod(self) -> dict[str, Any]:
@@ -58,9 +62,22 @@ class Case:
         template = template_for(decision.pod) if decision.patch else None
         return answer | ({"template": template} if template else {})
 
-    def expected(self) -> dict[str, Any]:
-        loaded: dict[str, Any] = json.loads(self.expected_file.read_text(encoding="utf-8"))
-        return loaded
+    def text(self) -> str:
+        """Return what the file of expectations has to be, given that of the base."""
+        answer = self.answer()
+        found = lines(answer)
+        if answer.get("patch") and self.folder != BASE:
+            found = [AS_BASE, *difference(Case(BASE).expected(), found)]
+        return "\n".join(found) + "\n"
+
+    def expected(self) -> list[str]:
+        """Return the lines of the expected answer."""
+        first, *others = self.expected_file.read_text(encoding="utf-8").splitlines()
+        return restored(Case(BASE).expected(), others) if first == AS_BASE else [first, *others]
+
+    @property
+    def refused(self) -> bool:
+        return any(line.startswith("refusal ") for line in self.expected())
 
     def _read(self, name: str) -> dict[str, Any]:
         file = self.folder / f"{name}.yaml"
@@ -68,4 +85,5 @@ class Case:
 
 
 def cases() -> list[Case]:
-    return [Case(file.parent) for file in sorted(ROOT.glob("*/pod.yaml"))]
+    """Return all cases, the base first."""
+    return [Case(BASE), *(Case(file.parent) for file in sorted(ROOT.glob("*/pod.yaml")) if file.parent != BASE)]
