@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.support.asked_rights import Right
-from tests.support.unused_rights import unused
+from tests.support.unused_rights import ELSEWHERE, unused
 from tests.testbed.cluster import used_rights
 
+ROOT = Path(__file__).parents[3]
 ACCOUNT = "gpu-share-enforcer"
 CHART: list[dict[str, Any]] = [
     {
@@ -65,3 +66,8 @@ def test_the_rights_of_several_clusters_add_up(tmp_path: Path, monkeypatch: pyte
         log.write_text(f"{line}\n")
         used_rights.keep(tmp_path / str(number))
     assert unused(CHART, used_rights.kept(tmp_path)) == []
+
+
+def test_what_is_used_elsewhere_is_used_by_a_test_that_exists() -> None:
+    for file, name in ELSEWHERE.values():
+        assert f"def {name}(" in (ROOT / file).read_text()

@@ -92,19 +92,31 @@ hostPath: {path: /dev/shm, type: Directory}
 {{- /* What `gpu-share check` reads of the release by name. */}}
 {{- define "gpu-share.namedRules" -}}
 - apiGroups: [rbac.authorization.k8s.io]
-  resources: [clusterroles, clusterrolebindings, roles, rolebindings]
+  resources: [clusterroles]
   resourceNames:
-    - gpu-share-enforcer
     - gpu-share-certs
     - gpu-share-edit
+    - gpu-share-enforcer
     - gpu-share-operator
     - gpu-share-resize
     - gpu-share-view
     - gpu-share-webhook
   verbs: [get]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterrolebindings]
+  resourceNames: [gpu-share-certs, gpu-share-enforcer, gpu-share-webhook]
+  verbs: [get]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  resourceNames: [gpu-share-certs]
+  verbs: [get]
 - apiGroups: [""]
-  resources: [serviceaccounts, services]
-  resourceNames: [gpu-share-enforcer, gpu-share-certs, gpu-share-webhook]
+  resources: [serviceaccounts]
+  resourceNames: [gpu-share-certs, gpu-share-enforcer, gpu-share-webhook]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [services]
+  resourceNames: [gpu-share-webhook]
   verbs: [get]
 {{- end }}
 
