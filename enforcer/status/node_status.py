@@ -11,7 +11,8 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
      "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "mode": "mps", "profile": null,
                "memoryMib": 16384, "reservedMib": 512, "usedMib": 9000, "utilizationPercent": 30,
                "unaccountedMib": 12288, "knownMib": 8, "withheldMib": 4096,
-               "descriptorHolders": [{"container": "asr/tts-0/model", "descriptors": 3, "pids": [31337]}],
+               "descriptorHolders": [{"container": "asr/tts-0/model", "descriptors": 3, "processes": 1,
+                                      "pids": [31337]}],
                "hiddenIn": {"container": "asr/tts-0/model", "mib": 11776},
                "blind": null, "blindReason": null, "blindFor": null,
                "unhealthy": "GpuLost",
@@ -30,11 +31,11 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
 ``mode`` is how a GPU is shared, null where it is not; ``profile`` a MIG instance's. ``peakMib`` is null where the pod
 has no status file; ``utilizationPercent`` is of the last 5 s, null where the driver does not report it, and null of a
 container unless ``mode`` is ``time-slicing``: of MPS clients the driver reports their server alone.
-``unaccountedMib`` is in use and counted
-for nobody, ``knownMib`` what is in use beyond NVML's rows without any share (``enforcer.attribution.unaccounted``);
-null of a GPU in MIG mode. ``withheldMib`` of it new shares do not get. ``descriptorHolders`` are the containers with
-descriptors that may hold it, and ``hiddenIn`` the one that must have at least so much of it, null where that is not
-known (``enforcer.detection.hidden``).
+``unaccountedMib`` is in use and counted for nobody, ``knownMib`` what is in use beyond NVML's rows without any share
+(``enforcer.attribution.unaccounted``); null of a GPU in MIG mode. ``withheldMib`` of it new shares do not get.
+``descriptorHolders`` are the containers with descriptors that may hold it, with how many ``processes`` and the first
+``MAX_PIDS`` of their pids. ``hiddenIn`` is the one that must have at least so much of it, null where that is not known
+(``enforcer.detection.hidden``).
 ``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
 "backend": "mps-v2", "sentence": "..."}`` (``enforcer.limits.verification``). ``state`` is one of
 ``enforcer.detection.types.Phase``, or ``Unknown``; ``blind`` a sentence while the GPU cannot be read, with its reason
@@ -63,6 +64,8 @@ from enforcer.runtime.problem import Problem
 NAME: Final = "status.json"
 VERSION: Final = 1
 BLIND: Final = "Unknown"
+MAX_PIDS: Final = 8
+"""A container's processes with descriptors that are named: a tenant may have any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +160,8 @@ def _unaccounted(snapshot: Snapshot, gpu: str) -> dict[str, Any]:
         {
             "container": _name(each.quota),
             "descriptors": each.descriptors,
-            "pids": [e.identity.pid for e in each.holders],
+            "processes": len(each.holders),
+            "pids": [e.identity.pid for e in each.holders[:MAX_PIDS]],
         }
         for each in found.suspects
     ]

@@ -84,7 +84,7 @@ def test_with_consent_the_holder_of_hidden_memory_ends_and_its_neighbour_lives(n
 def test_all_processes_with_descriptors_end_also_those_that_ignore_a_request(node: Node) -> None:
     (greedy,) = started(node, "kill", QUOTA)
     greedy.tenant(node.sim, "--mib", "0", "--hidden", "4000", "--fork", "2", "--ignore-term")
-    seen(node, lambda each: [len(every["pids"]) for every in each["descriptorHolders"]] == [3])
+    seen(node, lambda each: [every["processes"] for every in each["descriptorHolders"]] == [3])
     pids = gpu(node)["descriptorHolders"][0]["pids"]
     wait_for(lambda: not any(is_alive(pid) for pid in pids), 20)
     seen(node, lambda each: each["unaccountedMib"] < 64)

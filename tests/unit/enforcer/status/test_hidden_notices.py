@@ -9,7 +9,7 @@ from enforcer.oom.diagnosis import Failure, diagnosis_message
 from enforcer.oom.memory_pressure import update_pressure
 from enforcer.status import messages
 from enforcer.status.hidden_notices import HiddenNotices
-from enforcer.status.node_status import Snapshot, status
+from enforcer.status.node_status import MAX_PIDS, Snapshot, status
 from enforcer.status.pod_status import Seen
 from gpushare.reasons import Reason
 from tests.support.wiring import Messages
@@ -54,10 +54,18 @@ def test_one_that_was_alone_is_told_what_it_likely_is() -> None:
 def test_the_nodes_status_names_them() -> None:
     (gpu,) = status(with_finding(ONE))["gpus"]
     assert (gpu["unaccountedMib"], gpu["knownMib"]) == (12_288, 8)
-    assert gpu["descriptorHolders"] == [{"container": "asr/tts-0/model", "descriptors": 3, "pids": [150]}]
+    assert gpu["descriptorHolders"] == [{"container": "asr/tts-0/model", "descriptors": 3, "processes": 1, "pids": [150]}]
     assert gpu["hiddenIn"] == {"container": "asr/tts-0/model", "mib": ONE.owner_mib}
     (gpu,) = status(with_finding(None))["gpus"]
     assert (gpu["withheldMib"], gpu["descriptorHolders"], gpu["hiddenIn"]) == (0, [], None)
+
+
+def test_of_a_tenants_many_processes_with_descriptors_the_status_names_a_few() -> None:
+    many = found(has=tuple(descriptors(pid) for pid in range(1000, 6000)))
+    (gpu,) = status(with_finding(many))["gpus"]
+    (named,) = gpu["descriptorHolders"]
+    assert (named["descriptors"], named["processes"]) == (15_000, 5000)
+    assert named["pids"] == list(range(1000, 1000 + MAX_PIDS))
 
 
 def test_warning_kill_and_record_have_a_reason_of_their_own() -> None:
