@@ -6,8 +6,10 @@ does not come back from can be left behind only together with its process. What 
 - a caller waits for ``deadline`` and no longer, for all questions of one look together; while an answer is overdue,
   hardly at all;
 - an answer that comes late is thrown away, and the process asked again: nothing is lost when a driver wakes up;
-- a process silent for ``patience`` is killed and another started, which is given twice as long, so that a driver that
-  hangs for hours costs a process a minute and is heard in the moment it wakes;
+- a process that missed its deadline is kept, so that a slow driver is heard. Beside it another is tried, and
+  replaced after ``trial``: a driver may serve new calls and never return the old ones;
+- no other is tried beside it while one that was killed has not exited: the kernel keeps them in the driver;
+- a silent one is killed after ``patience``;
 - one that cannot be killed is left and named; with ``MOST_LEFT`` of them no other is started;
 - one that ends by itself is replaced at once, and after that happened a few times in a minute, after a while.
 """
@@ -34,7 +36,7 @@ FREE_STARTS: Final = 6
 """Processes that may end by themselves in ``WINDOW`` seconds before the next has to wait."""
 WINDOW: Final = 60.0
 MOMENT: Final = 0.02
-"""Share of ``deadline`` that is waited for an answer that is overdue."""
+"""Share of ``deadline`` that is waited for an answer while another is overdue."""
 REAP: Final = 0.2
 """Seconds in which a killed process is expected to be gone."""
 
@@ -43,25 +45,38 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlTimeouts:
-    """Seconds: until a caller gets an error, until a silent process is killed (at first, at most), between restarts."""
+    """Seconds: until a caller gets an error, for one that is tried, until a silent one is killed, between restarts.
+
+    ``patience`` is how long NVML may take to initialise: without persistence mode, seconds for each GPU.
+    """
 
     deadline: float = 2.0
-    patience: float = 10.0
-    most_patience: float = 60.0
+    trial: float = 0.5
+    patience: float = 60.0
     restart: float = 0.5
     most_restart: float = 5.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Overdue:
-    """An answer that did not come in time: to which question, and when the process is killed for it.
+    """An answer that a process owes, and to which question.
 
-    ``due``: when its own ``deadline`` ends, which the end of a look may have cut short; until then nothing is amiss.
+    ``due``: callers wait for it until then. The end of a look may have cut that short. ``given_up``: from then on
+    another process is asked.
     """
 
     number: int
     what: str
     due: float
+    given_up: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Silent:
+    """A silent process that may be slow, the answer it owes, and when it is killed."""
+
+    process: WorkerProcess
+    overdue: _Overdue
     kill_at: float
 
 
@@ -81,7 +96,7 @@ class NvmlClient(GpuReader):
         self._lock = threading.Lock()
         self._kept: WorkerProcess | None = None
         self._overdue: _Overdue | None = None
-        self._patience = self._waits.patience
+        self._silent: _Silent | None = None
         self._number = 0
         self._crashes: list[float] = []
         self._left: list[WorkerProcess] = []
@@ -148,19 +163,19 @@ class NvmlClient(GpuReader):
     def close(self) -> None:
         """End the process; the next question starts another."""
         with self._lock:
-            self._drop()
+            self._drop_all()
 
     def stop(self) -> None:
         """End the process for good: a thread of ours that has not ended yet must not start another."""
         with self._lock:
             self._stopped = True
-            self._drop()
+            self._drop_all()
 
     def pause(self) -> None:
         """End the process, and start no other until ``resume``: a driver is upgraded only while nobody uses NVML."""
         with self._lock:
             self._paused = True
-            self._drop()
+            self._drop_all()
 
     def resume(self) -> bool:
         """Let the next question start a process again; return whether NVML was paused."""
@@ -192,60 +207,95 @@ class NvmlClient(GpuReader):
     def _asked(self, end: float, what: str, arguments: tuple[Any, ...]) -> Any:
         kept = self._running(end)
         self._number += 1
-        due = time.monotonic() + self._waits.deadline
+        overdue = self._awaited(what, time.monotonic(), tried=self._silent is not None)
         kept.send(wire.encode_request(self._number, what, arguments))
-        while (line := kept.receive(end)) is not None:
+        while (line := kept.receive(min(end, overdue.due))) is not None:
             try:
                 number, found = wire.request_id(line)
                 if number == self._number:
-                    self._patience = self._waits.patience
+                    self._end_silent()
                     return wire.decode_value(what, found)
             except ValueError as error:
                 raise WorkerExited(f"invalid answer: {error}") from error
-        self._overdue = _Overdue(self._number, what, due, due + self._patience)
-        raise self._hung()
+        self._overdue = overdue
+        raise self._hung(what)
+
+    def _awaited(self, what: str, now: float, *, tried: bool) -> _Overdue:
+        """Say how long an answer is waited for: of a process that is tried beside another, hardly at all."""
+        due = now + self._waits.deadline * (MOMENT if tried else 1.0)
+        return _Overdue(self._number, what, due, now + self._waits.trial if tried else due)
 
     def _running(self, end: float) -> WorkerProcess:
-        """Return the running process. Raises ``NvmlError`` while none can be started, ``WorkerExited``."""
+        """Return a process that owes no answer. Raises ``NvmlError`` while there is none, ``WorkerExited``."""
         self._left = [each for each in self._left if not each.exited]
+        if self._silent is not None:
+            self._check_silent(self._silent)
         if self._kept is not None and self._overdue is not None:
             self._catch_up(self._kept, self._overdue, end)
         if self._kept is None:
             self._kept = self._started()
         return self._kept
 
+    def _check_silent(self, silent: _Silent) -> None:
+        """Ask the silent process again if it has answered; end it after ``patience``, or if it has exited."""
+        try:
+            answered = _answered(silent.process, silent.overdue.number, 0.0)
+        except WorkerExited:
+            self._end_silent()
+            return
+        if answered:
+            self._drop()
+            self._kept, self._silent = silent.process, None
+        elif time.monotonic() >= silent.kill_at:
+            self._end_silent()
+
     def _catch_up(self, kept: WorkerProcess, overdue: _Overdue, end: float) -> None:
-        """Take the answer that is overdue, if it is there; after ``patience`` end the process instead."""
+        """Take the answer that is overdue, if it is there; else ask another process, once the time is up."""
         moment = max(time.monotonic() + self._waits.deadline * MOMENT, min(overdue.due, end))
-        while (line := kept.receive(moment)) is not None:
-            with suppress(ValueError):
-                if wire.request_id(line)[0] == overdue.number:
-                    self._overdue = None
-                    return
-        if time.monotonic() < overdue.kill_at:
-            raise self._hung()
-        log.warning(
-            "NVML hangs", reason=str(Reason.NVML_HUNG), pid=kept.pid, question=overdue.what, waited=self._patience
-        )
-        self._patience = min(2 * self._patience, self._waits.most_patience)
-        self._drop()
+        if _answered(kept, overdue.number, moment):
+            self._overdue = None
+            self._end_silent()
+            return
+        if (now := time.monotonic()) < overdue.given_up:
+            raise self._hung(overdue.what)
+        if self._silent is None:
+            log.warning("NVML hangs", reason=str(Reason.NVML_HUNG), pid=kept.pid, question=overdue.what)
+            self._silent = _Silent(kept, overdue, now + self._waits.patience)
+            self._kept = self._overdue = None
+        else:
+            self._drop()
 
     def _drop(self) -> None:
         self._overdue = None
         kept, self._kept = self._kept, None
-        if kept is not None and not kept.kill(REAP):
-            self._left.append(kept)
+        if kept is not None:
+            self._end(kept)
+
+    def _end_silent(self) -> None:
+        silent, self._silent = self._silent, None
+        if silent is not None:
+            self._end(silent.process)
+
+    def _end(self, process: WorkerProcess) -> None:
+        if not process.kill(REAP):
+            self._left.append(process)
             log.error(
                 "NVML worker process still runs after SIGKILL, stuck in the driver",
                 reason=str(Reason.UNKILLABLE),
-                pid=kept.pid,
+                pid=process.pid,
             )
+
+    def _drop_all(self) -> None:
+        self._drop()
+        self._end_silent()
 
     def _started(self) -> WorkerProcess:
         if self._stopped:
             raise NvmlError("the enforcer is stopping and no longer calls NVML")
         if self._paused:
             raise NvmlError("NVML is closed while the GPU driver is upgraded", Reason.DRIVER_UPGRADE)
+        if self._left and self._silent is not None:
+            raise self._hung(self._silent.overdue.what)
         if len(self._left) >= MOST_LEFT:
             raise NvmlError(f"the enforcer no longer calls NVML: {self.problem}; reboot the node", Reason.NVML_HUNG)
         now = time.monotonic()
@@ -270,9 +320,17 @@ class NvmlClient(GpuReader):
         log.warning("NVML worker process failed", reason=str(Reason.NVML_CRASHED), question=what, how=how)
         return NvmlError(f"the NVML worker process failed during request {what!r} ({how})", Reason.NVML_CRASHED)
 
-    def _hung(self) -> NvmlError:
-        what = self._overdue.what if self._overdue is not None else "unknown"
+    def _hung(self, what: str) -> NvmlError:
         deadline = self._waits.deadline
         return NvmlError(
             f"NVML does not answer request {what!r} within {deadline:g} s: the driver hangs", Reason.NVML_HUNG
         )
+
+
+def _answered(process: WorkerProcess, number: int, end: float) -> bool:
+    """Return whether a process answers a question before ``end``; what it says is thrown away. Raises WorkerExited."""
+    while (line := process.receive(end)) is not None:
+        with suppress(ValueError):
+            if wire.request_id(line)[0] == number:
+                return True
+    return False

@@ -27,7 +27,7 @@ from tests.unit.enforcer.made import CONTAINER, POD, quota
 
 STEP: Final = 2.0
 """Seconds of the judge's clock between looks: six blind ones are more than operators wait for."""
-PATIENT: Final = NvmlTimeouts(deadline=200.0, patience=400.0, most_patience=400.0, restart=0.01, most_restart=0.02)
+PATIENT: Final = NvmlTimeouts(deadline=200.0, patience=400.0, restart=0.01, most_restart=0.02)
 """For a busy machine: what is not scripted to hang has all the time it needs, a late answer 4 s."""
 HELD: Final = 5000
 RULES: Final = DetectorConfig(max_gap=1e6)

@@ -116,9 +116,8 @@ def test_a_driver_that_hangs_stops_no_look_and_is_heard_when_it_wakes(
     made.begin()
     fault = Fault(call=call, hold=1)
     made.sim.fail(*([OPENER, fault] if call in AFRESH else [fault]))
-    # One fortieth of the product's 2 s until a caller is told, and 10 s until a silent process is killed.
-    made.reader._waits = replace(PATIENT, deadline=0.05, patience=0.25, most_patience=1.5)
-    made.reader._patience = 0.25
+    # One fortieth of the product's 2 s until a caller is told, and 60 s until a silent process is killed.
+    made.reader._waits = replace(PATIENT, deadline=0.05, patience=1.5)
     first, end = made.reader._kept, time.monotonic() + 0.05 * deadlines
     looks, took = list[Look](), list[float]()
     while len(looks) <= deadlines or time.monotonic() < end:

@@ -11,11 +11,13 @@ from enforcer.detection.nvml_outage import REPORT_AFTER
 from gpushare.reasons import Reason
 from tests.fakes.gpu.state import Fault
 from tests.integration.processes.containers import alive, wait_for
-from tests.integration.processes.enforcing import Node
+from tests.integration.processes.enforcing import POLL, Node
 from tests.safety.freezing import freeze, freezer, thaw
 from tests.support import extent
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
+GRACE, SLACK = 1.0, 8.0
+LOST = extent.trials(15, 40)
 LIST = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
 
 
@@ -78,6 +80,24 @@ def test_an_enforcer_whose_driver_fails_goes_on_looking_kills_nobody_and_then_do
     extent.figure(
         "21", f"whole enforcer, {reason}: INTENT records while NVML is unavailable", f"{intents} in {lasts:.0f} s"
     )
+
+
+def test_a_driver_that_loses_its_calls_is_read_within_two_polls_once_it_answers_others(node: Node) -> None:
+    greedy = node.container()
+    tenant = greedy.tenant(node.sim, "--mib", "2000")
+    node.allow(greedy.quota(node.gpu, 4096, grace_seconds=GRACE))
+    node.start()
+    node.looks(3)
+    node.sim.fail(Fault(call="*", delay_ms=600_000))
+    wait_for(lambda: blind(node) == Reason.NVML_HUNG, 60)
+    node.sim.register(tenant.pid, node.gpu, 9000)
+    wait_for(lambda: (node.status()["gpus"][0]["blindFor"] or 0) >= LOST, LOST + 30)
+    node.sim.fail()
+    seen = wait_for(lambda: blind(node) is None, 60)
+    ended = seen + wait_for(lambda: not alive(tenant), 60)
+    assert seen <= 2 * 1.5 * POLL + SLACK
+    assert ended <= 2 * 1.5 * POLL + GRACE + SLACK
+    extent.figure("21", f"NVML that hung for {LOST} s and lost its calls: until it is read again", f"{seen:.1f} s")
 
 
 def test_the_process_that_asks_nvml_does_not_outlive_an_enforcer_that_is_killed(node: Node) -> None:

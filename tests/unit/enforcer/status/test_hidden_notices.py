@@ -54,7 +54,9 @@ def test_one_that_was_alone_is_told_what_it_likely_is() -> None:
 def test_the_nodes_status_names_them() -> None:
     (gpu,) = status(with_finding(ONE))["gpus"]
     assert (gpu["unaccountedMib"], gpu["knownMib"]) == (12_288, 8)
-    assert gpu["descriptorHolders"] == [{"container": "asr/tts-0/model", "descriptors": 3, "processes": 1, "pids": [150]}]
+    assert gpu["descriptorHolders"] == [
+        {"container": "asr/tts-0/model", "descriptors": 3, "processes": 1, "pids": [150]}
+    ]
     assert gpu["hiddenIn"] == {"container": "asr/tts-0/model", "mib": ONE.owner_mib}
     (gpu,) = status(with_finding(None))["gpus"]
     assert (gpu["withheldMib"], gpu["descriptorHolders"], gpu["hiddenIn"]) == (0, [], None)
