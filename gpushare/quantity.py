@@ -103,11 +103,6 @@ def parse_overcommit(value: object) -> int:
     return percent
 
 
-def pinned_limit(mib: int, gpus: int = 1) -> str:
-    """Write a limit as MPS wants it: ``0=4096M``, an entry for each GPU that the container sees."""
-    return ",".join(f"{index}={mib}M" for index in range(gpus))
-
-
 def parse_profile(value: object) -> str:
     """Read the profile of a MIG instance, such as ``1g.10gb`` or ``1c.3g.40gb``, as NVIDIA writes it.
 

@@ -14,12 +14,12 @@ from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, Prepare
 from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object, env_int, parse_int, parse_mib, parse_policy
 from enforcer.resourceslices.devices import STATUS_DEVICE
-from gpushare import contract
+from gpushare import contract, mps_variables
 from gpushare.errors import PrepareError, QuantityError
 from gpushare.host_access import NOTHING_LISTED, HostAccess
 from gpushare.main_container import main_container
 from gpushare.pod_claims import uses
-from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit
+from gpushare.quantity import format_mib, parse_memory, parse_percent
 from gpushare.reasons import Reason
 from gpushare.share_annotations import ShareAnnotation, memory_and_compute
 from gpushare.shared_memory import brings_memory
@@ -353,12 +353,10 @@ def check_variables(uses: Sequence[ContainerUse], limits: Sequence[ContainerLimi
     """
     for use, limit in zip(uses, limits, strict=True):
         beside = [each for each in limits if each.request == limit.request]
-        wanted: dict[str, str] = {}
-        if len({each.memory_mib for each in beside}) > 1:
-            pinned = pinned_limit(limit.memory_mib, len(use.gpus))
-            wanted |= {contract.MPS_MEMORY_LIMIT: pinned, contract.MEMORY_MIB: str(limit.memory_mib)}
-        if len({each.compute for each in beside}) > 1 and limit.compute is not None:
-            wanted[contract.MPS_THREAD_PERCENTAGE] = str(limit.compute)
+        memory = limit.memory_mib if len({each.memory_mib for each in beside}) > 1 else None
+        percent = limit.compute if len({each.compute for each in beside}) > 1 else None
+        wanted = mps_variables.limits(memory, percent, len(use.gpus))
+        wanted |= {} if memory is None else {contract.MEMORY_MIB: str(memory)}
         for name, value in wanted.items():
             if variable(use.raw, name) != value:
                 message = f"container {use.name} shares request {limit.request} with containers that have other limits"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from enforcer.dra.contexts import Context, context_of
 from enforcer.dra.prepared_claim import AllocatedDevice, PreparedClaim, Seen
 from enforcer.quota.types import Mode
-from gpushare import contract, framework_variables
+from gpushare import contract, framework_variables, mps_variables
 from gpushare.memory_fraction import Budget, Reserve, budget
 
 Object = dict[str, Any]
@@ -96,18 +96,9 @@ def variables(
     if len(memory) == 1:
         found[contract.MEMORY_MIB] = str(min(memory))
     if mps:
-        found |= _mps_variables(memory, percent)
+        found |= mps_variables.DAEMON | mps_variables.limits(min(memory) if len(memory) == 1 else None, percent)
         if clients := dict(claim.clients).get(grants[0].request):
             found[contract.MPS_CLIENTS] = str(clients)
-    return found
-
-
-def _mps_variables(memory: set[int], percent: int | None) -> dict[str, str]:
-    found = {contract.MPS_PIPE_DIRECTORY: contract.PIPE_PATH, contract.MPS_LOG_DIRECTORY: contract.LOG_PATH}
-    if len(memory) == 1:
-        found[contract.MPS_MEMORY_LIMIT] = f"0={min(memory)}M"
-    if percent is not None:
-        found[contract.MPS_THREAD_PERCENTAGE] = str(percent)
     return found
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final
 
-from gpushare import contract
+from gpushare import contract, mps_variables
 from gpushare.checks import Check, collect, guarded
 from gpushare.errors import PolicyDenied
 from gpushare.fields import invalid, mapping, objects, problem, type_name
@@ -27,10 +27,7 @@ RESERVED: Final = frozenset(
     {
         contract.CUDA_VISIBLE_DEVICES,
         contract.NVIDIA_VISIBLE_DEVICES,
-        contract.MPS_PIPE_DIRECTORY,
-        contract.MPS_LOG_DIRECTORY,
-        contract.MPS_MEMORY_LIMIT,
-        contract.MPS_THREAD_PERCENTAGE,
+        *mps_variables.NAMES,
         contract.NVIDIA_DRIVER_CAPABILITIES,
         contract.MEMORY_MIB,
         contract.MIG_PROFILE_VARIABLE,

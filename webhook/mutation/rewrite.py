@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from gpushare import contract
+from gpushare import contract, mps_variables
 from gpushare.checks import Check, attempt, guarded, independent, values_of
 from gpushare.errors import Problem
 from gpushare.fields import check_number, mapping, objects
 from gpushare.host_access import normal, within
 from gpushare.namespace_policy import NamespacePolicy
-from gpushare.quantity import pinned_limit, quoted, same_quantity
+from gpushare.quantity import quoted, same_quantity
 from gpushare.reasons import Reason
 from webhook.mutation import sidecar_merge, sidecar_spec, sidecar_validation
 from webhook.mutation.node_affinity import with_node_affinity
@@ -31,13 +31,9 @@ NO_GPU_ENV: Final = {
     contract.NVIDIA_VISIBLE_DEVICES: contract.NO_NVIDIA_DEVICE,
 }
 """What a container that asked for nothing gets: no GPU, whatever its image says."""
-_OWN_DAEMON: Final = {
-    contract.MPS_PIPE_DIRECTORY: contract.PIPE_PATH,
-    contract.MPS_LOG_DIRECTORY: contract.LOG_PATH,
-}
 _OUR_FOLDER: Final = "/run/gpu-share"
 """An MPS daemon of this folder is the node's, whichever release named it; the variable is renewed."""
-_OF_SHARES: Final = (*_OWN_DAEMON, contract.MPS_MEMORY_LIMIT, contract.MEMORY_MIB)
+_OF_SHARES: Final = (*mps_variables.OURS, contract.MEMORY_MIB)
 
 
 def rewrite(
@@ -80,9 +76,7 @@ def environment(container: Container, share: Share, policy: NamespacePolicy) -> 
     """Return the variables of a sharing container, in the order in which they are written."""
     if share.profile:
         return NO_GPU_ENV | _capabilities(container, policy) | {contract.MIG_PROFILE_VARIABLE: share.profile}
-    wanted = NO_GPU_ENV | _OWN_DAEMON | {contract.MPS_MEMORY_LIMIT: pinned_limit(share.memory_mib, share.gpus)}
-    if share.compute is not None:
-        wanted[contract.MPS_THREAD_PERCENTAGE] = str(share.compute)
+    wanted = NO_GPU_ENV | mps_variables.DAEMON | mps_variables.limits(share.memory_mib, share.compute, share.gpus)
     wanted |= _capabilities(container, policy) | {contract.MEMORY_MIB: str(share.memory_mib)}
     return wanted | ({contract.GPUS_VARIABLE: str(share.gpus)} if share.gpus > 1 else {})
 
@@ -136,7 +130,7 @@ def _literal(entry: Json) -> object:
 
 def _check_own_daemon(container: Container) -> Iterator[Problem]:
     for entry in container.reserved:
-        wanted = _OWN_DAEMON.get(entry["name"])
+        wanted = mps_variables.DAEMON.get(entry["name"])
         value = _literal(entry)
         if wanted is not None and not (isinstance(value, str) and within(normal(value), _OUR_FOLDER)):
             source = "a value from a ConfigMap, Secret or field" if value is None else quoted(str(value))
