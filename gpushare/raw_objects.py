@@ -1,6 +1,7 @@
 """Read raw objects of the API server: what is missing or of another shape counts as empty. Pure."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 Object = Mapping[str, Any]
@@ -22,3 +23,12 @@ def text(value: Object, key: str) -> str:
     """Return the text at a key."""
     found = value.get(key)
     return found if isinstance(found, str) else ""
+
+
+def moment(stamp: object) -> datetime | None:
+    """Read a time of the API server, in UTC where it names no zone; ``None`` where it is not a time."""
+    try:
+        found = datetime.fromisoformat(str(stamp))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -3,6 +3,7 @@
 from http import HTTPStatus
 from typing import Final
 
+from gpushare import contract
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.patterns import Search
 
@@ -55,7 +56,7 @@ def _role(verb: str, resource: str, namespace: str | None) -> str | None:
     if verb in READING:
         own = {"resourceclaims": "gpu-share-view", "resourceclaimtemplates": "gpu-share-view"}
         return own.get(resource, "view") if namespace else OPERATOR
-    if (verb, resource) in {("patch", "pods"), ("update", "podresizes")}:
+    if (verb, resource) in {("patch", "pods"), ("update", contract.RESIZE_RIGHT)}:
         return "gpu-share-resize"
     if resource in {"resourceclaims", "resourceclaimtemplates"} and namespace:
         return "gpu-share-edit"

@@ -18,11 +18,6 @@ class Backend(StrEnum):
     """The hardware: nothing beyond the instance is there."""
 
     @property
-    def prevents(self) -> bool:
-        """Whether an allocation beyond the limit fails."""
-        return self is not Backend.WATCH_ONLY
-
-    @property
     def by_mps(self) -> bool:
         """Whether MPS keeps it, so that only its clients are limited."""
         return self is Backend.MPS_V2

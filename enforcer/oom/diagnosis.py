@@ -5,7 +5,6 @@ A diagnosis is a likelihood: no component reports a refused allocation (see ``me
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from enforcer.attribution.unaccounted import TOLERANCE_MIB
@@ -13,6 +12,7 @@ from enforcer.oom.memory_pressure import PressureSample
 from enforcer.quota.from_claims import Object
 from enforcer.status.messages import UserMessage
 from gpushare.patterns import Pattern
+from gpushare.raw_objects import moment
 from gpushare.reasons import Reason
 
 WITHIN: Final = 60.0
@@ -97,15 +97,7 @@ def _failure(pod_uid: str, ended: dict[str, Any]) -> Failure | None:
     match, code = _ID.fullmatch(ended.get("containerID") or ""), ended.get("exitCode")
     if match is None or not isinstance(code, int) or code == 0 or code in FROM_OUTSIDE:
         return None
-    finished = _moment(ended.get("finishedAt"))
+    finished = moment(ended.get("finishedAt"))
     if ended.get("reason") in BY_KUBELET or finished is None:
         return None
-    return Failure(pod_uid=pod_uid, container_id=match.group(1), exit_code=code, finished=finished)
-
-
-def _moment(stamp: object) -> float | None:
-    try:
-        found = datetime.fromisoformat(str(stamp))
-    except ValueError:
-        return None
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    return Failure(pod_uid=pod_uid, container_id=match.group(1), exit_code=code, finished=finished.timestamp())

@@ -7,8 +7,10 @@ to be done with all of them. Times are seconds of one clock that never goes back
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
+
+from gpushare.raw_objects import moment
 
 Object = Mapping[str, Any]
 
@@ -83,7 +85,7 @@ def departure(
     grace = max(0.0, float(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
     if grace <= AT_ONCE:
         return now_terminating(pod["metadata"]["uid"], now, stamp)
-    announced = now + (_moment(stamp, wall) - wall).total_seconds()
+    announced = now + ((moment(stamp) or wall) - wall).total_seconds()
     end = min(announced, now + grace)
     found = TerminationDeadline(
         uid=pod["metadata"]["uid"], grace=grace, end=end, stamp=stamp,
@@ -119,11 +121,3 @@ def by_deadline(
 def _sooner(before: TerminationDeadline, found: TerminationDeadline) -> TerminationDeadline:
     """A deletion asked for again can only shorten the time."""
     return replace(found, end=min(before.end, found.end), earliest=min(before.earliest, found.earliest))
-
-
-def _moment(stamp: str, otherwise: datetime) -> datetime:
-    try:
-        found = datetime.fromisoformat(stamp)
-    except ValueError:
-        return otherwise
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -14,9 +14,10 @@ import structlog
 
 from enforcer.audit.log import AuditLog
 from enforcer.audit.record import GENESIS, ChainHead
+from enforcer.resourceslices.publisher import slices_of
 from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.status.events import EventRecorder, NodeEvent
-from gpushare.contract import AUDIT_HEAD, DRIVER
+from gpushare.contract import AUDIT_HEAD
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
@@ -67,22 +68,22 @@ class AnchorPublisher:
     def publish(self) -> None:
         """Bring the annotation up to the log. What fails is tried again next time."""
         try:
-            wrote = self._bring(self._log.head)
+            wrote = self._write_if_behind(self._log.head)
         except ClusterError as error:
-            self._complain(error.reason, f"the enforcer cannot write the audit log's anchor: {error.message}")
+            self._report_problem(error.reason, f"the enforcer cannot write the audit log's anchor: {error.message}")
         except OSError as error:
-            self._complain(Reason.AUDIT_UNWRITABLE, f"the enforcer cannot read the audit log: {error}")
+            self._report_problem(Reason.AUDIT_UNWRITABLE, f"the enforcer cannot read the audit log: {error}")
         else:
             if wrote:
                 self._wrote = self._clock.monotonic()
 
-    def _bring(self, head: ChainHead) -> bool:
+    def _write_if_behind(self, head: ChainHead) -> bool:
         """Write the annotation where it is behind. Returns whether it was."""
-        slices = self._slices()
+        slices = slices_of(self._cluster, self._node)
         heads = {name: seen for name, item in slices.items() if (seen := published_head(item)) is not None}
         strange = next((name for name, seen in heads.items() if not self._knows(seen)), None)
         if strange is not None:
-            self._lost(strange, heads[strange])
+            self._report_loss(strange, heads[strange])
             return False
         self.problem = self.lost = None
         if not slices or head in {GENESIS, *heads.values()}:
@@ -96,12 +97,7 @@ class AnchorPublisher:
         """Tell whether the log holds a record. What we wrote ourselves is not looked for: it only grew since."""
         return seen == self._written or self._log.contains(seen)
 
-    def _slices(self) -> dict[str, dict[str, Any]]:
-        selector = f"spec.driver={DRIVER},spec.nodeName={self._node}"
-        items, _ = self._cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=selector)
-        return {item["metadata"]["name"]: item for item in items}
-
-    def _lost(self, name: str, seen: ChainHead) -> None:
+    def _report_loss(self, name: str, seen: ChainHead) -> None:
         problem = f"ResourceSlice {name} has the anchor {seen}, but the audit log of this node has no such record"
         problem = (
             f"{problem}: the log was cut, replaced or restarted; to set a new anchor, run {REMOVE.format(slice=name)}"
@@ -110,7 +106,7 @@ class AnchorPublisher:
             self._events.record_on_node(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))
         self.lost, self.problem = problem, None
 
-    def _complain(self, reason: Reason, problem: str) -> None:
+    def _report_problem(self, reason: Reason, problem: str) -> None:
         if problem != self.problem:
             log.warning("audit log not anchored", reason=str(reason), error=problem)
         self.problem = problem

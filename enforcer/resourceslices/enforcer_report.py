@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import structlog
 
+from enforcer.resourceslices.publisher import slices_of
 from enforcer.runtime.clock import CLOCK, Clock
-from gpushare.contract import DRIVER, ENFORCER
+from gpushare.contract import ENFORCER
 from gpushare.errors import ClusterError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare.version import installed
@@ -83,7 +84,7 @@ class ReportPublisher:
     def run_once(self) -> None:
         """Write the annotation where it is another. What fails is tried again next time."""
         try:
-            self._bring(self._state())
+            self._write_if_changed(self._state())
             self._failure, self._current = "", self._clock.monotonic()
         except (ClusterError, OSError) as error:
             if not self._failure:
@@ -102,13 +103,12 @@ class ReportPublisher:
             else None
         )
 
-    def _bring(self, state: EnforcerState) -> None:
-        selector = f"spec.driver={DRIVER},spec.nodeName={self._node}"
-        items, _ = self._cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=selector)
-        if not items:
+    def _write_if_changed(self, state: EnforcerState) -> None:
+        slices = slices_of(self._cluster, self._node)
+        if not slices:
             return
-        first = min(items, key=lambda item: str(item["metadata"]["name"]))
-        before = _read((first["metadata"].get("annotations") or {}).get(ENFORCER))
+        first = min(slices)
+        before = _read((slices[first]["metadata"].get("annotations") or {}).get(ENFORCER))
         after = state.whole()
         if before == after:
             return
@@ -116,7 +116,7 @@ class ReportPublisher:
         if not pressing and self._clock.monotonic() - self._written < APART:
             return
         change = {"metadata": {"annotations": {ENFORCER: json.dumps(after)}}}
-        self._cluster.patch(path(RESOURCE_V1, "resourceslices", first["metadata"]["name"]), change)
+        self._cluster.patch(path(RESOURCE_V1, "resourceslices", first), change)
         self._written = self._clock.monotonic()
 
 

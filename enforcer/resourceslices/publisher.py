@@ -57,14 +57,13 @@ class SlicePublisher:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def withdraw(self) -> None:
-        """Offer nothing any more: delete the node's slices. Running pods are not touched. Raises ``ClusterError``."""
-        for item in self._existing().values():
-            self._delete(item)
-
     def unhealthy(self) -> dict[str, Reason]:
         """Read back, by UUID, which GPUs were tainted and why. Raises ``ClusterError``."""
-        devices = [device for item in self._existing().values() for device in item["spec"].get("devices") or []]
+        devices = [
+            device
+            for item in slices_of(self._cluster, self._node).values()
+            for device in item["spec"].get("devices") or []
+        ]
         found = {}
         for device in devices:
             values = [taint.get("value") for taint in device.get("taints") or [] if taint["key"] == UNHEALTHY]
@@ -75,11 +74,11 @@ class SlicePublisher:
 
     def device_order(self) -> tuple[str, ...]:
         """Read back the names of the devices, in the order in which they are offered. Raises ``ClusterError``."""
-        slices = (item for _, item in sorted(self._existing().items()))
+        slices = (item for _, item in sorted(slices_of(self._cluster, self._node).items()))
         return tuple(device["name"] for item in slices for device in item["spec"].get("devices") or [])
 
     def _publish(self, wanted: Sequence[Object]) -> bool:
-        existing = self._existing()
+        existing = slices_of(self._cluster, self._node)
         if not needs_write(existing, wanted):
             self._last = ()
             return False
@@ -96,11 +95,6 @@ class SlicePublisher:
         self._last = wanted
         return True
 
-    def _existing(self) -> dict[str, Object]:
-        selector = f"spec.driver={DRIVER},spec.nodeName={self._node}"
-        items, _ = self._cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=selector)
-        return {item["metadata"]["name"]: item for item in items}
-
     def _write(self, body: Object, old: Object | None) -> None:
         if old is None:
             self._cluster.create(path(RESOURCE_V1, "resourceslices"), body)
@@ -116,6 +110,13 @@ class SlicePublisher:
         except ClusterError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
+
+
+def slices_of(cluster: KubeClient, node: str) -> dict[str, Object]:
+    """Read our slices of a node, by name. Raises ``ClusterError``."""
+    selector = f"spec.driver={DRIVER},spec.nodeName={node}"
+    items, _ = cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=selector)
+    return {item["metadata"]["name"]: item for item in items}
 
 
 def needs_write(existing: Mapping[str, Object], wanted: Sequence[Object]) -> bool:

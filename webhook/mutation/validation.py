@@ -18,8 +18,6 @@ from webhook.mutation.settings import Settings
 from webhook.mutation.user_namespaces import effective, hindrance, isolated, may_run_as_root
 
 _WHOLE_PREFIXES: Final = ("nvidia.com/gpu.", "nvidia.com/mig-")
-_NAME_SHOWN: Final = 40
-"""Of a container's name in a warning, in characters."""
 _GPU_CLASSES: Final = (*contract.OTHER_GPU_CLASSES, *contract.ALL_CLASSES)
 _NON_ROOT: Final = "false: this cluster denies root in pods with a share; set it to true"
 _WHOLE: Final = {contract.WHOLE_GPU, *(contract.IMPLICIT_RESOURCE + name for name in _GPU_CLASSES)}

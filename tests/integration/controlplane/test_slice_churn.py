@@ -98,7 +98,7 @@ def test_a_burst_of_claims_is_one_write_or_none(plane: ControlPlane, order: Orde
     print(
         f"\n{order}: {writes} writes for {churn.claims} claims in {TURNS} bursts ({writes / churn.claims:.2f} a claim)"
     )
-    SlicePublisher(plane.cluster(), churn.where).withdraw()
+    SlicePublisher(plane.cluster(), churn.where).publish(())
 
 
 def test_a_slice_is_as_large_with_a_full_node_as_with_an_empty_one(plane: ControlPlane) -> None:
@@ -113,4 +113,4 @@ def test_a_slice_is_as_large_with_a_full_node_as_with_an_empty_one(plane: Contro
     size = len(json.dumps(full, separators=(",", ":")))
     print(f"\nslice of {len(CARDS)} GPUs: {size} bytes, whatever {len(churn.quotas)} shares hold")
     assert size < 16 * 1024
-    SlicePublisher(plane.cluster(), churn.where).withdraw()
+    SlicePublisher(plane.cluster(), churn.where).publish(())

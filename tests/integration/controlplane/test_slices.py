@@ -41,7 +41,7 @@ def test_every_machine_is_accepted_and_written_once(plane: ControlPlane, name: s
     )
     assert publisher.publish(wanted)
     assert not publisher.publish(wanted)
-    publisher.withdraw()
+    publisher.publish(())
 
 
 @pytest.mark.parametrize("left_mib", [513, 1024, 15872, 1024 * 1024, 1536 * 1024])
@@ -52,7 +52,7 @@ def test_every_amount_comes_back_as_the_same_amount(plane: ControlPlane, left_mi
     publisher = SlicePublisher(cluster, "slices-amount")
     assert publisher.publish(wanted)
     assert not publisher.publish(wanted)
-    publisher.withdraw()
+    publisher.publish(())
 
 
 def test_a_large_node_takes_several_slices_of_one_generation(plane: ControlPlane) -> None:
@@ -65,7 +65,7 @@ def test_a_large_node_takes_several_slices_of_one_generation(plane: ControlPlane
         items, _ = cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector="spec.nodeName=slices-large")
         pools = [item["spec"]["pool"] for item in items]
         assert pools == [{"name": "slices-large", "generation": generation, "resourceSliceCount": slices}] * slices
-    publisher.withdraw()
+    publisher.publish(())
 
 
 @pytest.mark.parametrize("effect", [Effect.NO_SCHEDULE, Effect.NO_EXECUTE])
@@ -79,7 +79,7 @@ def test_a_taint_comes_goes_and_is_read_back_and_each_is_written_once(plane: Con
         assert publisher.publish(wanted)
         assert not publisher.publish(wanted)
         assert publisher.unhealthy() == ill
-    publisher.withdraw()
+    publisher.publish(())
 
 
 def test_what_is_left_out_is_noted_and_notes_of_others_stay(plane: ControlPlane) -> None:
@@ -95,7 +95,7 @@ def test_what_is_left_out_is_noted_and_notes_of_others_stay(plane: ControlPlane)
         assert not publisher.publish(wanted)
         notes = cluster.get(name)["metadata"]["annotations"]
         assert (notes["example.com/note"], cards[0].uuid in notes.get(EXCLUDED_GPUS, "")) == ("theirs", bool(contended))
-    publisher.withdraw()
+    publisher.publish(())
 
 
 def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_when_it_goes(
@@ -138,7 +138,7 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     cluster.delete(path(RESOURCE_V1, "resourceslices", "rival"))
     assert offered() == sorted([one, two, "status"])
     assert _reasons(cluster, where) == [Reason.CONTENDED, Reason.RECOVERED]
-    SlicePublisher(cluster, where).withdraw()
+    SlicePublisher(cluster, where).publish(())
 
 
 def _devices(cluster: KubeClient, where: str) -> list[str]:

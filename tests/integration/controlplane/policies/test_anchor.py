@@ -80,7 +80,7 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
     assert Reason.AUDIT_RECORD_LOST in {each["reason"] for each in events if each["regarding"].get("name") == NODE}
     assert publisher.publish(resource_slices(NODE, ()))
     assert [each.head for each in anchors_of_slices(seen_by(reader)[0])] == [head], "an empty slice keeps it"
-    SlicePublisher(reader, NODE).withdraw()
+    SlicePublisher(reader, NODE).publish(())
 
 
 def kill_event(enforcer: KubeClient, world: World, head: ChainHead) -> None:

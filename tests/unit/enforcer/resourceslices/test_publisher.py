@@ -167,9 +167,9 @@ def test_a_conflict_is_met_by_reading_again(server: Any, publisher: SlicePublish
 
 def test_other_nodes_are_never_touched(server: Any, publisher: SlicePublisher) -> None:
     publish_nodes(server, ["n1", "n2"], "h100x4", InventoryPolicy(order=Order.SPREAD))
-    publisher.withdraw()
+    publisher.publish(())
     assert list(server.items) == ["n2-gpu-share.io-0"]
-    publisher.withdraw()
+    publisher.publish(())
 
 
 def test_each_published_node_has_uuids_of_its_own(server: Any) -> None:
