@@ -4,8 +4,10 @@ PyYAML on its own differs where it hurts: it makes ``12:30`` an integer, a date 
 """
 
 import math
-from collections.abc import Hashable
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Final, NoReturn
 
 import yaml
 
@@ -22,10 +24,15 @@ MAX_NODES: Final = 1_000_000
 
 _HELM: Final = "if this is a Helm template, render it first: helm template ... | gpu-share inject -f -"
 
+_TOO_MANY: Final = (
+    f"the document has more than {MAX_NODES:,} values after its aliases are expanded; remove aliases, or split it"
+)
 _QUOTE: Final = "put it in quotes, without a tag"
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG: Final = "tag:yaml.org,2002:"
+_STRING: Final = "tag:yaml.org,2002:str"
+_MERGE: Final = "tag:yaml.org,2002:merge"
 _PLAIN: Final = {
     "bool": (r"(?:y|Y|yes|Yes|YES|n|N|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)$", "yYnNtTfFoO"),
     "int": (r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)$", "-+0123456789"),
@@ -36,60 +43,28 @@ _PLAIN: Final = {
     "merge": (r"<<$", "<"),
     "null": (r"(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
 }
-_SHAPES: Final[dict[str, tuple[type[yaml.Node], str]]] = {
-    **{f"{_TAG}{name}": (yaml.ScalarNode, "one value") for name in ("null", "bool", "int", "float", "str")},
-    f"{_TAG}seq": (yaml.SequenceNode, "a list"),
-    f"{_TAG}map": (yaml.MappingNode, "a mapping"),
-}
-"""What may carry each of the tags that JSON has a value for. A tag that somebody wrote may stand at anything."""
 _FOREIGN: Final = ("binary", "timestamp", "set", "omap", "pairs")
 """Tags of which YAML makes what JSON does not have."""
 
 
 class _Loader(_Base):  # type: ignore[misc] # one of two bases, the C one where it is there
-    """Reads scalars as Kubernetes does and refuses what has no one meaning."""
+    """Reads scalars as Kubernetes does."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - PyYAML's own shape
     bool_values: Final = {**_Base.bool_values, "y": True, "n": False}
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's own
-        """Construct one value; what cannot be is refused where it stands, whatever PyYAML makes of it."""
-        shape, wanted = _SHAPES.get(node.tag, (yaml.Node, ""))
-        if not isinstance(node, shape):
-            raise _at(node, f"{_source(node)} has the YAML tag {_tag(node)}, but is not {wanted}; remove the tag")
-        if not isinstance(node, yaml.ScalarNode):
-            return super().construct_object(node, deep=deep)
-        try:
-            return super().construct_object(node, deep=deep)
-        except (yaml.MarkedYAMLError, RequestError, RecursionError, MemoryError):
-            raise
-        except Exception:  # noqa: BLE001 - PyYAML's constructors raise whatever their code runs into
-            raise _at(node, f"{quoted(node.value)} cannot be read as {_tag(node)}; {_QUOTE}") from None
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
-        """Construct a mapping with string keys, each once; ``<<`` is merged without touching the node."""
-        merged: dict[Hashable, Any] = {}
-        own: dict[Hashable, Any] = {}
-        for key, value in node.value:
-            if key.tag == f"{_TAG}merge":
-                for part in _parts(value):
-                    merged = self._mapping(part) | merged
-                continue
-            name = _key(key)
-            if name in own:
-                raise _at(key, f"the key {quoted(name)} occurs twice in one mapping; remove one of the two")
-            own[name] = self.construct_object(value, deep=deep)
-        return merged | own
-
-    def _mapping(self, node: yaml.Node) -> dict[Hashable, Any]:
-        found = self.construct_object(node, deep=True)
-        if not isinstance(found, dict):
-            raise _at(node, "the value of << must be a mapping or list of mappings")
-        return found
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
+        """Return the tag of a value that was written without one; few distinct scalars make a manifest."""
+        return _resolved(value) if kind is yaml.ScalarNode and implicit[0] else super().resolve(kind, value, implicit)
 
 
 for _name, (_pattern, _first) in _PLAIN.items():
     _Loader.add_implicit_resolver(f"{_TAG}{_name}", Pattern(_pattern, MAX_BYTES), list(_first))
+
+
+@lru_cache(4096)
+def _resolved(plain: str) -> str:
+    return str(super(_Loader, _OURS).resolve(yaml.ScalarNode, plain, (True, False)))
 
 
 _OURS: Final[Any] = _Loader("")
@@ -106,29 +81,97 @@ def no_number(digits: str) -> str:
     return f"{digits:.40} is not a JSON number; put it in quotes"
 
 
-def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
+def _integer(node: yaml.ScalarNode) -> int:
     if len(node.value) > MAX_DIGITS:
         raise _at(node, long_number(node.value))
-    return int(loader.construct_yaml_int(node))
+    return int(_OURS.construct_yaml_int(node))
 
 
-def _float(loader: _Loader, node: yaml.ScalarNode) -> float:
-    value = float(loader.construct_yaml_float(node)) if len(node.value) <= MAX_DIGITS else math.inf
+def _float(node: yaml.ScalarNode) -> float:
+    value = float(_OURS.construct_yaml_float(node)) if len(node.value) <= MAX_DIGITS else math.inf
     if not math.isfinite(value):
         raise _at(node, no_number(node.value))
     return value
 
 
-def _foreign(_loader: _Loader, node: yaml.Node) -> Any:
+_SCALARS: Final[Mapping[str, Callable[[yaml.ScalarNode], Any]]] = {
+    _STRING: attrgetter("value"),
+    f"{_TAG}null": lambda _: None,
+    f"{_TAG}bool": _OURS.construct_yaml_bool,
+    f"{_TAG}int": _integer,
+    f"{_TAG}float": _float,
+}
+_SHAPES: Final[Mapping[str, tuple[type[yaml.Node], str]]] = {
+    **dict.fromkeys(_SCALARS, (yaml.ScalarNode, "one value")),
+    f"{_TAG}seq": (yaml.SequenceNode, "a list"),
+    f"{_TAG}map": (yaml.MappingNode, "a mapping"),
+}
+"""What may carry each of the tags that JSON has a value for. A tag that somebody wrote may stand at anything."""
+
+
+class _Constructor:
+    """Makes plain data of one document. What has no one meaning in JSON is refused where it stands."""
+
+    def __init__(self) -> None:
+        self._left = MAX_NODES
+        self._above = set[int]()
+
+    def value(self, node: yaml.Node) -> Any:
+        """Return the value of a node; no two places share one."""
+        self._left -= 1
+        if self._left < 0:
+            raise _at(node, _TOO_MANY)
+        shape, wanted = _SHAPES.get(node.tag) or _refuse_tag(node)
+        if not isinstance(node, shape):
+            raise _at(node, f"{_source(node)} has the YAML tag {_tag(node)}, but is not {wanted}; remove the tag")
+        return _scalar(node) if isinstance(node, yaml.ScalarNode) else self._collection(node)
+
+    def _collection(self, node: yaml.Node) -> Any:
+        if id(node) in self._above:
+            raise _at(node, "an alias refers to a value that contains the alias; remove the alias")
+        self._above.add(id(node))
+        mapping = isinstance(node, yaml.MappingNode)
+        found = self._mapping(node) if mapping else [self.value(part) for part in node.value]
+        self._above.discard(id(node))
+        return found
+
+    def _mapping(self, node: yaml.Node) -> dict[str, Any]:
+        """Construct a mapping with string keys, each once; its own keys win over those merged in by ``<<``."""
+        merged: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                for part in _parts(value):
+                    merged = self._merged(part) | merged
+                continue
+            name = _key(key)
+            if name in own:
+                raise _at(key, f"the key {quoted(name)} occurs twice in one mapping; remove one of the two")
+            own[name] = self.value(value)
+        return merged | own
+
+    def _merged(self, node: yaml.Node) -> dict[str, Any]:
+        found = self.value(node)
+        if not isinstance(found, dict):
+            raise _at(node, "the value of << must be a mapping or list of mappings")
+        return found
+
+
+def _scalar(node: yaml.ScalarNode) -> Any:
+    try:
+        return _SCALARS[node.tag](node)
+    except RequestError:
+        raise
+    except Exception:  # noqa: BLE001 - PyYAML's constructors raise whatever their code runs into
+        raise _at(node, f"{quoted(node.value)} cannot be read as {_tag(node)}; {_QUOTE}") from None
+
+
+def _refuse_tag(node: yaml.Node) -> NoReturn:
     """Refuse what JSON does not have."""
+    if node.tag.removeprefix(_TAG) not in _FOREIGN:
+        raise _at(node, f"could not determine a constructor for the tag {node.tag!r}")
     way_out = _QUOTE if isinstance(node, yaml.ScalarNode) else "remove the tag"
     raise _at(node, f"{_source(node)} has the YAML tag {_tag(node)}, which JSON does not support; {way_out}")
-
-
-_Loader.add_constructor(f"{_TAG}int", _integer)
-_Loader.add_constructor(f"{_TAG}float", _float)
-for _name in _FOREIGN:
-    _Loader.add_constructor(f"{_TAG}{_name}", _foreign)
 
 
 def parse(text: str, line: int = 1) -> yaml.Node | None:
@@ -159,41 +202,61 @@ def construct(node: yaml.Node | None) -> Any:
     """
     if node is None:
         return None
-    loader = _Loader("")
     try:
-        value = loader.construct_document(node)
-        _count(value, {}, set())
-        return _plain(value)
-    except yaml.MarkedYAMLError as error:
-        raise _at(node, str(error.problem), error.problem_mark) from None
-    except ValueError as error:
-        raise _at(node, str(error)) from None
+        return _Constructor().value(node)
     except RecursionError:
         raise _at(node, "the document is nested too deeply") from None
-    finally:
-        loader.dispose()
 
 
-def top(node: yaml.Node | None, key: str) -> str:
-    """Return a string of a mapping, its own or merged in by ``<<``, without constructing it; empty when absent."""
+def member(node: yaml.Node | None, key: str) -> yaml.Node | None:
+    """Return the value of a key of a mapping, its own or merged in by ``<<``; ``None`` where there is none."""
     waiting, seen = [node], set[int]()
     while waiting:
         each = waiting.pop()
         if not isinstance(each, yaml.MappingNode) or id(each) in seen:
             continue
         seen.add(id(each))
-        for name, value in each.value:
-            if isinstance(name, yaml.ScalarNode) and name.tag != f"{_TAG}merge" and name.value == key:
-                return str(value.value) if isinstance(value, yaml.ScalarNode) else ""
-        waiting += reversed(
-            [part for name, value in each.value if name.tag == f"{_TAG}merge" for part in _parts(value)]
-        )
-    return ""
+        pairs: list[tuple[yaml.Node, yaml.Node]] = each.value
+        for name, value in pairs:
+            if isinstance(name, yaml.ScalarNode) and name.tag != _MERGE and _key(name) == key:
+                return value
+        waiting += reversed([part for name, value in pairs if name.tag == _MERGE for part in _parts(value)])
+    return None
+
+
+def top(node: yaml.Node | None, key: str) -> str:
+    """Return a string of a mapping without constructing it; empty when absent."""
+    found = member(node, key)
+    return str(found.value) if isinstance(found, yaml.ScalarNode) else ""
+
+
+def aliases(text: str, node: yaml.Node) -> Iterator[tuple[int, int, Any]]:
+    """Yield where each alias of a document starts and ends, and its value."""
+    nodes = {each.start_mark.index: each for each in _within(node, set())}
+    anchors = dict[str, int]()
+    events: Iterator[Any] = yaml.parse(text, _Loader)
+    for event in events:
+        start, anchor = event.start_mark.index, getattr(event, "anchor", None)
+        if isinstance(event, yaml.AliasEvent):
+            yield start, start + 1 + len(str(anchor)), construct(nodes[anchors[str(anchor)]])
+        elif anchor is not None:
+            anchors[anchor] = start
+
+
+def _within(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Node]:
+    """Yield each node of a document once, inner ones after those around them."""
+    if id(node) not in seen:
+        seen.add(id(node))
+        yield node
+        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+        for part in parts:
+            for each in part if isinstance(part, tuple) else (part,):
+                yield from _within(each, seen)
 
 
 def is_plain(text: str) -> bool:
     """Return whether any common YAML reader takes a text for a string where it is not quoted."""
-    return all(each.resolve(yaml.ScalarNode, text, (True, False)) == f"{_TAG}str" for each in (_OURS, _ELSEWHERE))
+    return all(each.resolve(yaml.ScalarNode, text, (True, False)) == _STRING for each in (_OURS, _ELSEWHERE))
 
 
 class Misplaced(RequestError):
@@ -204,8 +267,8 @@ class Misplaced(RequestError):
         self.line = line
 
 
-def _at(node: yaml.Node, message: str, mark: Any = None) -> Misplaced:
-    return Misplaced(message, (mark or node.start_mark).line)
+def _at(node: yaml.Node, message: str) -> Misplaced:
+    return Misplaced(message, node.start_mark.line)
 
 
 def _parts(merged: yaml.Node) -> list[yaml.Node]:
@@ -248,31 +311,3 @@ def _hint(source: str) -> str:
     if "\t" in source[: len(source) - len(source.lstrip())]:
         return "; indent with spaces, never with tabs"
     return ""
-
-
-def _count(value: Any, sizes: dict[int, int], above: set[int]) -> int:
-    """Return how many values there are with every alias written out, in time linear in what was read."""
-    if not isinstance(value, dict | list):
-        return 1
-    if id(value) in above:
-        raise ValueError("an alias refers to a value that contains the alias; remove the alias")
-    if id(value) not in sizes:
-        above.add(id(value))
-        parts = value.values() if isinstance(value, dict) else value
-        sizes[id(value)] = 1 + sum(_count(part, sizes, above) for part in parts)
-        above.discard(id(value))
-    if sizes[id(value)] > MAX_NODES:
-        raise ValueError(
-            f"the document has more than {MAX_NODES:,} values after its aliases are expanded; remove "
-            "aliases, or split it"
-        )
-    return sizes[id(value)]
-
-
-def _plain(value: Any) -> Any:
-    """Copy, so that nothing is shared between two places."""
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return value

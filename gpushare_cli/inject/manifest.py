@@ -15,7 +15,8 @@ import yaml
 from gpushare.errors import RequestError
 from gpushare.patterns import Pattern
 from gpushare_cli.inject.kube_yaml import MAX_BYTES, MAX_DIGITS, construct, long_number, no_number, parse, top
-from gpushare_cli.inject.yaml_writer import patched
+from gpushare_cli.inject.yaml_splice import patched
+from gpushare_cli.inject.yaml_writer import dump
 
 _SEPARATOR: Final = Pattern(r"---(?:[ \t\r\n]|\Z)", 4)
 _LEAD: Final = Pattern(r"(?u:(?:---(?=\s|\Z))?(?:\s|#[^\n]*)*)", MAX_BYTES)
@@ -62,10 +63,14 @@ class Document:
         """
         if self.json:
             return self.text[: _lead(self.text)] + json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-        source = self.text.replace("\r\n", "\n")
-        header = _header(source)
-        text = header + patched(source.removeprefix(header), operations, value)
-        return text.replace("\n", "\r\n") if "\r\n" in self.text else text
+        return patched(self.text, self.node, operations, value) or self._dumped(value)
+
+    def _dumped(self, value: Any) -> str:
+        """Write the document without its comments, except those before its content."""
+        lead = self.text[: _lead(self.text)].rstrip(" \t")
+        newline = "\r\n" if "\r\n" in self.text else "\n"
+        start = f"{lead}{newline}" if lead and not lead.endswith("\n") else lead
+        return start + dump(value).replace("\n", newline)
 
 
 def read(source: bytes) -> str:
@@ -190,20 +195,3 @@ _DECODER: Final = json.JSONDecoder(
 def _lead(text: str) -> int:
     match = _LEAD.match(text)
     return match.end() if match else 0
-
-
-def _header(text: str) -> str:
-    """Return the separator line and the comments before the first content, without what shares a line with them."""
-    kept: list[str] = []
-    for line in text.splitlines(keepends=True):
-        bare = line.strip()
-        if _SEPARATOR.match(line[:4]):
-            rest = bare[3:].strip()
-            kept.append(line if not rest or rest.startswith("#") else "---\n")
-            if rest and not rest.startswith("#"):
-                break
-        elif not bare or bare.startswith("#"):
-            kept.append(line)
-        else:
-            break
-    return "".join(kept)

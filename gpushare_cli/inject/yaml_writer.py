@@ -1,87 +1,65 @@
-"""Write YAML with ``ruamel.yaml``: plain data, or a document with a JSON patch applied and its comments kept.
+"""Write plain data as YAML. Strings are quoted where any common reader would take them for something else."""
 
-What a text means is decided by ``kube_yaml`` alone: a patched text that does not read as it should is not used.
-"""
-
-import io
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
-import jsonpatch
-from ruamel.yaml import YAML
-from ruamel.yaml.scalarstring import LiteralScalarString, SingleQuotedScalarString
-from ruamel.yaml.util import load_yaml_guess_indent
+import yaml
 
-from gpushare_cli.inject.kube_yaml import construct, is_plain, parse
+from gpushare_cli.inject.kube_yaml import is_plain
 
-MAX_PATCHED: Final = 100_000
-"""Characters, as JSON, of a document whose comments are kept: reading them takes seconds for so many."""
-_WIDTH: Final = 1 << 30
+_ENDLESS: Final = float("inf")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes no anchors, and the dashes of a list below its key."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+        return True
+
+
+class _Indented(_Dumper):
+    """Writes the dashes of a list two columns to the right of its key."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+        super().increase_indent(flow, indentless=False)
+
+
+def _string(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in value else None if is_plain(value) else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+
+_Dumper.add_representer(str, _string)
 
 
 def dump(value: Any) -> str:
     """Write an object or a list as YAML: block style, order of keys kept, long lines left long, no anchors."""
-    return _written(_writer(), _writable(value))
+    return _written(_Dumper, value)
 
 
-def patched(text: str, operations: Sequence[Mapping[str, Any]], value: Any) -> str:
-    """Write a document with a JSON patch applied, its comments and its style kept where that is possible.
-
-    Args:
-        text: the document, without a separator line.
-        operations: of the patch.
-        value: what the document is after the patch.
-    """
-    expected = json.dumps(value)
-    if len(expected) <= MAX_PATCHED:
-        with suppress(Exception):  # ruamel.yaml and jsonpatch raise whatever their code runs into
-            found = _patched(text, operations)
-            if json.dumps(construct(parse(found))) == expected:
-                return found
-    return dump(value)
+def lines(value: Any, *, indented: bool) -> list[str]:
+    """Write a small object or list as the lines of a block; ``indented`` is whether lists stand right of their keys."""
+    return _block(json.dumps(value), indented).removesuffix("\n").split("\n")
 
 
-def _patched(text: str, operations: Sequence[Mapping[str, Any]]) -> str:
-    writer = _writer()
-    tree, writer.sequence_indent, writer.sequence_dash_offset = load_yaml_guess_indent(text, yaml=writer)
-    _unshare(tree, set())
-    jsonpatch.apply_patch(tree, _writable(list(operations)), in_place=True)
-    return _written(writer, tree)
+def flow(value: Any) -> str:
+    """Write any small value in one line, as it may stand between braces."""
+    return _flow(json.dumps(value))
 
 
-def _unshare(node: Any, seen: set[int]) -> None:
-    """Write aliases out, so that a patch changes one place."""
-    for key, part in list(node.items() if isinstance(node, dict) else enumerate(node)):
-        if id(part) in seen:
-            node[key] = _writable(part)
-        elif isinstance(part, dict | list):
-            seen.add(id(part))
-            _unshare(part, seen)
+@lru_cache(1024)
+def _block(source: str, indented: bool) -> str:  # noqa: FBT001 - a key of the cache
+    return _written(_Indented if indented else _Dumper, json.loads(source))
 
 
-def _writer() -> YAML:
-    writer = YAML()
-    writer.preserve_quotes = True
-    writer.width = _WIDTH
-    return writer
+@lru_cache(1024)
+def _flow(source: str) -> str:
+    return _written(_Dumper, [json.loads(source)], in_line=True)[1:-2]
 
 
-def _written(writer: YAML, tree: Any) -> str:
-    out = io.StringIO()
-    writer.dump(tree, out)
-    return out.getvalue()
-
-
-def _writable(value: Any) -> Any:
-    """Copy plain data, and mark the strings that are not to be written plainly."""
-    if isinstance(value, dict):
-        return {_writable(key): _writable(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_writable(part) for part in value]
-    if not isinstance(value, str):
-        return value
-    if "\n" in value:
-        return LiteralScalarString(value)
-    return value if is_plain(value) else SingleQuotedScalarString(value)
+def _written(dumper: type[_Dumper], value: Mapping[str, Any] | list[Any], *, in_line: bool = False) -> str:
+    return str(
+        yaml.dump(value, None, dumper, default_flow_style=in_line, width=_ENDLESS, allow_unicode=True, sort_keys=False)
+    )

@@ -2,9 +2,7 @@ import io
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
-import jsonpatch
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -52,16 +50,6 @@ def test_items_of_a_list_are_rewritten_where_they_stand(inject: Run) -> None:
     after = yaml.safe_load(out)["items"]
     assert (code, after[0], after[2]) == (0, items[0], items[2])
     assert after[1]["spec"]["resourceClaims"]
-
-
-def test_a_list_of_many_pods_is_copied_once(inject: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    copying = Mock(wraps=jsonpatch.apply_patch)
-    monkeypatch.setattr(jsonpatch, "apply_patch", copying)
-    items = [wrapped("Pod", pod()) for _ in range(5)]
-    code, out, _ = inject(text({"apiVersion": "v1", "kind": "List", "items": items}))
-    copied = [call for call in copying.call_args_list if not call.kwargs.get("in_place")]
-    assert (code, len(copied)) == (0, 1)
-    assert all(item["spec"]["resourceClaims"] for item in yaml.safe_load(out)["items"])
 
 
 def test_items_of_a_typed_list_need_not_say_their_kind(inject: Run) -> None:

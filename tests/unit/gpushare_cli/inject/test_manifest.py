@@ -218,7 +218,7 @@ def test_rewriting_keeps_separator_comments_and_line_ends() -> None:
     (document,) = split("---\r\n# why\r\na: 1\r\n")
     assert document.render([{"op": "replace", "path": "/a", "value": 2}], {"a": 2}) == "---\r\n# why\r\na: 2\r\n"
     (inline,) = split("--- {a: 1}\n")
-    assert inline.render([{"op": "replace", "path": "/a", "value": 2}], {"a": 2}) == "---\n{a: 2}\n"
+    assert inline.render([{"op": "replace", "path": "/a", "value": 2}], {"a": 2}) == "--- {a: 2}\n"
     (scalar,) = split('\n{"a": 1}')
     assert scalar.render([{"op": "replace", "path": "/a", "value": 2}], {"a": 2}) == '\n{\n  "a": 2\n}\n'
 
