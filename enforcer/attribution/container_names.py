@@ -10,6 +10,7 @@ runs, so that one has it; a process may lose it in a mount namespace of its own.
 A process can at most take the name of another container of its pod, and the pod's sum bounds what that may hold.
 """
 
+import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -166,7 +167,8 @@ class ContainerNames:
         file = self._files.get(container)
         if file is None:
             return None
-        root = Path("/") if (self._root / "pods").is_dir() else self._proc / "1/root"  # the node's own
+        # In a container, what started it sees the node's files: the runtime.
+        root = Path("/") if (self._root / "pods").is_dir() else self._proc / str(os.getppid()) / "root"
         return root / self._root.relative_to("/") / "pods" / container.pod_uid / "containers" / file
 
     def _file(self, owner: ContainerRef, pids: Sequence[int]) -> str | None:

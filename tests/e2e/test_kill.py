@@ -62,7 +62,7 @@ def test_the_kill_stands_in_the_pods_own_status(site: Site, namespace: str, kill
     assert "6144 MiB of its 2048 MiB" in main["lastState"]["terminated"]["message"], main
 
 
-def test_it_does_whatever_the_tenant_says_of_termination_why(site: Site, namespace: str, killed: str) -> None:
+def test_it_does_whatever_the_tenant_says_of_termination_messages(site: Site, namespace: str, killed: str) -> None:
     by_name = {
         "logs": {"terminationMessagePolicy": "FallbackToLogsOnError"},
         "place": {"terminationMessagePath": "/tmp/why"},
