@@ -62,24 +62,33 @@ def test_the_kill_stands_in_the_pods_own_status(site: Site, namespace: str, kill
     assert "6144 MiB of its 2048 MiB" in main["lastState"]["terminated"]["message"], main
 
 
-def test_it_does_whatever_the_tenant_says_of_termination_messages(site: Site, namespace: str, killed: str) -> None:
-    by_name = {
-        "logs": {"terminationMessagePolicy": "FallbackToLogsOnError"},
-        "place": {"terminationMessagePath": "/tmp/why"},
-        "sealed": {"securityContext": {**pods.RESTRICTED, "readOnlyRootFilesystem": True}},
-    }
-    for name, changes in by_name.items():
-        pod = pods.pod(name, *GREEDY)
-        pod["spec"]["containers"][0] |= changes
-        pod["spec"]["restartPolicy"] = "Never"
-        site.create(namespace, pod)
-    first = pods.pod("first", memory=None, **{f"{contract.MEMORY_OF}early": "2Gi"})
-    first["spec"] |= {"initContainers": [pods.container(*GREEDY, name="early")], "containers": [pods.idle("main")]}
-    site.create(namespace, first | {"spec": {**first["spec"], "restartPolicy": "Never"}})
-    names = [*by_name, "first"]
-    site.until("all say why", lambda: all("6144 MiB of its 2048 MiB" in _why(site, namespace, each) for each in names))
-    for name in names:
-        site.delete(namespace, name)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"terminationMessagePolicy": "FallbackToLogsOnError"},
+        {"terminationMessagePath": "/tmp/why"},
+        {"securityContext": {**pods.RESTRICTED, "readOnlyRootFilesystem": True}},
+    ],
+)
+def test_it_does_whatever_the_tenant_writes_of_termination_messages(
+    site: Site, namespace: str, changes: pods.Object
+) -> None:
+    pod = pods.pod("other", *GREEDY)
+    pod["spec"]["containers"][0] |= changes
+    _ends_with_a_reason(site, namespace, pod)
+
+
+def test_an_init_container_says_why_too(site: Site, namespace: str) -> None:
+    pod = pods.pod("first", memory=None, **{f"{contract.MEMORY_OF}early": "2Gi"})
+    pod["spec"] |= {"initContainers": [pods.container(*GREEDY, name="early")], "containers": [pods.idle("main")]}
+    _ends_with_a_reason(site, namespace, pod)
+
+
+def _ends_with_a_reason(site: Site, namespace: str, pod: pods.Object) -> None:
+    name = pod["metadata"]["name"]
+    site.create(namespace, pod | {"spec": {**pod["spec"], "restartPolicy": "Never"}})
+    site.until("it says why", lambda: "6144 MiB of its 2048 MiB" in _why(site, namespace, name))
+    site.delete(namespace, name)
 
 
 def _why(site: Site, namespace: str, name: str, state: str = "state") -> str:
