@@ -36,7 +36,7 @@ SECONDS: Final = {
     "tests/e2e/test_failures.py": 90,
     "tests/e2e/test_grace.py": 187,
     "tests/e2e/test_hidden.py": 120,
-    "tests/e2e/test_kill.py": 22,
+    "tests/e2e/test_kill.py": 90,
     "tests/e2e/test_limits.py": 179,
     "tests/e2e/test_modes.py": 177,
     "tests/e2e/test_mps.py": 102,

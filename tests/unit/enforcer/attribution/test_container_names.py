@@ -191,7 +191,9 @@ def test_a_termination_message_is_where_the_kubelet_keeps_it_on_the_node(node: N
     assert names.termination_message(container) is None, "nothing is known of it yet"
     names.joined(QUOTAS, ())
     below = f"pods/{POD}/containers/model/0badcafe"
-    assert names.termination_message(container) == node.proc / str(os.getppid()) / "root" / root.relative_to("/") / below
+    assert (
+        names.termination_message(container) == node.proc / str(os.getppid()) / "root" / root.relative_to("/") / below
+    )
     node.loses_its_mounts(20)
     names.joined(QUOTAS, ())
     assert names.termination_message(container) is not None, "learned once"
