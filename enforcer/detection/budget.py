@@ -48,11 +48,11 @@ def seconds_empty(accounts: Mapping[AccountKey, Account], namespace: str, gpu: s
     """Return for how long a namespace has no budget left on a GPU, if all is within quota from now on.
 
     It has none once its own is used up. Where all namespaces together have used up the GPU's, it has none either,
-    unless it used little of its own.
+    unless it used little of its own, and the GPU's comes back first.
     """
     own, shared = accounts.get((namespace, gpu), Account()), accounts.get((EVERYBODY, gpu), Account())
     by_all = _beyond(shared, 1.0, now) if _beyond(own, LITTLE, now) > 0 else 0.0
-    return REFILL * max(0.0, _beyond(own, 1.0, now), by_all)
+    return REFILL * (max(0.0, by_all) + max(0.0, _beyond(own, 1.0, now)))
 
 
 def _beyond(account: Account, part: float, now: float) -> float:
