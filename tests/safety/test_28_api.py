@@ -198,6 +198,20 @@ def test_whatever_the_api_server_does_the_known_are_enforced_and_nobody_else_is_
     extent.figure("28", "containers killed that nobody could know", f"{unknown} in {len(faults)} outages")
 
 
+def test_after_ten_minutes_without_an_api_server_the_known_are_enforced_and_nobody_else_is_killed() -> None:
+    with world() as found:
+        wait_for(lambda: found.known() == {CONTAINER}, "the quotas are learnt")
+        found.server.fault = "away"
+        found.held = {OVER: 100, LATE: 9000}
+        found.look(20 * 60)
+        assert (found.killed, found.known()) == ([], {CONTAINER})
+        found.held = {OVER: 9000, LATE: 9000}
+        found.look(10)
+        assert (set(found.killed), found.known()) == ({CONTAINER}, {CONTAINER})
+        found.server.fault = WELL
+        wait_for(lambda: found.known() == {CONTAINER}, "afterwards it learns without a restart")
+
+
 def _own_threads() -> int:
     return sum("process_request_thread" not in each.name for each in threading.enumerate())
 

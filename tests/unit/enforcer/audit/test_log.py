@@ -342,6 +342,16 @@ def test_threads_do_not_break_the_chain(folder: Path) -> None:
     assert whole(folder).ok
 
 
+def test_two_writers_of_one_log_are_found_where_the_second_wrote_first(folder: Path) -> None:
+    """Locks of the state directory keep them apart (``enforcer.runtime.lock``); a file system may have none."""
+    first, second = AuditLog(folder), AuditLog(folder)
+    with first, second:
+        for log in (first, second, first):
+            log.append(Kind.INTENT, {"pid": id(log)})
+    found = whole(folder)
+    assert (found.ok, found.line, found.head.seq) == (False, 3, 2)
+
+
 def test_the_time_of_a_record_is_utc() -> None:
     assert audit.utc_now().endswith("Z")
     assert len(audit.utc_now()) == len("2026-11-20T22:16:05.123Z")
