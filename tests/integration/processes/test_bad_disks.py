@@ -28,7 +28,7 @@ def _node(tmp_path: Path) -> Iterator[Node]:
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", made.state], check=False)
         if mounted.returncode != 0:
             missing("no small disk can be mounted here (not root)")
-        stack.callback(subprocess.run, ["umount", "--lazy", made.state], check=True)
+        stack.callback(subprocess.check_call, ["umount", "--lazy", str(made.state)])
         stack.callback(made.end)
         yield made
 
