@@ -3,7 +3,7 @@
 ``null`` stands for absent wherever Kubernetes says so.
 """
 
-from collections.abc import Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from typing import Any, Final
 
 from gpushare.errors import MAX_PROBLEMS, PolicyDenied, Problem
@@ -27,6 +27,18 @@ def mapping(value: object, field: str) -> dict[str, Any]:
     return value
 
 
+def bounded_mapping(value: object, field: str) -> dict[str, Any]:
+    """Read an object of which each entry is checked.
+
+    Raises:
+        PolicyDenied: as ``mapping`` does, or it has more than ``MAX_ENTRIES``.
+    """
+    entries = mapping(value, field)
+    if len(entries) > MAX_ENTRIES:
+        raise _too_many(entries, field)
+    return entries
+
+
 def boolean(value: object, field: str) -> bool:
     """Read a flag that has to be off beside a share; ``null`` is off.
 
@@ -45,7 +57,7 @@ def objects(value: object, field: str) -> list[dict[str, Any]]:
     Raises:
         PolicyDenied: it is not a list or too long, or an entry of it is not an object.
     """
-    return _list(value, field, dict, "an object")
+    return [] if value is None else _list(value, field, dict, "an object")
 
 
 def strings(value: object, field: str) -> list[str]:
@@ -54,17 +66,17 @@ def strings(value: object, field: str) -> list[str]:
     Raises:
         PolicyDenied: it is not a list or too long, or an entry of it is not a string.
     """
-    return _list(value, field, str, "a string")
+    return [] if value is None else _list(value, field, str, "a string")
 
 
-def check_number(entries: Sized, field: str) -> None:
-    """Refuse too many entries before each of them is read.
+def names_of(entries: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the ``name`` of each entry as it is, ``None`` for one without."""
+    return [entry["name"] if "name" in entry else None for entry in entries]  # noqa: SIM401 - a call less for each
 
-    Raises:
-        PolicyDenied: there are more than ``MAX_ENTRIES``.
-    """
-    if len(entries) > MAX_ENTRIES:
-        raise PolicyDenied(field, f"has {len(entries)} entries; write at most {MAX_ENTRIES}", Reason.TOO_LARGE)
+
+def all_of(values: Collection[object], kind: type) -> bool:
+    """Tell whether all values have a type; this is asked for each entry of each list, so it loops in C."""
+    return set(map(type, values)) <= {kind} or all(isinstance(each, kind) for each in values)
 
 
 def invalid(field: str, message: str) -> PolicyDenied:
@@ -84,15 +96,19 @@ def type_name(value: object) -> str:
 
 
 def _list(value: object, field: str, kind: type, wanted: str) -> list[Any]:
-    if value is None:
-        return []
     if not isinstance(value, list):
         raise invalid(field, f"must be a list, not {type_name(value)}")
-    check_number(value, field)
-    if not all(isinstance(each, kind) for each in value):
-        wrong = [(index, each) for index, each in enumerate(value) if not isinstance(each, kind)]
+    if len(value) > MAX_ENTRIES:
+        raise _too_many(value, field)
+    if set(map(type, value)) <= {kind}:
+        return value
+    if wrong := [(index, each) for index, each in enumerate(value) if not isinstance(each, kind)]:
         raise PolicyDenied.of([
             problem(f"{field}[{index}]", f"must be {wanted}, not {type_name(each)}")
             for index, each in wrong[:MAX_PROBLEMS]
         ])  # fmt: skip
     return value
+
+
+def _too_many(entries: Sized, field: str) -> PolicyDenied:
+    return PolicyDenied(field, f"has {len(entries)} entries; write at most {MAX_ENTRIES}", Reason.TOO_LARGE)

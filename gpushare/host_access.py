@@ -11,9 +11,9 @@ from heapq import nsmallest
 from typing import Any, Final
 
 from gpushare import contract, defaults
-from gpushare.checks import Check, independent
-from gpushare.errors import MAX_PROBLEMS, Problem
-from gpushare.fields import MAX_ENTRIES, boolean, mapping, objects, strings
+from gpushare.errors import MAX_PROBLEMS
+from gpushare.fields import MAX_ENTRIES, boolean, mapping, names_of, objects, strings
+from gpushare.findings import Findings
 from gpushare.quantity import quoted
 
 Object = Mapping[str, Any]
@@ -40,7 +40,8 @@ HARMLESS: Final = frozenset({
 """The first two are replaced in every sharing pod; the toolkit does not read the others."""
 _DEVICES: Final = "/dev"
 _GPU_DEVICES: Final = ("/dev/nvidia", "/dev/dri", "/dev/char")
-_TOOLKIT_MOUNTS: Final = "/run/nvidia-container-devices"
+_TOOLKIT_FOLDER: Final = "nvidia-container-devices"
+_TOOLKIT_MOUNTS: Final = f"/run/{_TOOLKIT_FOLDER}"
 """A mount below asks NVIDIA's container toolkit for a device. Written as ``normal`` writes it."""
 _DEVICE_ANNOTATIONS: Final = ("cdi.k8s.io/", "nvidia.cdi.k8s.io/")
 """Annotations by which a container runtime hands out devices."""
@@ -78,23 +79,23 @@ class HostAccess:
 NOTHING_LISTED: Final = HostAccess()
 
 
-def check(pod: Object, allowed: HostAccess) -> Check[None]:
+def check(findings: Findings, pod: Object, allowed: HostAccess) -> None:
     """Check a pod, all its containers included: whether it can reach around its share."""
     spec = mapping(pod.get("spec"), "spec")
-    yield from independent(_flag(spec, flag, why) for flag, why in _POD_FLAGS.items() if flag in spec)
-    yield from independent([_network(spec, allowed), _annotations(pod), _volumes(spec, allowed)])
-    yield from independent(_section(spec, section, allowed) for section in SECTIONS)
+    for flag in _POD_FLAGS:
+        if flag in spec:
+            findings.attempt(_flag, findings, spec, flag)
+    findings.independent((_network, _volumes), spec, allowed)
+    findings.attempt(_annotations, findings, pod)
+    for section in SECTIONS:
+        containers = findings.attempt(objects, spec[section], f"spec.{section}") if section in spec else None
+        for index, container in enumerate(containers or ()):
+            check_container(findings, container, f"spec.{section}[{index}]", allowed)
 
 
-def check_container(container: Object, field: str, allowed: HostAccess = NOTHING_LISTED) -> Check[None]:
+def check_container(findings: Findings, container: Object, field: str, allowed: HostAccess = NOTHING_LISTED) -> None:
     """Check one container of any kind: its rights on the node, its mounts, and variables that steer the toolkit."""
-    yield from independent(
-        [
-            _security(container, field, allowed),
-            _mounts(container, f"{field}.volumeMounts"),
-            _variables(container, f"{field}.env", allowed),
-        ]
-    )
+    findings.independent((_security, _mounts, _variables), container, field, allowed)
 
 
 def normal(path: object) -> str:
@@ -115,54 +116,46 @@ def overlaps(path: str, protected: Sequence[str]) -> bool:
     return any(within(path, each) or within(each, path) for each in map(normal, protected))
 
 
-def _flag(spec: Object, flag: str, why: str) -> Check[None]:
-    if boolean(spec.get(flag), f"spec.{flag}"):
-        yield Problem(f"spec.{flag}", f"true {why}")
+def _flag(findings: Findings, spec: Object, flag: str) -> None:
+    if boolean(spec[flag], f"spec.{flag}"):
+        findings.problem(f"spec.{flag}", f"true {_POD_FLAGS[flag]}")
 
 
-def _network(spec: Object, allowed: HostAccess) -> Check[None]:
+def _network(findings: Findings, spec: Object, allowed: HostAccess) -> None:
     if boolean(spec.get("hostNetwork"), "spec.hostNetwork") and not allowed.network:
         message = "true gives access to ports of node services; remove it, or ask a cluster operator to allow it"
-        yield Problem("spec.hostNetwork", message)
+        findings.problem("spec.hostNetwork", message)
 
 
-def _annotations(pod: Object) -> Check[None]:
+def _annotations(findings: Findings, pod: Object) -> None:
     annotations = mapping(mapping(pod.get("metadata"), "metadata").get("annotations"), "metadata.annotations")
-    found = (key for key in map(str, annotations) if key.startswith(_DEVICE_ANNOTATIONS))
-    for key in nsmallest(MAX_PROBLEMS, found):
+    found = [key for key in map(str, annotations) if key.startswith(_DEVICE_ANNOTATIONS)]
+    for key in nsmallest(MAX_PROBLEMS, found) if found else ():
         message = "makes the container runtime add a device that bypasses the share; remove the annotation"
-        yield Problem(f"metadata.annotations[{ascii(key[:120])[1:-1]:.120}]", message)
+        findings.problem(f"metadata.annotations[{ascii(key[:120])[1:-1]:.120}]", message)
 
 
-def _section(spec: Object, section: str, allowed: HostAccess) -> Check[None]:
-    containers = objects(spec.get(section), f"spec.{section}")
-    yield from independent(
-        check_container(one, f"spec.{section}[{index}]", allowed) for index, one in enumerate(containers)
-    )
-
-
-def _variables(container: Object, field: str, allowed: HostAccess) -> Check[None]:
-    for index, entry in enumerate(objects(container.get("env"), field)):
-        name = str(entry.get("name"))
+def _variables(findings: Findings, container: Object, field: str, allowed: HostAccess) -> None:
+    names = [*map(str, names_of(objects(container.get("env"), f"{field}.env")))]
+    if STEERING not in "\n".join(names):  # of hundreds of variables mostly none
+        return
+    for index, name in enumerate(names):
         if name.startswith(STEERING) and name not in HARMLESS and name not in allowed.variables:
             why = f"may steer NVIDIA's container toolkit and is not in this namespace's {contract.TOOLKIT_VARIABLES}"
-            yield Problem(f"{field}[{index}].name", f"{quoted(name)} {why}; {_ASK}")
+            findings.problem(f"{field}.env[{index}].name", f"{quoted(name)} {why}; {_ASK}")
 
 
-def _security(container: Object, field: str, allowed: HostAccess) -> Check[None]:
-    inner = f"{field}.securityContext"
-    security = mapping(container.get("securityContext"), inner)
-    if not security:
-        return
-    capabilities = _capabilities(security, f"{inner}.capabilities", allowed)
-    yield from independent([_privileged(container, security, field), capabilities])
+def _security(findings: Findings, container: Object, field: str, allowed: HostAccess) -> None:
+    security = mapping(container.get("securityContext"), f"{field}.securityContext")
+    if security:
+        findings.independent((_privileged, _capabilities), container, security, field, allowed)
 
 
-def _privileged(container: Object, security: Object, field: str) -> Check[None]:
+def _privileged(findings: Findings, container: Object, security: Object, field: str, _: HostAccess) -> None:
     if boolean(security.get("privileged"), f"{field}.securityContext.privileged"):
         hint = f"set it to false{_propagation(container, field)}"
         message = f"privileged containers can access every GPU on the node and bypass the limit; {hint}"
-        yield Problem(f"{field}.securityContext.privileged", message)
+        findings.problem(f"{field}.securityContext.privileged", message)
 
 
 def _propagation(container: Object, field: str) -> str:
@@ -173,16 +166,17 @@ def _propagation(container: Object, field: str) -> str:
     return f", and remove mountPropagation: {_OF_PRIVILEGED} from {named}" if found else ""
 
 
-def _capabilities(security: Object, field: str, allowed: HostAccess) -> Check[None]:
+def _capabilities(findings: Findings, _: Object, security: Object, field: str, allowed: HostAccess) -> None:
+    field = f"{field}.securityContext.capabilities"
     added = strings(mapping(security.get("capabilities"), field).get("add"), f"{field}.add")
     for index, written in enumerate(added):
         name = capability(written)
         if name in CAPABILITIES:
             why = "lets the container bypass its GPU limit or reach other processes of the node"
-            yield Problem(f"{field}.add[{index}]", f"{quoted(written)} {why}; remove it")
+            findings.problem(f"{field}.add[{index}]", f"{quoted(written)} {why}; remove it")
         elif name not in USUAL_CAPABILITIES and name not in allowed.capabilities:
             why = f"is not in this namespace's {contract.ADDED_CAPABILITIES}"
-            yield Problem(f"{field}.add[{index}]", f"{quoted(written)} {why}; {_ASK}")
+            findings.problem(f"{field}.add[{index}]", f"{quoted(written)} {why}; {_ASK}")
 
 
 def capability(written: str) -> str:
@@ -190,20 +184,21 @@ def capability(written: str) -> str:
     return written[:MAX_PATH].upper().removeprefix("CAP_")
 
 
-def _volumes(spec: Object, allowed: HostAccess) -> Check[None]:
+def _volumes(findings: Findings, spec: Object, allowed: HostAccess) -> None:
     volumes = objects(spec.get("volumes"), "spec.volumes")
     mounts: Mapping[str, list[str]] | None = None
     for index, volume in enumerate(volumes):
+        if volume.get("hostPath") is None:
+            continue
         field = f"spec.volumes[{index}].hostPath"
-        why = _host_path(volume, field, allowed)
+        why = _host_path(mapping(volume["hostPath"], field), allowed)
         if why is not None:
             mounts = _mounts_of(spec, volumes) if mounts is None else mounts
-            yield Problem(f"{field}.path", f"{why}; {_removal(mounts.get(str(volume.get('name')), []))}")
+            findings.problem(f"{field}.path", f"{why}; {_removal(mounts.get(str(volume.get('name')), []))}")
 
 
-def _host_path(volume: Object, field: str, allowed: HostAccess) -> str | None:
-    """Return why a volume is refused; ``None`` for one that is not."""
-    host = mapping(volume.get("hostPath"), field)
+def _host_path(host: Object, allowed: HostAccess) -> str | None:
+    """Return why a host path is refused; ``None`` for one that is not."""
     if not host:
         return None
     path, written = normal(host.get("path")), quoted(str(host.get("path"))[:MAX_PATH])
@@ -251,9 +246,10 @@ def _readable(value: object) -> Sequence[Object]:
     return value if isinstance(value, list) and readable else ()
 
 
-def _mounts(container: Object, field: str) -> Check[None]:
-    for index, mount in enumerate(objects(container.get("volumeMounts"), field)):
-        if within(normal(mount.get("mountPath")), _TOOLKIT_MOUNTS):
-            written = quoted(str(mount["mountPath"]))
-            message = f"{written} makes NVIDIA's container toolkit add a GPU without a limit; remove the mount"
-            yield Problem(f"{field}[{index}].mountPath", message)
+def _mounts(findings: Findings, container: Object, field: str, _: HostAccess) -> None:
+    for index, mount in enumerate(objects(container.get("volumeMounts"), f"{field}.volumeMounts")):
+        path = mount.get("mountPath")
+        # Looked at first, because ``normal`` is slow: no spelling of the folder does without its name.
+        if isinstance(path, str) and _TOOLKIT_FOLDER in path and within(normal(path), _TOOLKIT_MOUNTS):
+            message = f"{quoted(path)} makes NVIDIA's container toolkit add a GPU without a limit; remove the mount"
+            findings.problem(f"{field}.volumeMounts[{index}].mountPath", message)

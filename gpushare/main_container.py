@@ -93,12 +93,12 @@ def choose(annotations: Mapping[str, Any], apps: Sequence[Object]) -> Choice:
     eligible = [name for name in names if name == default and not is_proxy(name)]
     unnamed = [name for name in using if not _named(annotations, name)]
     candidates = unnamed
-    if not unnamed and _stands_wide(annotations):
+    if using and not unnamed and amounts(annotations):
         candidates = [name for name in using if name in eligible or _lacks(annotations, name)]
         if not candidates and not eligible and default is not None:  # which the first rewrite found too, or wrote
             candidates = using
     name = _first(candidates or names, default)
-    possible = names if _is_open(annotations) and not candidates and name != default else ()
+    possible = names if not candidates and name != default and _is_open(annotations) else ()
     others = [each for each in possible if each != name and not is_proxy(each) and not _named(annotations, each)]
     return Choice(name, tuple(others))
 
@@ -116,32 +116,29 @@ def key_for(annotations: Mapping[str, Any], name: str) -> str:
 
 def amounts(annotations: Mapping[str, Any]) -> int:
     """Count the pod-wide annotations of an amount."""
-    return sum(wide in annotations for wide in PREFIX_OF)
+    return len(PREFIX_OF.keys() & annotations.keys())
 
 
 def uses_our_claim(container: Object) -> bool:
     """Tell whether an app container uses its own request of our claim, which is what the webhook writes."""
     resources = container.get("resources")
     claims = resources.get("claims") if isinstance(resources, dict) else None
-    return {"name": contract.CLAIM, "request": container.get("name")} in (claims if isinstance(claims, list) else [])
+    return isinstance(claims, list) and {"name": contract.CLAIM, "request": container.get("name")} in claims
 
 
 def _first(names: Collection[str], default: object) -> str:
     able = [name for name in names if not is_proxy(name)]
-    return next(iter([*(name for name in able if name == default), *able, *names]))
+    return str(default) if default in able else [*able, *names][0]
 
 
 def _named(annotations: Mapping[str, Any], name: str) -> bool:
-    return any(prefix + name in annotations for prefix in CONTAINER_PREFIXES)
+    return not annotations.keys().isdisjoint([prefix + name for prefix in CONTAINER_PREFIXES])
 
 
 def _is_open(annotations: Mapping[str, Any]) -> bool:
     """Tell whether some annotation means the main container, or none says which container shares."""
-    return _stands_wide(annotations) or not any(key.startswith(CONTAINER_PREFIXES) for key in annotations)
-
-
-def _stands_wide(annotations: Mapping[str, Any]) -> bool:
-    return amounts(annotations) > 0
+    wide = not PREFIX_OF.keys().isdisjoint(annotations)
+    return wide or not any(key.startswith(CONTAINER_PREFIXES) for key in annotations)
 
 
 def _lacks(annotations: Mapping[str, Any], name: str) -> bool:

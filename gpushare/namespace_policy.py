@@ -3,17 +3,16 @@
 Read as strictly as a pod's annotations: a ceiling with a typing error is no ceiling, so it refuses pods until mended.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
 from typing import Any, Final, Self
 
 from gpushare import contract
 from gpushare.annotation_table import OF_NAMESPACES
 from gpushare.annotation_values import BY_MEMORY
-from gpushare.checks import Check, attempt, collect, values_of
-from gpushare.errors import PolicyDenied, Problem, QuantityError
+from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.findings import Findings, collect
 from gpushare.host_access import HostAccess
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
@@ -57,8 +56,12 @@ class NamespacePolicy:
 
     def host_access(self, host: HostAccess) -> HostAccess:
         """Return what pods may reach of a node: what ``host`` says of the node, and what is listed here."""
-        return replace(
-            host, paths=self.host_paths, capabilities=self.added_capabilities, variables=self.toolkit_variables
+        return HostAccess(
+            paths=self.host_paths,
+            capabilities=self.added_capabilities,
+            variables=self.toolkit_variables,
+            protected=host.protected,
+            network=host.network,
         )
 
     def compute_by_default(self, chart: int | str) -> int | None:
@@ -82,18 +85,16 @@ class NamespacePolicy:
         Raises:
             PolicyDenied: unknown keys of ours, values that cannot be read, or a default above its ceiling.
         """
-        return collect(cls.reading(annotations))[0]
+        return collect(cls.read, annotations)
 
     @classmethod
-    def reading(cls, annotations: Mapping[str, str] | None) -> Check[Self]:
+    def read(cls, findings: Findings, annotations: Mapping[str, str] | None) -> Self:
         """Read as ``from_annotations`` does. What is returned lacks the values that have a problem."""
-        ours = sorted(item for item in (annotations or {}).items() if contract.is_ours(item[0]))
-        read = yield from values_of(attempt(partial(_read, key, value)) for key, value in ours)
         values: dict[str, Any] = {}
-        for each in read:
-            values |= each or {}
+        for key, value in sorted(item for item in (annotations or {}).items() if contract.is_ours(item[0])):
+            values |= findings.attempt(_read, key, value) or {}
         policy = cls(**values)
-        yield from _check_defaults(policy)
+        _check_defaults(findings, policy)
         return policy
 
 
@@ -123,23 +124,23 @@ def _unknown_key(key: str) -> str:
     return f"is not a namespace annotation of gpu-share; {hint}"
 
 
-def _check_defaults(policy: NamespacePolicy) -> Iterator[Problem]:
+def _check_defaults(findings: Findings, policy: NamespacePolicy) -> None:
     memory, most_memory = policy.default_memory_mib, policy.max_memory_mib
     if memory and most_memory and memory > most_memory:
         ceiling = f"{contract.MAX_MEMORY} of {format_mib(most_memory)}"
         message = f"{format_mib(memory)} is above {ceiling}; write at most that, or raise the maximum"
-        yield Problem(field_of(contract.DEFAULT_MEMORY), message, Reason.INVALID_NAMESPACE)
+        findings.problem(field_of(contract.DEFAULT_MEMORY), message, Reason.INVALID_NAMESPACE)
     compute, most_compute = policy.default_compute, policy.max_compute
     if compute == BY_MEMORY and most_compute:
         message = (
             f"{BY_MEMORY!r} reserves no compute, but every container reserves some where the namespace has "
             f"{contract.MAX_COMPUTE}; write a percentage, or remove one of the two"
         )
-        yield Problem(field_of(contract.DEFAULT_COMPUTE), message, Reason.INVALID_NAMESPACE)
+        findings.problem(field_of(contract.DEFAULT_COMPUTE), message, Reason.INVALID_NAMESPACE)
     if isinstance(compute, int) and most_compute and compute > most_compute:
         ceiling = f"{contract.MAX_COMPUTE} of {most_compute}%"
         message = f"{compute}% is above {ceiling}; write at most that, or raise the maximum"
-        yield Problem(field_of(contract.DEFAULT_COMPUTE), message, Reason.INVALID_NAMESPACE)
+        findings.problem(field_of(contract.DEFAULT_COMPUTE), message, Reason.INVALID_NAMESPACE)
 
 
 def _invalid(key: str, message: str) -> PolicyDenied:

@@ -5,10 +5,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from gpushare import contract
 from gpushare.annotation_table import PREFIX_OF
+
+_WIDE_OF: Final = {prefix: key for key, prefix in PREFIX_OF.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +20,17 @@ class ShareAnnotation:
     value: object
 
 
-def memory_and_compute(
-    annotations: Mapping[str, Any], main: str
-) -> tuple[dict[str, ShareAnnotation], dict[str, ShareAnnotation]]:
-    """Return the annotations for memory and for compute by container; a container's own wins over the pod-wide one."""
-    return by_container(annotations, main, contract.MEMORY), by_container(annotations, main, contract.COMPUTE)
+def by_container(annotations: Mapping[str, Any], main: str) -> dict[str, dict[str, ShareAnnotation]]:
+    """Return, for each annotation of ``PREFIX_OF``, the one that each container has: of its own, else the pod-wide one.
 
-
-def by_container(annotations: Mapping[str, Any], main: str, key: str) -> dict[str, ShareAnnotation]:
-    """Return the annotation of each container; one with the container's name takes precedence over ``key``."""
-    prefix = PREFIX_OF[key]
-    found = {main: ShareAnnotation(key, annotations[key])} if key in annotations else {}
-    named = {
-        each.removeprefix(prefix): ShareAnnotation(each, value)
-        for each, value in annotations.items()
-        if each.startswith(prefix)
-    }
-    return found | named
+    Args:
+        annotations: the pod's.
+        main: name of its main container, which pod-wide annotations mean.
+    """
+    found = {key: {main: ShareAnnotation(key, annotations[key])} if key in annotations else {} for key in PREFIX_OF}
+    for key, value in annotations.items():
+        prefix, slash, container = key.partition("/")
+        wide = _WIDE_OF.get(prefix + slash)
+        if wide is not None:
+            found[wide][container] = ShareAnnotation(key, value)
+    return found

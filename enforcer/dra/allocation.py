@@ -21,7 +21,7 @@ from gpushare.main_container import main_container
 from gpushare.pod_claims import uses
 from gpushare.quantity import format_mib, parse_memory, parse_percent
 from gpushare.reasons import Reason
-from gpushare.share_annotations import ShareAnnotation, memory_and_compute
+from gpushare.share_annotations import ShareAnnotation, by_container
 from gpushare.shared_memory import brings_memory
 
 APP: Final = "app"
@@ -249,7 +249,8 @@ def _check_used(ask: PrepareRequest, used: Sequence[ContainerUse], granted: Sequ
 def _limits(pod: Object, uses: Sequence[ContainerUse]) -> tuple[ContainerLimit, ...]:
     annotations = pod["metadata"].get("annotations") or {}
     apps = [raw for raw, kind in containers(pod) if kind == APP]
-    memory, compute = memory_and_compute(annotations, main_container(annotations, apps))
+    asked = by_container(annotations, main_container(annotations, apps))
+    memory, compute = asked[contract.MEMORY], asked[contract.COMPUTE]
     return tuple(
         ContainerLimit(
             container=use.name,

@@ -10,8 +10,8 @@ from enforcer.dra.prepared_claim import ContainerLimit
 from enforcer.quota.from_claims import Object
 from enforcer.quota.kept_fields import MOST_USES, too_many
 from gpushare import contract, host_access
-from gpushare.checks import collect
 from gpushare.errors import PermissionRefused, PolicyDenied
+from gpushare.findings import collect
 from gpushare.host_access import HostAccess
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
@@ -36,7 +36,7 @@ def check(claim: Object, pod: Object, namespace: Object, host: HostAccess) -> Na
         raise PermissionRefused(f"{message}; {hint}", Reason.NOT_OPTED_IN)
     try:
         policy = NamespacePolicy.from_annotations(metadata.get("annotations") or {})
-        collect(host_access.check(pod, policy.host_access(host)))
+        collect(host_access.check, pod, policy.host_access(host))
     except PolicyDenied as error:
         raise PermissionRefused(error.message, error.reason) from error
     return policy

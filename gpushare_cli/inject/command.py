@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from gpushare import contract
-from gpushare.checks import Check, collect
 from gpushare.errors import ConfigError, Problem, QuantityError, RequestError
+from gpushare.findings import Findings, collect
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import parse_memory
 from gpushare.raw_objects import mapping
@@ -182,10 +182,10 @@ def admit(policies: Mapping[str, Annotations], own: Claims, others: Claims, chos
     """
 
     def decided(pod: Mapping[str, Any], namespace: str) -> Mutation:
-        return collect(_decided(pod, namespace))[0]
+        return collect(_decided, pod, namespace)
 
-    def _decided(pod: Mapping[str, Any], namespace: str) -> Check[Mutation]:
-        policy = yield from NamespacePolicy.reading(policies.get(namespace, {}))
+    def _decided(findings: Findings, pod: Mapping[str, Any], namespace: str) -> Mutation:
+        policy = NamespacePolicy.read(findings, policies.get(namespace, {}))
         return mutate_pod(
             pod,
             policy=policy,

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.annotation_table import CONTAINER_PREFIXES, OF_PODS, TABLE
-from gpushare.checks import Check
 from gpushare.errors import Problem
+from gpushare.findings import Findings
 from gpushare.quantity import quoted
 from gpushare.reasons import Reason
 from webhook.mutation.podview import Kind, PodView
@@ -42,7 +42,7 @@ def field_of(key: str) -> str:
     return f"metadata.annotations[{safe:.{KEY_SHOWN}}]"
 
 
-def read_keys(pod: PodView) -> Check[Keys]:
+def read_keys(findings: Findings, pod: PodView) -> Keys:
     """Find unknown keys and containers, each with a hint."""
     names = _names(pod)
     meant = {key: value for key, value in pod.annotations.items() if not _is_unknown(names, key)}
@@ -50,11 +50,11 @@ def read_keys(pod: PodView) -> Check[Keys]:
     searched = 0
     for key in contract.RETIRED:
         if key in pod.annotations:
-            yield f"remove the annotation {key}: it has no effect any more"
+            findings.warn(f"remove the annotation {key}: it has no effect any more")
     for key in sorted(pod.annotations.keys() - meant.keys()):
         near = _near(names, key) if searched < MAX_SEARCHES else ""
         searched += 1
-        yield _unknown(names, key, near, taken=near in meant)
+        findings.add(_unknown(names, key, near, taken=near in meant))
         if near and near not in meant:
             meant[near] = pod.annotations[key]
             fields[field_of(near)] = field_of(key)
@@ -62,7 +62,7 @@ def read_keys(pod: PodView) -> Check[Keys]:
 
 
 def _is_unknown(names: Sequence[str], key: str) -> bool:
-    if not contract.is_ours(key) or key in OF_PODS or key in contract.RETIRED:
+    if key in OF_PODS or key in contract.RETIRED or not contract.is_ours(key):
         return False
     prefix, name = _split(key)
     return prefix not in CONTAINER_PREFIXES or name not in names

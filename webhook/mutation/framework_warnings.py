@@ -3,12 +3,13 @@
 Only containers with a share are read. A script that calls another one shows nothing, so silence says nothing.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise, takewhile
 from typing import Any, Final, NamedTuple
 
 from gpushare import contract
-from gpushare.checks import Check
+from gpushare.fields import names_of
+from gpushare.findings import Findings
 from webhook.mutation.podview import Container, PodView
 from webhook.mutation.share_request import Share, ShareRequest
 
@@ -45,8 +46,6 @@ class _Line(NamedTuple):
 
     def after(self, call: Sequence[str]) -> Sequence[str] | None:
         """Return what follows a call of a program, ``None`` where it is not called."""
-        if call[0] not in self.programs:
-            return None
         for start, word in enumerate(self.words):
             if word.rpartition("/")[2] == call[0] and [*self.words[start + 1 : start + len(call)]] == [*call[1:]]:
                 return self.words[start + len(call) :]
@@ -86,50 +85,54 @@ LAUNCHERS: Final = (
 )
 
 
-def warnings(pod: PodView, plan: ShareRequest) -> Check[None]:
+def warnings(findings: Findings, pod: PodView, plan: ShareRequest) -> None:
     """Warn about each container with a share.
 
     Args:
+        findings: get the warnings.
         pod: what asks for shares.
         plan: those.
     """
     for container in pod.containers:
         share = plan.of(container.name)
         if share is not None:
-            yield from _of_container(container, share)
+            _of_container(findings, container, share)
 
 
-def _of_container(container: Container, share: Share) -> Iterator[str]:
-    line, variables = _line(container.raw), [entry["name"] for entry in container.env]
+def _of_container(findings: Findings, container: Container, share: Share) -> None:
+    line, variables = _line(container.raw), names_of(container.env)
     name = container.name[:NAME_SHOWN]
     if not share.profile and _lacks_fraction(line, container.raw):
-        yield (f"{name}: vLLM fills the GPU; start it by sh -c with {VLLM_FRACTION}=${contract.MEMORY_FRACTION}")
+        findings.warn(f"{name}: vLLM fills the GPU; start it by sh -c with {VLLM_FRACTION}=${contract.MEMORY_FRACTION}")
     if UNIFIED_MEMORY in variables or any(word.startswith(f"{UNIFIED_MEMORY}=") for word in line.words):
-        yield f"{name}: {UNIFIED_MEMORY} selects managed memory, which no quota counts; remove it"
+        findings.warn(f"{name}: {UNIFIED_MEMORY} selects managed memory, which no quota counts; remove it")
     ranks = _ranks(line, variables)
     if ranks > share.gpus:
-        yield f"{name}: {ranks} ranks on {share.gpus} GPU(s): NCCL refuses two ranks on one GPU; start one per GPU"
+        counted = f"{ranks} ranks on {share.gpus} GPU(s)"
+        findings.warn(f"{name}: {counted}: NCCL refuses two ranks on one GPU; start one per GPU")
 
 
 def _line(raw: Mapping[str, Any]) -> _Line:
-    lists = [raw.get(key) for key in ("command", "args")]
-    text = " ".join(str(word) for each in lists if isinstance(each, list) for word in each)
+    lists = [raw[key] for key in ("command", "args") if isinstance(raw.get(key), list)]
+    text = " ".join([str(word) for each in lists for word in each])
     words = [word.strip(QUOTES) for word in text[:MAX_TEXT].split()]
     return _Line(words, frozenset(word.rpartition("/")[2] for word in words), len(text) <= MAX_TEXT)
 
 
 def _lacks_fraction(line: _Line, raw: Mapping[str, Any]) -> bool:
     """Tell whether vLLM is started without its fraction, as far as that can be seen."""
-    found = [rest for name in VLLM if (rest := line.after(name)) is not None]
-    if not found and not raw.get("command") and _repository(raw.get("image")) == VLLM_IMAGE:
+    found = [rest for name in VLLM if name[0] in line.programs and (rest := line.after(name)) is not None]
+    if not found and not raw.get("command") and _is_vllm(raw.get("image")):
         found = [line.words]
     return bool(found and line.whole) and not any(
         _option(rest, (VLLM_FRACTION, VLLM_CONFIG)) is not None or _hides(rest) for rest in found
     )
 
 
-def _repository(image: object) -> str:
-    return str(image or "").partition("@")[0].rpartition("/")[2].partition(":")[0]
+def _is_vllm(image: object) -> bool:
+    """Tell an image by the last part of its repository."""
+    text = str(image or "")
+    return VLLM_IMAGE in text and text.partition("@")[0].rpartition("/")[2].partition(":")[0] == VLLM_IMAGE
 
 
 def _hides(rest: Sequence[str]) -> bool:
@@ -152,7 +155,10 @@ def _option(words: Sequence[str], names: Collection[str]) -> str | None:
 
 def _ranks(line: _Line, variables: Sequence[str]) -> int:
     """Count the ranks that are started in a container, as far as that can be seen."""
-    calls = [(each, rest) for each in LAUNCHERS if (rest := line.after(each.words)) is not None]
+    if not line.words:
+        return 0
+    known = [each for each in LAUNCHERS if each.words[0] in line.programs]
+    calls = [(each, rest) for each in known if (rest := line.after(each.words)) is not None]
     if not calls or _has(line.words, (GLOO,)):
         return 0
     if any(part in name.upper() for name in variables for part in HOSTS_VARIABLES):  # an operator of MPI jobs

@@ -5,13 +5,14 @@ reads. With them it stays Pending, or it has a second way to a GPU.
 """
 
 from collections.abc import Container as Collection
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from gpushare import contract
 from gpushare.annotation_table import PREFIX_OF
-from gpushare.checks import Check, independent
-from gpushare.errors import Problem
-from gpushare.fields import mapping, objects
+from gpushare.fields import objects
+from gpushare.findings import Findings
 from gpushare.quantity import quoted
 from webhook.mutation.podview import Container, PodView, claims_used, names_claim
 from webhook.mutation.settings import Settings
@@ -66,58 +67,51 @@ _KEY_SHOWN: Final = 80
 """Of the name of a claim in a field, in characters."""
 
 
-def warnings(pod: PodView, main: str, settings: Settings) -> Check[None]:
+def warnings(findings: Findings, pod: PodView, main: str, settings: Settings) -> None:
     """Warn of each resource and annotation of another system, and for another scheduler.
 
     Args:
+        findings: get the warnings.
         pod: what asks for a share.
         main: name of its main container.
         settings: of the cluster.
     """
-    yield from independent(_resources(container, main) for container in pod.containers)
-    for key, instead in ANNOTATIONS.items():
-        if key in pod.annotations:
-            yield f"remove the annotation {key}: {instead} replaces it"
+    for container in pod.containers:
+        for key in _known(RESOURCES, {*container.limits, *container.requests}):
+            instead = _instead(RESOURCES[key], container, main)
+            findings.warn(f"remove {key} from {container.name:.{NAME_SHOWN}}: {instead}")
+    for key in _known(ANNOTATIONS, pod.annotations.keys()):
+        findings.warn(f"remove the annotation {key}: {ANNOTATIONS[key]} replaces it")
     scheduler = pod.spec.get("schedulerName")
     if scheduler and scheduler not in settings.scheduler_names:
         known = ", ".join(settings.scheduler_names)
-        yield f"schedulerName {str(scheduler)!a:.32}: only the stock kube-scheduler places shares; use {known}"
+        findings.warn(f"schedulerName {str(scheduler)!a:.32}: only the stock kube-scheduler places shares; use {known}")
 
 
-def check_claims(pod: PodView, sharing: Collection[str], other_claims: Collection[str]) -> Check[None]:
+def check_claims(findings: Findings, pod: PodView, sharing: Collection[str], other_claims: Collection[str]) -> None:
     """Find claims of other GPU drivers that sharing containers use.
 
     Args:
+        findings: get the problems.
         pod: what asks for a share.
         sharing: names of the containers that ask.
         other_claims: claims (``claim/<name>``) and templates (``template/<name>``) that ask for GPUs of other drivers.
     """
     entries = objects(pod.spec.get("resourceClaims"), "spec.resourceClaims")
     others = {str(entry.get("name")) for entry in entries if names_claim(entry, other_claims)}
-    if others:
-        yield from independent(_claims(container, others) for container in pod.containers if container.name in sharing)
+    for container in pod.containers if others else ():
+        for name in sorted(others & claims_used(container)) if container.name in sharing else ():
+            message = (
+                f"{quoted(name)} requests a GPU of another driver in a container with a share; remove the claim, or "
+                "the gpu-share annotations"
+            )
+            field = f"{container.field}.resources.claims[{ascii(name[:_KEY_SHOWN])[1:-1]}]"
+            findings.problem(field, message)
 
 
-def _claims(container: Container, others: set[str]) -> Check[None]:
-    for name in sorted(others & claims_used(container)):
-        message = (
-            f"{quoted(name)} requests a GPU of another driver in a container with a share; remove the claim, or the "
-            "gpu-share annotations"
-        )
-        yield Problem(f"{container.field}.resources.claims[{ascii(name[:_KEY_SHOWN])[1:-1]}]", message)
-
-
-def _resources(container: Container, main: str) -> Check[None]:
-    for key in _requested(container):
-        yield f"remove {key} from {container.name:.{NAME_SHOWN}}: {_instead(RESOURCES[key], container, main)}"
-
-
-def _requested(container: Container) -> list[str]:
-    """List the resources of other systems that a container asks for, each once."""
-    field = f"{container.field}.resources"
-    resources = mapping(container.raw.get("resources"), field)
-    found = [mapping(resources.get(part), f"{field}.{part}").keys() for part in ("limits", "requests")]
-    return [key for key in RESOURCES if key in found[0] or key in found[1]]
+def _known(table: Mapping[str, str], keys: AbstractSet[str]) -> list[str]:
+    """List the keys of other systems, in the order of their table."""
+    return [key for key in table if key in keys] if table.keys() & keys else []
 
 
 def _instead(annotation: str, container: Container, main: str) -> str:

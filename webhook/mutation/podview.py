@@ -3,18 +3,17 @@
 ``null`` stands for absent wherever Kubernetes says so; anything else of the wrong type is refused with its field.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Container as Collection
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gpushare import contract, mps_variables
-from gpushare.checks import Check, collect, guarded
 from gpushare.errors import PolicyDenied
-from gpushare.fields import invalid, mapping, objects, problem, type_name
-from gpushare.main_container import Choice, choose
+from gpushare.fields import all_of, bounded_mapping, invalid, mapping, names_of, objects, type_name
+from gpushare.findings import Findings, collect
+from gpushare.host_access import SECTIONS
 from gpushare.quantity import quoted
 from gpushare.reasons import Reason
 
@@ -37,6 +36,7 @@ RESERVED: Final = frozenset(
 """Variables that mean something to the rewriting."""
 
 Json = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class Kind(StrEnum):
@@ -50,7 +50,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container of any kind. ``field`` is its path for people, ``reserved`` its entries of ``RESERVED`` names."""
+    """One container of any kind. ``field`` is its path for people, ``reserved`` its entries of ``RESERVED`` names.
+
+    ``limits``, ``requests`` and ``claims`` are those of its ``resources``, ``security`` is its ``securityContext``. All
+    are empty if they cannot be read.
+    """
 
     kind: Kind
     section: str
@@ -58,10 +62,15 @@ class Container:
     name: str
     raw: Json
     env: Sequence[Json]
-    reserved: tuple[Json, ...]
+    reserved: Sequence[Json]
+    resources: Json
+    limits: Json
+    requests: Json
+    claims: Sequence[Json]
+    security: Json
 
 
-@dataclass(frozen=True)  # without slots, for what is worked out once
+@dataclass(frozen=True, slots=True)
 class PodView:
     """A pod whose shape was checked. ``containers`` come in order of their start: init list, apps, ephemeral."""
 
@@ -69,22 +78,11 @@ class PodView:
     metadata: Json
     annotations: Mapping[str, Any]
     spec: Json
+    security: Json
+    """Its ``securityContext``; empty where that cannot be read."""
     containers: tuple[Container, ...]
-
-    @cached_property
-    def apps(self) -> list[Container]:
-        """The app containers."""
-        return [each for each in self.containers if each.kind is Kind.APP]
-
-    @cached_property
-    def main(self) -> Choice:
-        """The container that pod-wide annotations mean."""
-        # A container whose name cannot be read has an empty one in the view.
-        return choose(self.annotations, [{**each.raw, "name": each.name} for each in self.apps])
-
-    def named(self, name: str) -> Container | None:
-        """Find a container by its name."""
-        return next((each for each in self.containers if each.name == name), None)
+    sidecar: Container | None
+    """The container of the sidecar's name; a tenant may have written it."""
 
 
 def names_claim(entry: Json, known: Collection[str]) -> bool:
@@ -95,9 +93,7 @@ def names_claim(entry: Json, known: Collection[str]) -> bool:
 
 def claims_used(container: Container) -> set[str]:
     """Name the entries of ``spec.resourceClaims`` that a container uses."""
-    field = f"{container.field}.resources"
-    claims = mapping(container.raw.get("resources"), field).get("claims")
-    return {str(each.get("name")) for each in objects(claims, f"{field}.claims")}
+    return {str(each.get("name")) for each in container.claims}
 
 
 def read_annotations(pod: Json) -> Mapping[str, Any]:
@@ -110,7 +106,7 @@ def read_annotations(pod: Json) -> Mapping[str, Any]:
     if len(annotations) > MAX_ANNOTATIONS:
         message = f"has {len(annotations)} keys, more than the API server's limit of 256 KiB allows; remove some"
         raise PolicyDenied("metadata.annotations", message, Reason.TOO_LARGE)
-    if not all(isinstance(key, str) for key in annotations):
+    if not all_of(annotations, str):
         raise invalid("metadata.annotations", "has a key that is not a string; put it in quotes")
     return annotations
 
@@ -121,11 +117,16 @@ def read_pod(pod: Json) -> PodView:
     Raises:
         PolicyDenied: fields of the wrong type, more than 64 containers or more than 1000 variables in one.
     """
-    return collect(reading(pod))[0]
+    return collect(view_pod, pod, read_annotations(pod))
 
 
-def reading(pod: Json) -> Check[PodView]:
+def view_pod(findings: Findings, pod: Json, annotations: Mapping[str, Any]) -> PodView:
     """Check as ``read_pod`` does. What is returned has all containers, also those with a problem.
+
+    Args:
+        findings: get the problems.
+        pod: the raw object.
+        annotations: those of the pod, as ``read_annotations`` returns them.
 
     Raises:
         PolicyDenied: the containers cannot be read at all.
@@ -133,22 +134,25 @@ def reading(pod: Json) -> Check[PodView]:
     spec = pod.get("spec")
     if not isinstance(spec, dict):
         raise invalid("spec", f"must be an object, not {type_name(spec)}")
-    containers = yield from _containers(spec)
-    if not any(one.kind is Kind.APP for one in containers):
+    containers = _containers(findings, spec)
+    if Kind.APP not in [each.kind for each in containers]:
         raise invalid("spec.containers", "must be a list of at least one container")
+    sidecars = [each for each in containers if each.name == contract.SIDECAR]
     metadata = mapping(pod.get("metadata"), "metadata")
-    return PodView(pod, metadata, read_annotations(pod), spec, tuple(containers))
+    security = _part(findings, mapping, spec, "securityContext", "spec") or {}
+    return PodView(pod, metadata, annotations, spec, security, tuple(containers), sidecars[0] if sidecars else None)
 
 
-def _containers(spec: Json) -> Check[list[Container]]:
-    found, names, brought = list[Container](), dict[str, str](), 0
-    for section, lists in _sections(spec).items():
-        for index, raw in enumerate(lists):
-            container = yield from _container(section, f"spec.{section}[{index}]", raw)
-            if container.name and container.name in names:
-                message = f"{quoted(container.name)} is also the name of {names[container.name]}; rename one of the two"
-                yield problem(f"{container.field}.name", message)
-            names[container.name] = container.field
+def _containers(findings: Findings, spec: Json) -> list[Container]:
+    found, fields, brought = list[Container](), dict[str, str](), 0
+    for section, entries in [(each, objects(spec[each], f"spec.{each}")) for each in SECTIONS if each in spec]:
+        for index, raw in enumerate(entries):
+            container = _container(findings, section, f"spec.{section}[{index}]", raw)
+            other = fields.get(container.name)
+            if other and container.name:
+                message = f"{quoted(container.name)} is also the name of {other}; rename one of the two"
+                findings.problem(f"{container.field}.name", message, Reason.INVALID_POD)
+            fields[container.name] = container.field
             found.append(container)
             brought += container.name != contract.SIDECAR
             if brought > MAX_CONTAINERS:
@@ -157,22 +161,31 @@ def _containers(spec: Json) -> Check[list[Container]]:
     return found
 
 
-def _sections(spec: Json) -> dict[str, list[dict[str, Any]]]:
-    sections = ("initContainers", "containers", "ephemeralContainers")
-    return {section: objects(spec.get(section), f"spec.{section}") for section in sections}
-
-
-def _container(section: str, field: str, raw: dict[str, Any]) -> Check[Container]:
+def _container(findings: Findings, section: str, field: str, raw: dict[str, Any]) -> Container:
     """Read a container; one without a name has an empty name, and one with unreadable variables has none."""
     name = raw.get("name")
     if not isinstance(name, str):
         message = f"must be a string, not {type_name(name)}; give the container a name, such as main"
-        yield problem(f"{field}.name", message)
+        findings.problem(f"{field}.name", message, Reason.INVALID_POD)
+        name = ""
     elif not name:
-        yield problem(f"{field}.name", "is empty; give the container a name, such as main")
-    env = (yield from guarded(_env(raw, f"{field}.env"))) or []
-    reserved = tuple([entry for entry in env if entry["name"] in RESERVED])
-    return Container(_kind(section, raw), section, field, name if isinstance(name, str) else "", raw, env, reserved)
+        findings.problem(f"{field}.name", "is empty; give the container a name, such as main", Reason.INVALID_POD)
+    env, reserved = findings.attempt(_env, findings, raw.get("env"), f"{field}.env") or ([], [])
+    where, resources = f"{field}.resources", _part(findings, mapping, raw, "resources", field) or {}
+    return Container(
+        kind=_kind(section, raw),
+        section=section,
+        field=field,
+        name=name,
+        raw=raw,
+        env=env,
+        reserved=reserved,
+        resources=resources,
+        limits=_part(findings, bounded_mapping, resources, "limits", where) or {},
+        requests=_part(findings, bounded_mapping, resources, "requests", where) or {},
+        claims=_part(findings, objects, resources, "claims", where) or [],
+        security=_part(findings, mapping, raw, "securityContext", field) or {},
+    )
 
 
 def _kind(section: str, raw: Json) -> Kind:
@@ -181,14 +194,20 @@ def _kind(section: str, raw: Json) -> Kind:
     return Kind.APP if section == "containers" else Kind.EPHEMERAL
 
 
-def _env(raw: Json, field: str) -> Check[list[dict[str, Any]]]:
-    env = objects(raw.get("env"), field)
-    named = [entry for entry in env if isinstance(entry.get("name"), str)]
-    if len(named) != len(env):
-        wrong = [index for index, entry in enumerate(env) if not isinstance(entry.get("name"), str)]
-        yield from (problem(f"{field}[{index}].name", "must be a string") for index in wrong)
-    ours = sum(entry["name"] in RESERVED for entry in named)
-    if len(env) - min(ours, len(RESERVED)) > MAX_ENV:
+def _part(findings: Findings, read: Callable[[object, str], T], whole: Json, key: str, field: str) -> T | None:
+    return findings.attempt(read, whole[key], f"{field}.{key}") if key in whole else None
+
+
+def _env(findings: Findings, value: object, field: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the variables, and of them those with ``RESERVED`` names."""
+    env = objects(value, field)
+    names = names_of(env)
+    wrong = [] if all_of(names, str) else [index for index, name in enumerate(names) if not isinstance(name, str)]
+    for index in wrong:
+        findings.problem(f"{field}[{index}].name", "must be a string", Reason.INVALID_POD)
+    named = [entry for entry in env if isinstance(entry.get("name"), str)] if wrong else env
+    reserved = [entry for entry in named if entry["name"] in RESERVED]
+    if len(env) > MAX_ENV and len(env) - min(len(reserved), len(RESERVED)) > MAX_ENV:
         message = f"has {len(env)} variables; write at most {MAX_ENV} for a container of a pod with a share"
         raise PolicyDenied(field, message, Reason.TOO_LARGE)
-    return named
+    return named, reserved

@@ -6,21 +6,23 @@ the rewritten pod alone and compare.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
 from gpushare import contract
 from gpushare.contract import ATTRIBUTE_MODE, ATTRIBUTE_MODEL, ATTRIBUTE_PROFILE, DRIVER, TIME_SLICING
-from gpushare.errors import PolicyDenied, Problem, QuantityError
-from gpushare.fields import mapping, objects
+from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.fields import objects
+from gpushare.findings import Findings
 from gpushare.patterns import Pattern
 from gpushare.quantity import MAX_GPUS, WHOLE_GPU_PERCENT, format_mib, parse_profile
 from gpushare.reasons import Reason
-from webhook.mutation.annotation_keys import field_of
+from webhook.mutation.annotation_keys import MAX_NAME, field_of
 from webhook.mutation.podview import Container, Json, Kind, PodView, read_pod
 from webhook.mutation.share_request import Share, ShareRequest, read_models
+from webhook.mutation.template_content import content
 
 HASH_DIGITS: Final = 16
 _INTEGER: Final = Pattern(r"[0-9]{1,15}", 15)
@@ -44,6 +46,19 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Shares of as many GPUs each, with their requests. ``together`` and ``alone`` are the most that one GPU serves.
+
+    ``alone`` is it where each request has a GPU of its own.
+    """
+
+    plan: ShareRequest
+    requests: tuple[Request, ...]
+    together: Request
+    alone: Request
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimPlan:
     """What the claim reserves, and which request each sharing container uses."""
 
@@ -51,18 +66,41 @@ class ClaimPlan:
     request_of: Mapping[str, str]
     template: str
     """Name of the ResourceClaimTemplate."""
-    groups: tuple[tuple[ShareRequest, tuple[Request, ...]], ...]
-    """The shares by the number of their GPUs, each group with its requests; MIG instances are in none."""
+    content: int
+    """What the template asks for, as a number of ``template_content``."""
+    devices: int
+    groups: tuple[Group, ...]
+    """MIG instances are in none."""
 
 
 def claim_plan(plan: ShareRequest) -> ClaimPlan:
-    """Work out the requests, so that their sum is exactly what the pod can hold at once."""
+    """Work out the requests, so that their sum is exactly what the pod can hold at once.
+
+    Kept for the next pod that asks for the same, as those of one workload do. A tenant writes the names: longer ones
+    than the API server takes are not kept.
+    """
+    short = max(len(each.container) for each in plan.shares) <= MAX_NAME
+    return _kept_plan(plan) if short else _claim_plan(plan)
+
+
+def _claim_plan(plan: ShareRequest) -> ClaimPlan:
     apart, cut = _apart(plan)
-    groups = tuple((group, _requests(group)) for group in apart)
-    requests = (*(request for _, own in groups for request in own), *_instances(cut))
+    groups = tuple(map(_group, apart))
+    requests = (*(request for group in groups for request in group.requests), *_instances(cut))
     request_of = {each.container: _request_of(each, group) for group in apart for each in group.shares}
     request_of |= {each.container: _instance_of(each, cut) for each in cut}
-    return ClaimPlan(requests, request_of, template_name(requests, plan.models, same_gpu=plan.same_gpu), groups)
+    spec = template_spec(requests, plan.models, same_gpu=plan.same_gpu)
+    devices = sum(each.gpus for each in requests)
+    return ClaimPlan(requests, request_of, template_name(spec), content({"spec": spec}), devices, groups)
+
+
+_kept_plan: Final = lru_cache(maxsize=1024)(_claim_plan)
+
+
+def _group(plan: ShareRequest) -> Group:
+    requests = _requests(plan)
+    alone = _most(requests, same_gpu=False)
+    return Group(plan, requests, _most(requests, same_gpu=True) if plan.same_gpu else alone, alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +131,8 @@ def stored(pod: Json) -> Stored | None:
     return next((each for each in found if each.template["metadata"]["name"] == named), found[0] if found else None)
 
 
-@lru_cache(maxsize=4096)
-def template_name(requests: tuple[Request, ...], models: tuple[str, ...], *, same_gpu: bool) -> str:
+def template_name(spec: Object) -> str:
     """Name a template after its content."""
-    spec = template_spec(requests, models, same_gpu=same_gpu)
     canonical = json.dumps(spec, sort_keys=True, separators=(",", ":")).encode()
     return contract.TEMPLATE_PREFIX + hashlib.sha256(canonical).hexdigest()[:HASH_DIGITS]
 
@@ -138,20 +174,25 @@ def _request_of(share: Share, group: ShareRequest) -> str:
     return _shared_request(group.shares) if share.kind is Kind.INIT else share.container
 
 
-def check_number(requests: Sequence[Request]) -> Iterator[Problem]:
-    """Find whether a claim has more requests than it can have."""
-    devices = sum(each.gpus for each in requests)
-    if devices > contract.MAX_SHARING_CONTAINERS:
-        counted = (
-            f"{len(requests)} containers share a GPU"
-            if devices == len(requests)
-            else (f"the pod requests {devices} GPUs")
-        )
-        message = (
-            f"{counted}; one ResourceClaim allows at most {contract.MAX_SHARING_CONTAINERS}: split the "
-            "pod, or request fewer"
-        )
-        yield Problem("spec.containers", message, Reason.TOO_MANY_CONTAINERS)
+def check_claim(findings: Findings, claim: ClaimPlan, most_compute: int, most_mib: int | None) -> None:
+    """Find whether a claim asks for more than can be had.
+
+    Args:
+        findings: get the problems.
+        claim: what is asked for.
+        most_compute: percent of one GPU that all containers on it may ask for together.
+        most_mib: memory of the largest GPU, ``None`` where that is unknown.
+    """
+    if claim.devices > contract.MAX_SHARING_CONTAINERS:
+        alone = claim.devices == len(claim.requests)
+        counted = f"{claim.devices} containers share a GPU" if alone else f"the pod requests {claim.devices} GPUs"
+        limit = f"one ResourceClaim allows at most {contract.MAX_SHARING_CONTAINERS}"
+        message = f"{counted}; {limit}: split the pod, or request fewer"
+        findings.problem("spec.containers", message, Reason.TOO_MANY_CONTAINERS)
+    for group in claim.groups:
+        _check_compute(findings, group, most_compute)
+        if len(group.plan.shares) > 1:  # a single amount has been compared by itself
+            _check_memory(findings, group, most_mib)
 
 
 def _instance_of(share: Share, cut: Sequence[Share]) -> str:
@@ -232,28 +273,23 @@ def _peak(shares: Sequence[Share], beside: Sequence[Share]) -> tuple[int, int]:
     return memory, compute
 
 
-def check_compute(claim: ClaimPlan, most: int) -> Iterator[Problem]:
-    """Find whether containers ask for more than ``most`` percent of one GPU, or one request for more than all."""
-    for group, requests in claim.groups:
-        together, alone = (_most(requests, same_gpu=same_gpu).compute for same_gpu in (group.same_gpu, False))
-        if together > most or alone > WHOLE_GPU_PERCENT:
-            asked, bound = (together, most) if together > most else (alone, WHOLE_GPU_PERCENT)
-            message = f"the containers of this pod together request {asked}% of one GPU; request at most {bound}%"
-            yield Problem(field_of(contract.COMPUTE), message + _way_out(group, None), Reason.ABOVE_MAXIMUM)
+def _check_compute(findings: Findings, group: Group, most: int) -> None:
+    together, alone = group.together.compute, group.alone.compute
+    if together > most or alone > WHOLE_GPU_PERCENT:
+        asked, bound = (together, most) if together > most else (alone, WHOLE_GPU_PERCENT)
+        message = f"the containers of this pod together request {asked}% of one GPU; request at most {bound}%"
+        hint = _way_out(group.plan, None)
+        findings.problem(field_of(contract.COMPUTE), message + hint, Reason.ABOVE_MAXIMUM)
 
 
-def check_memory(claim: ClaimPlan, most_mib: int | None) -> Iterator[Problem]:
-    """Find whether several containers fit no GPU together; the largest GPU may be unknown (``None``)."""
-    for group, requests in claim.groups:
-        if len(group.shares) == 1:
-            continue  # each amount has been compared by itself
-        needed = _most(requests, same_gpu=group.same_gpu).memory_mib
-        if most_mib is not None and needed > most_mib:
-            message = (
-                f"the containers of this pod together request {format_mib(needed)} on one GPU; the largest GPU has "
-                f"{format_mib(most_mib)}: request less{_way_out(group, most_mib)}"
-            )
-            yield Problem(field_of(contract.MEMORY), message, Reason.ABOVE_MAXIMUM)
+def _check_memory(findings: Findings, group: Group, most_mib: int | None) -> None:
+    needed = group.together.memory_mib
+    if most_mib is not None and needed > most_mib:
+        message = (
+            f"the containers of this pod together request {format_mib(needed)} on one GPU; the largest GPU has "
+            f"{format_mib(most_mib)}: request less{_way_out(group.plan, most_mib)}"
+        )
+        findings.problem(field_of(contract.MEMORY), message, Reason.ABOVE_MAXIMUM)
 
 
 def _most(requests: Sequence[Request], *, same_gpu: bool) -> Request:
@@ -284,7 +320,7 @@ def _rebuilt(view: PodView, *, anywhere: bool) -> Stored | None:
     same_gpu = view.annotations.get(contract.SAME_GPU) != "false"
     plan = ShareRequest(shares=tuple(shares), models=models, same_gpu=same_gpu)
     claim = claim_plan(plan)
-    if any(check_number(claim.requests)):
+    if claim.devices > contract.MAX_SHARING_CONTAINERS:
         return None
     template = {
         "apiVersion": "resource.k8s.io/v1",
@@ -297,9 +333,7 @@ def _rebuilt(view: PodView, *, anywhere: bool) -> Stored | None:
 
 def _share(container: Container, *, anywhere: bool) -> Share | None:
     """Read back what was written into a container: literal variables, and that it uses our claim."""
-    resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
-    claims = objects(resources.get("claims"), f"{container.field}.resources.claims")
-    uses = any(each.get("name") == contract.CLAIM for each in claims)
+    uses = any(each.get("name") == contract.CLAIM for each in container.claims)
     amounts = [_integer(each) for each in container.reserved if each["name"] == contract.MEMORY_MIB]
     if uses and not amounts and container.name != contract.SIDECAR and (profile := _profile(container.reserved)):
         return Share(container.name, container.kind, 0, None, profile)

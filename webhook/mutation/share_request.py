@@ -3,15 +3,14 @@
 Everything a person may have mistyped is refused here, with the field, the value and what to write instead.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from gpushare import contract, main_container, namespace_policy
 from gpushare.annotation_table import PREFIX_OF, of_pod
-from gpushare.checks import Check, attempt, traced, values_of
 from gpushare.errors import PolicyDenied, Problem, QuantityError
+from gpushare.findings import Findings
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import format_mib, profile_mib, quoted
 from gpushare.reasons import Reason
@@ -24,6 +23,7 @@ SHOWN_WHOLE: Final = 22
 """Longest name of a container that a warning shows whole, beside another such name."""
 UNREADABLE: Final = "?"
 """Profile of a MIG instance in a plan that is not complete."""
+_AMOUNTS: Final = (contract.MEMORY, contract.COMPUTE, contract.MIG_PROFILE, contract.GPUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,23 @@ class ShareRequest:
 
     def of(self, container: str) -> Share | None:
         """Return the share of a container, ``None`` where it asked for nothing."""
-        return next((share for share in self.shares if share.container == container), None)
+        for share in self.shares:
+            if share.container == container:
+                return share
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What annotations ask for. ``by_key`` has the annotation of each container, as ``by_container`` returns them.
+
+    ``main`` is the container that pod-wide annotations mean, ``names`` those that ask, whether they exist or not.
+    """
+
+    annotations: Mapping[str, Any]
+    main: main_container.Choice
+    by_key: Mapping[str, Mapping[str, ShareAnnotation]]
+    names: frozenset[str]
 
 
 def requests_share(annotations: Mapping[str, Any]) -> bool:
@@ -66,34 +82,41 @@ def requests_share(annotations: Mapping[str, Any]) -> bool:
     return any(contract.is_ours(key) for key in annotations)
 
 
-def asking(pod: PodView, main: str) -> frozenset[str]:
-    """Name the containers for which a pod that asks wants something, whether they exist or not."""
-    named = [by_container(pod.annotations, main, key) for key in PREFIX_OF]
-    return frozenset().union(*named) or frozenset({main})
+def read_asked(pod: PodView, annotations: Mapping[str, Any]) -> Asked:
+    """Find what annotations ask for, by container, before a value is read."""
+    # A container whose name cannot be read has an empty one in the view.
+    apps = [each.raw if each.name else {**each.raw, "name": ""} for each in pod.containers if each.kind is Kind.APP]
+    main = main_container.choose(annotations, apps)
+    wanted = by_container(annotations, main.name)
+    return Asked(annotations, main, wanted, frozenset().union(*wanted.values()) or frozenset({main.name}))
 
 
-def planning(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[ShareRequest]:
-    """Read the annotations of a pod that asks. With problems, the plan is not complete."""
-    keys = yield from read_keys(pod)
-    view = pod if keys.meant == pod.annotations else replace(pod, annotations=keys.meant)
-    plan, sound = yield from traced(_plan(view, policy, settings), keys.fields)
-    return plan if sound and keys.known else replace(plan, complete=False)
+def planning(
+    findings: Findings, pod: PodView, asked: Asked, policy: NamespacePolicy, settings: Settings
+) -> ShareRequest:
+    """Read what the annotations of a pod ask for. With problems, the plan is not complete."""
+    keys = read_keys(findings, pod)
+    if keys.known:
+        before = len(findings.problems)
+        plan = _plan(findings, pod, asked, policy, settings)
+        return plan if len(findings.problems) == before else replace(plan, complete=False)
+
+    def as_written(problem: Problem) -> Problem:
+        return replace(problem, field=keys.fields.get(problem.field, problem.field))
+
+    plan = _plan(findings.through(as_written), pod, read_asked(pod, keys.meant), policy, settings)
+    return replace(plan, complete=False)
 
 
-def _plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[ShareRequest]:
-    choice = pod.main
-    wanted, limits = _Wanted.of(pod.annotations, choice.name), _Limits(policy, settings)
-    names = wanted.names() or {choice.name}
-    yield from _doubts(pod, choice, shares=choice.name in names)
-    shares = yield from values_of(_share(each, wanted, limits) for each in pod.containers if each.name in names)
-    models = yield from attempt(partial(read_models, pod.annotations))
-    same_gpu = yield from attempt(partial(_same_gpu, pod, shares))
-    yield from limits.capped(names - wanted.compute.keys() - wanted.profile.keys())
+def _plan(findings: Findings, pod: PodView, asked: Asked, policy: NamespacePolicy, settings: Settings) -> ShareRequest:
+    limits, main, names = _Limits(policy, settings), asked.main.name, asked.names
+    _doubts(findings, pod, asked)
+    shares = [_share(findings, each, asked, limits) for each in pod.containers if each.name in names]
+    models = findings.attempt(read_models, asked.annotations)
+    same_gpu = findings.attempt(_same_gpu, asked.annotations, shares)
+    limits.capped(findings, names.difference(asked.by_key[contract.COMPUTE], asked.by_key[contract.MIG_PROFILE]))
     return ShareRequest(
-        shares=tuple(shares),
-        main=choice.name if choice.name in names else "",
-        models=models or (),
-        same_gpu=same_gpu != "false",
+        shares=tuple(shares), main=main if main in names else "", models=models or (), same_gpu=same_gpu != "false"
     )
 
 
@@ -108,16 +131,16 @@ def read_models(annotations: Mapping[str, Any]) -> tuple[str, ...]:
     return models
 
 
-def _doubts(pod: PodView, choice: main_container.Choice, *, shares: bool) -> Iterator[str]:
+def _doubts(findings: Findings, pod: PodView, asked: Asked) -> None:
     """Warn where the author may have meant another container by the pod-wide annotations."""
-    wanted, name = pod.annotations.get(contract.DEFAULT_CONTAINER), choice.name
-    if wanted is not None and wanted not in [each.name for each in pod.apps]:
-        yield f"{contract.DEFAULT_CONTAINER} names no app container; {name:.30} gets the share"
-    elif main_container.is_proxy(wanted) and wanted != name:
-        yield f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; {name:.30} gets the share"
-    if choice.others and shares:
-        another = choice.others[0] if len(choice.others[0]) <= SHOWN_WHOLE else "<container>"
-        yield f"{name:.{SHOWN_WHOLE}} has the share; to change it, {_naming(pod.annotations, another)}"
+    wanted, name, others = asked.annotations.get(contract.DEFAULT_CONTAINER), asked.main.name, asked.main.others
+    if wanted is not None and wanted not in [each.name for each in pod.containers if each.kind is Kind.APP]:
+        findings.warn(f"{contract.DEFAULT_CONTAINER} names no app container; {name:.30} gets the share")
+    elif wanted is not None and wanted != name and main_container.is_proxy(wanted):
+        findings.warn(f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; {name:.30} gets the share")
+    if others and name in asked.names:
+        another = others[0] if len(others[0]) <= SHOWN_WHOLE else "<container>"
+        findings.warn(f"{name:.{SHOWN_WHOLE}} has the share; to change it, {_naming(asked.annotations, another)}")
 
 
 def _naming(annotations: Mapping[str, Any], another: str) -> str:
@@ -127,54 +150,30 @@ def _naming(annotations: Mapping[str, Any], another: str) -> str:
     return f"write {main_container.key_for(annotations, another)} instead"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """The annotations that ask for something, by container."""
-
-    memory: Mapping[str, ShareAnnotation]
-    compute: Mapping[str, ShareAnnotation]
-    profile: Mapping[str, ShareAnnotation]
-    gpus: Mapping[str, ShareAnnotation]
-    main: str
-    keys: Collection[str]
-    """Of all annotations of our domain."""
-
-    @classmethod
-    def of(cls, annotations: Mapping[str, Any], main: str) -> Self:
-        return cls(
-            memory=by_container(annotations, main, contract.MEMORY),
-            compute=by_container(annotations, main, contract.COMPUTE),
-            profile=by_container(annotations, main, contract.MIG_PROFILE),
-            gpus=by_container(annotations, main, contract.GPUS),
-            main=main,
-            keys={*filter(contract.is_ours, annotations)},
-        )
-
-    def names(self) -> set[str]:
-        return {*self.memory, *self.compute, *self.profile, *self.gpus}
-
-    def keys_of_share(self, container: str) -> list[str]:
-        """Return the annotations that ask for a container's share; its own wins over the pod-wide one."""
-        amounts = (contract.MEMORY, contract.COMPUTE, contract.GPUS)
-        own = [PREFIX_OF[key] + container for key in amounts]
-        wide = amounts if container == self.main else ()
-        return [key for key in (*own, *wide) if key in self.keys]
-
-
-def _share(container: Container, wanted: _Wanted, limits: "_Limits") -> Check[Share]:
+def _share(findings: Findings, container: Container, asked: Asked, limits: "_Limits") -> Share:
     """Read what a container asks for. An amount with a problem is 0, or what a container has that does not ask."""
-    name, kind, memory = container.name, container.kind, wanted.memory.get(container.name)
-    cut, profile, mib = wanted.profile.get(name), "", 0
+    name, kind = container.name, container.kind
+    memory, compute, cut, gpus = [asked.by_key[key].get(name) for key in _AMOUNTS]
+    profile, mib = "", 0
     if cut is not None:
-        yield from (_beside_instance(key, cut) for key in wanted.keys_of_share(name))
-        profile = (yield from attempt(partial(limits.profile, cut))) or UNREADABLE
+        for key in _keys_of_share(asked, name):
+            findings.add(_beside_instance(key, cut))
+        profile = findings.attempt(limits.profile, cut) or UNREADABLE
     if memory is not None or (cut is None and limits.policy.default_memory_mib):
-        mib = yield from limits.memory(memory)
-    elif cut is None and wanted.keys:
-        yield _no_memory(container, main=name == wanted.main)
-    percent = yield from attempt(partial(limits.compute, wanted.compute.get(name)))
-    gpus = yield from attempt(partial(limits.gpus, wanted.gpus.get(name)))
-    return Share(name, kind, 0, None, profile) if profile else Share(name, kind, mib, percent, gpus=gpus or 1)
+        mib = limits.memory(findings, memory)
+    elif cut is None and requests_share(asked.annotations):
+        findings.add(_no_memory(container, main=name == asked.main.name))
+    percent = findings.attempt(limits.compute, compute)
+    number = (gpus and findings.attempt(limits.gpus, gpus)) or 1
+    return Share(name, kind, 0, None, profile) if profile else Share(name, kind, mib, percent, gpus=number)
+
+
+def _keys_of_share(asked: Asked, container: str) -> list[str]:
+    """Return the annotations that ask for a container's share; its own wins over the pod-wide one."""
+    amounts = (contract.MEMORY, contract.COMPUTE, contract.GPUS)
+    own = [PREFIX_OF[key] + container for key in amounts]
+    wide = amounts if container == asked.main.name else ()
+    return [key for key in (*own, *wide) if key in asked.annotations]
 
 
 def _beside_instance(key: str, cut: ShareAnnotation) -> Problem:
@@ -192,30 +191,30 @@ class _Limits:
     policy: NamespacePolicy
     settings: Settings
 
-    def memory(self, asked: ShareAnnotation | None) -> Check[int]:
+    def memory(self, findings: Findings, asked: ShareAnnotation | None) -> int:
         if asked is None:
             field, mib = namespace_policy.field_of(contract.DEFAULT_MEMORY), self.policy.default_memory_mib or 0
         else:
             field = field_of(asked.key)
-            read = yield from attempt(partial(_read, asked))
+            read = findings.attempt(_read, asked)
             if read is None:
                 return 0
             mib = read
         as_read = format_mib(mib)
         written = as_read if asked is None or asked.value == as_read else f"{asked.value} ({as_read})"
-        yield from self._bounds(field, mib, written)
+        self._bounds(findings, field, mib, written)
         return mib
 
-    def _bounds(self, field: str, mib: int, written: str) -> Iterator[Problem]:
+    def _bounds(self, findings: Findings, field: str, mib: int, written: str) -> None:
         least, most = self.settings.min_memory_mib, self.settings.max_memory_mib
         if mib < least:
             message = f"{written} is below the minimum of {format_mib(least)}; write for example {format_mib(least)}"
-            yield Problem(field, message, Reason.BELOW_MINIMUM)
+            findings.problem(field, message, Reason.BELOW_MINIMUM)
         if message := self.policy.above_memory(mib, written):
-            yield Problem(field, message, Reason.ABOVE_MAXIMUM)
+            findings.problem(field, message, Reason.ABOVE_MAXIMUM)
         if most is not None and mib > most:
             message = f"{written} is more than the largest GPU has, {format_mib(most)}; ask for less"
-            yield Problem(field, message, Reason.ABOVE_MAXIMUM)
+            findings.problem(field, message, Reason.ABOVE_MAXIMUM)
 
     def compute(self, asked: ShareAnnotation | None) -> int | None:
         if asked is None:
@@ -226,9 +225,9 @@ class _Limits:
             raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
         return percent
 
-    def gpus(self, asked: ShareAnnotation | None) -> int:
-        count: int = 1 if asked is None else _read(asked)
-        if asked is not None and count > 1 and self.settings.several_gpus == "refuse":
+    def gpus(self, asked: ShareAnnotation) -> int:
+        count: int = _read(asked)
+        if count > 1 and self.settings.several_gpus == "refuse":
             message = (
                 f"{count} GPUs for one container are not possible in this cluster: with MPS, a process can use only "
                 "one MPS daemon, which serves one GPU; ask for one GPU, or give each container of the pod "
@@ -244,12 +243,13 @@ class _Limits:
             raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
         return profile
 
-    def capped(self, unasked: Iterable[str]) -> Iterator[str]:
+    def capped(self, findings: Findings, unasked: Iterable[str]) -> None:
         """Warn of the containers that ask for no compute and get the maximum."""
-        names, ceiling = sorted(unasked), self.policy.max_compute
-        given, own = self.policy.compute_by_default(self.settings.default_compute), self.policy.default_compute
-        if names and ceiling is not None and given == ceiling and not isinstance(own, int):
-            yield f"{contract.MAX_COMPUTE} of this namespace caps compute at {ceiling}%: {', '.join(names)}"
+        names, ceiling, own = sorted(unasked), self.policy.max_compute, self.policy.default_compute
+        if not names or ceiling is None or isinstance(own, int):
+            return
+        if self.policy.compute_by_default(self.settings.default_compute) == ceiling:
+            findings.warn(f"{contract.MAX_COMPUTE} of this namespace caps compute at {ceiling}%: {', '.join(names)}")
 
 
 def _read(asked: ShareAnnotation) -> Any:
@@ -261,12 +261,15 @@ def _read(asked: ShareAnnotation) -> Any:
         raise PolicyDenied(field_of(asked.key), error.message, error.reason) from error
 
 
-def _same_gpu(pod: PodView, shares: Iterable[Share]) -> str | None:
+def _same_gpu(annotations: Mapping[str, Any], shares: Iterable[Share]) -> str | None:
     """Read ``same-gpu``, which cannot hold a container of several GPUs to one."""
+    value = annotations.get(contract.SAME_GPU)
+    if value is None:
+        return None
     wide = next((each for each in shares if each.gpus > 1), None)
-    value = pod.annotations.get(contract.SAME_GPU)
-    if wide is None or value in (None, "false"):
-        return _choice(pod, contract.SAME_GPU)
+    if wide is None or value == "false":
+        word: str = _read(ShareAnnotation(contract.SAME_GPU, value))
+        return word
     message = (
         f"{quoted(str(value))} puts the whole pod on one GPU, but container {wide.container:.{MAX_NAME}} asks for "
         f"{wide.gpus} GPUs; remove this annotation"
@@ -282,9 +285,3 @@ def _no_memory(container: Container, *, main: bool) -> Problem:
         f"example {key}: 4Gi{wide}"
     )
     return Problem(field_of(key), message, Reason.MEMORY_MISSING)
-
-
-def _choice(pod: PodView, key: str) -> str | None:
-    value = pod.annotations.get(key)
-    word: str | None = None if value is None else _read(ShareAnnotation(key, value))
-    return word

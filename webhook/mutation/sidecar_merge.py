@@ -72,7 +72,7 @@ def merged(standing: Json, wanted: Json, field: str) -> Json:
         "imagePullPolicy": _pull_policy(standing.get("imagePullPolicy"), wanted["imagePullPolicy"], other=other),
         "args": wanted["args"],
         "restartPolicy": wanted["restartPolicy"],
-        "resources": _resources(mapping(after.get("resources"), f"{field}.resources"), wanted, renew=other),
+        "resources": _resources(after, wanted["resources"], f"{field}.resources", renew=other),
         "securityContext": _security(after, wanted["securityContext"], f"{field}.securityContext"),
         "volumeMounts": _mounts(after, wanted["volumeMounts"], f"{field}.volumeMounts"),
     }
@@ -113,15 +113,15 @@ def _pull_policy(standing: object, wanted: str, *, other: bool) -> object:
     return wanted if not standing or (other and standing != "Always") else standing
 
 
-def _resources(standing: Json, wanted: Json, *, renew: bool) -> Object:
+def _resources(container: Json, wanted: Json, field: str, *, renew: bool) -> Object:
     """Amounts may be changed by others; those of another release are renewed. The claim is always ours."""
-    ours = wanted["resources"]
+    standing = mapping(container.get("resources"), field)
     amounts = {
-        key: {**mapping(standing.get(key), f"resources.{key}"), **ours[key]}
+        key: {**mapping(standing.get(key), f"{field}.{key}"), **wanted[key]}
         for key in ("requests", "limits")
-        if renew and key in ours
+        if renew and key in wanted
     }
-    return {**standing, **amounts, "claims": ours["claims"]}
+    return {**standing, **amounts, "claims": wanted["claims"]}
 
 
 def _security(container: Json, wanted: Json, field: str) -> Object:

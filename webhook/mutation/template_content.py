@@ -1,17 +1,9 @@
 """Compare what claim templates request, independent of author and of defaults of the API server. Pure."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from gpushare.quantity import exact_value
-from webhook.mutation.resourceclaims import Request, template_spec
-
-
-@lru_cache(maxsize=4096)
-def content_of(requests: tuple[Request, ...], models: tuple[str, ...], *, same_gpu: bool) -> int:
-    """Return the content of the template that a plan leads to."""
-    return content({"spec": template_spec(requests, models, same_gpu=same_gpu)})
 
 
 def content(template: Mapping[str, Any]) -> int:

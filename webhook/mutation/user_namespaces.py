@@ -6,7 +6,7 @@ The control socket of MPS obeys root of the node alone (docs/design/hardware.md,
 from collections.abc import Collection
 from typing import Any, Final
 
-from gpushare.fields import boolean, mapping, objects
+from gpushare.fields import boolean, objects
 from gpushare.host_access import SECTIONS
 from webhook.mutation.podview import Container, Json, PodView
 
@@ -16,14 +16,13 @@ MAPPABLE: Final = frozenset({"configMap", "downwardAPI", "emptyDir", "projected"
 
 def may_run_as_root(pod: PodView, sharing: Collection[str]) -> list[str]:
     """Return the sharing containers for which nothing says that they do not; what the image says is invisible here."""
-    outer = mapping(pod.spec.get("securityContext"), "spec.securityContext")
-    return [one.name for one in pod.containers if one.name in sharing and _perhaps_root(one, outer)]
+    return [one.name for one in pod.containers if one.name in sharing and _perhaps_root(one, pod.security)]
 
 
-def effective(inner: Json, outer: Json, key: str, container: Container) -> tuple[Any, str]:
+def effective(container: Container, outer: Json, key: str) -> tuple[Any, str]:
     """Return what holds for a container, and the field that says so: its own context wins over the pod's."""
-    if inner.get(key) is not None:
-        return inner[key], f"{container.field}.securityContext.{key}"
+    if container.security.get(key) is not None:
+        return container.security[key], f"{container.field}.securityContext.{key}"
     return outer.get(key), f"spec.securityContext.{key}"
 
 
@@ -49,5 +48,4 @@ def hindrance(pod: PodView) -> str:
 
 
 def _perhaps_root(container: Container, outer: Json) -> bool:
-    inner = mapping(container.raw.get("securityContext"), f"{container.field}.securityContext")
-    return not any(effective(inner, outer, key, container)[0] for key in ("runAsNonRoot", "runAsUser"))
+    return not any(effective(container, outer, key)[0] for key in ("runAsNonRoot", "runAsUser"))

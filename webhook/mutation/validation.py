@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from gpushare import contract, host_access
-from gpushare.checks import Check, guarded, independent
 from gpushare.errors import Problem
-from gpushare.fields import check_number, mapping
+from gpushare.fields import mapping
+from gpushare.findings import Findings
 from gpushare.host_access import HostAccess
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import exact_value, quoted
@@ -24,111 +24,109 @@ _WHOLE: Final = {contract.WHOLE_GPU, *(contract.IMPLICIT_RESOURCE + name for nam
 """Resources that are a GPU; for those of device classes, the scheduler itself makes a claim."""
 
 
-def validate_pod(pod: PodView, sharing: Collection[str], policy: NamespacePolicy, settings: Settings) -> Check[None]:
+def validate_pod(
+    findings: Findings, pod: PodView, sharing: Collection[str], policy: NamespacePolicy, settings: Settings
+) -> None:
     """Check a pod that asks for a share, or whose annotations divide a claim of its own.
 
     Args:
+        findings: get the problems and warnings.
         pod: what was created.
         sharing: names of the containers that ask.
         policy: of its namespace.
         settings: of the cluster.
     """
-    yield from independent([_node_name(pod), _windows(pod), check_host(pod.pod, policy, settings)])
-    yield from independent(_whole_gpus(container) for container in pod.containers)
-    yield from guarded(_root(pod, sharing, settings))
+    findings.independent((_node_name, _windows), pod)
+    findings.attempt(check_host, findings, pod.pod, policy, settings)
+    for container in pod.containers:
+        _whole_gpus(findings, container)
+    findings.attempt(_root, findings, pod, sharing, settings)
 
 
-def check_host(pod: Json, policy: NamespacePolicy, settings: Settings) -> Check[None]:
+def check_host(findings: Findings, pod: Json, policy: NamespacePolicy, settings: Settings) -> None:
     """Check whether a pod can reach its node around the share; its containers need not be readable."""
     host = HostAccess(protected=settings.protected_paths, network=settings.host_network)
-    return host_access.check(pod, policy.host_access(host))
+    host_access.check(findings, pod, policy.host_access(host))
 
 
-def validate_container(container: Container) -> Check[None]:
+def validate_container(findings: Findings, container: Container) -> None:
     """Check one container that is added to a sharing pod: no access to the node, no devices, no whole GPU."""
-    yield from independent([host_access.check_container(container.raw, container.field), _whole_gpus(container)])
+    host_access.check_container(findings, container.raw, container.field)
+    _whole_gpus(findings, container)
 
 
-def as_root(pod: PodView, sharing: Collection[str]) -> Iterator[Problem]:
+def as_root(pod: PodView, sharing: Collection[str]) -> list[Problem]:
     """Find what makes a sharing container run as root where the pod itself says so; images say it elsewhere."""
-    outer = mapping(pod.spec.get("securityContext"), "spec.securityContext")
-    contexts = [
-        (container, mapping(container.raw.get("securityContext"), f"{container.field}.securityContext"))
-        for container in pod.containers
-    ]
-    inherit = [container.name in sharing for container, inner in contexts if inner.get("runAsNonRoot") is None]
+    found, outer = list[Problem](), pod.security
+    inherit = [each.name in sharing for each in pod.containers if each.security.get("runAsNonRoot") is None]
     if outer.get("runAsNonRoot") is False and any(inherit):
         outer = {**outer, "runAsNonRoot": True}  # the advice for the sharing container changes it for the others too
-        yield Problem("spec.securityContext.runAsNonRoot", _NON_ROOT)
-    for container, inner in contexts:
-        yield from _root_of(container, inner, outer, sharing=container.name in sharing)
+        found.append(Problem("spec.securityContext.runAsNonRoot", _NON_ROOT))
+    for container in pod.containers:
+        found += _root_of(container, outer, sharing=container.name in sharing)
+    return found
 
 
-def _root_of(container: Container, inner: Json, outer: Json, *, sharing: bool) -> Iterator[Problem]:
-    non_root, field = effective(inner, outer, "runAsNonRoot", container)
+def _root_of(container: Container, outer: Json, *, sharing: bool) -> Iterator[Problem]:
+    non_root, field = effective(container, outer, "runAsNonRoot")
     if sharing and non_root is False:
         yield Problem(field, _NON_ROOT)
-    user, field = effective(inner, outer, "runAsUser", container)
+    user, field = effective(container, outer, "runAsUser")
     if user == 0 and (sharing or non_root is not False):
         yield Problem(field, "0 is root, which this cluster denies in pods with a share; write another user ID")
 
 
-def _node_name(pod: PodView) -> Check[None]:
+def _node_name(findings: Findings, pod: PodView) -> None:
     if node := pod.spec.get("nodeName"):
         message = (
             f"{quoted(str(node))} bypasses the scheduler, which must choose the GPU; remove spec.nodeName, and use "
             "nodeSelector or nodeAffinity"
         )
-        yield Problem("spec.nodeName", message)
+        findings.problem("spec.nodeName", message)
 
 
-def _windows(pod: PodView) -> Check[None]:
-    if mapping(pod.spec.get("os"), "spec.os").get("name") == "windows":
+def _windows(findings: Findings, pod: PodView) -> None:
+    if "os" in pod.spec and mapping(pod.spec["os"], "spec.os").get("name") == "windows":
         message = f"GPU sharing is not supported on Windows; remove the {contract.GROUP} annotations"
-        yield Problem("spec.os.name", message)
+        findings.problem("spec.os.name", message)
 
 
-def _root(pod: PodView, sharing: Collection[str], settings: Settings) -> Check[None]:
+def _root(findings: Findings, pod: PodView, sharing: Collection[str], settings: Settings) -> None:
     """Refuse root, or warn of it; what the image says is invisible here."""
     if settings.root_tenants == "refuse":
-        yield from as_root(pod, sharing)
+        for problem in as_root(pod, sharing):
+            findings.add(problem)
         return
     perhaps = [] if isolated(pod) else may_run_as_root(pod, sharing)
     if perhaps and settings.root_tenants == "allow":
-        yield f"may run as root and disturb others on the GPU (set runAsNonRoot: true): {', '.join(perhaps)}"
+        findings.warn(f"may run as root and disturb others on the GPU (set runAsNonRoot: true): {', '.join(perhaps)}")
     elif perhaps and (field := hindrance(pod)):
-        yield f"may run as root; not isolated because of {field:.60} (set runAsNonRoot: true): {', '.join(perhaps)}"
+        why = f"not isolated because of {field:.60}"
+        findings.warn(f"may run as root; {why} (set runAsNonRoot: true): {', '.join(perhaps)}")
 
 
-def not_isolated(pod: PodView, sharing: Collection[str], settings: Settings) -> Iterator[str]:
+def not_isolated(findings: Findings, pod: PodView, sharing: Collection[str], settings: Settings) -> None:
     """Warn of root in a pod that brings its own claim: nothing of it is rewritten."""
     perhaps = may_run_as_root(pod, sharing)
     if settings.root_tenants == "isolate" and perhaps and not isolated(pod) and not hindrance(pod):
-        yield f"may run as root and disturb others on the GPU (set spec.hostUsers: false): {', '.join(perhaps)}"
+        hint = "set spec.hostUsers: false"
+        findings.warn(f"may run as root and disturb others on the GPU ({hint}): {', '.join(perhaps)}")
 
 
-def _whole_gpus(container: Container) -> Check[None]:
-    field = f"{container.field}.resources"
-    resources = mapping(container.raw.get("resources"), field)
-    yield from independent(
-        _whole_amounts(container, resources, part, f"{field}.{part}") for part in ("limits", "requests")
-    )
-
-
-def _whole_amounts(container: Container, resources: Json, part: str, field: str) -> Check[None]:
-    amounts = mapping(resources.get(part), field)
-    check_number(amounts, field)
-    for key, value in amounts.items():
-        if key not in _WHOLE and not str(key).startswith(_WHOLE_PREFIXES):
-            continue
-        if not _is_zero(value):
-            message = (
-                f"{quoted(str(value))} requests a whole GPU in a container of a pod with a share; remove it, or the "
-                "gpu-share annotations"
-            )
-            yield Problem(f"{field}[{key:.80}]", message)
-        elif part == "limits" or key not in mapping(resources.get("limits"), field):
-            yield f"{key:.40}: 0 of container {container.name:.40} has no effect in a pod with a share"
+def _whole_gpus(findings: Findings, container: Container) -> None:
+    for part, amounts in (("limits", container.limits), ("requests", container.requests)):
+        for key in amounts:
+            if key not in _WHOLE and not str(key).startswith(_WHOLE_PREFIXES):
+                continue
+            value = amounts[key]
+            if not _is_zero(value):
+                message = (
+                    f"{quoted(str(value))} requests a whole GPU in a container of a pod with a share; remove it, or "
+                    "the gpu-share annotations"
+                )
+                findings.problem(f"{container.field}.resources.{part}[{key:.80}]", message)
+            elif part == "limits" or key not in container.limits:
+                findings.warn(f"{key:.40}: 0 of container {container.name:.40} has no effect in a pod with a share")
 
 
 def _is_zero(value: Any) -> bool:

@@ -5,14 +5,14 @@ from typing import Any
 
 from enforcer.resourceslices.devices import STATUS_DEVICE
 from gpushare import contract
-from gpushare.checks import collect
+from gpushare.findings import Findings
 from gpushare.namespace_policy import NamespacePolicy
 from tests.unit.enforcer.made import DEVICE
 from webhook.mutation.podview import read_pod
 from webhook.mutation.resourceclaims import claim_plan, template_for
 from webhook.mutation.rewrite import rewrite
 from webhook.mutation.settings import Settings
-from webhook.mutation.share_request import planning
+from webhook.mutation.share_request import planning, read_asked
 
 Object = dict[str, Any]
 NODE = "gpu-7"
@@ -35,9 +35,10 @@ def pod(name: str, annotations: dict[str, str], *apps: Object, inits: tuple[Obje
         "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
         "spec": {"containers": list(apps or [container("model")]), "initContainers": list(inits)},
     }
-    view = read_pod(written)
-    plan = collect(planning(view, NamespacePolicy(), Settings()))[0]
-    admitted = collect(rewrite(view, plan, claim_plan(plan), NamespacePolicy(), Settings()))[0]
+    view, findings = read_pod(written), Findings()
+    plan = planning(findings, view, read_asked(view, view.annotations), NamespacePolicy(), Settings())
+    admitted = rewrite(findings, view, plan, claim_plan(plan), NamespacePolicy(), Settings())
+    assert not findings.problems
     return bound(admitted)
 
 

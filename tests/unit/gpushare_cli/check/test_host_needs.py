@@ -4,7 +4,7 @@ import shlex
 from typing import Any
 
 from gpushare import contract
-from gpushare.checks import collect
+from gpushare.findings import collect
 from gpushare.host_access import HostAccess, check
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare_cli.check.host_needs import host_needs
@@ -47,7 +47,7 @@ def test_the_commands_allow_what_the_pods_use() -> None:
     assert host_needs(api).level is Level.OK
     policy = NamespacePolicy.from_annotations(team["metadata"]["annotations"])
     for each in pods[:2]:
-        collect(check(each, policy.host_access(HostAccess())))
+        collect(check, each, policy.host_access(HostAccess()))
 
 
 def test_where_nothing_is_used_nothing_is_asked() -> None:

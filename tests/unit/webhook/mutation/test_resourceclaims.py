@@ -44,13 +44,15 @@ def test_the_name_changes_with_everything_the_claim_says() -> None:
         ((*BASE, Request("b", 512, 0)), (), True),
         ((*BASE, Request("b", 512, 0)), (), False),
     ]
-    names = {template_name(requests, models, same_gpu=same_gpu) for requests, models, same_gpu in variants}
+    names = {
+        template_name(template_spec(requests, models, same_gpu=same_gpu)) for requests, models, same_gpu in variants
+    }
     assert len(names) == len(variants)
     assert all(len(name) == len("gpu-share-") + 16 for name in names)
 
 
 def test_one_request_needs_no_constraint_so_same_gpu_makes_no_difference() -> None:
-    assert template_name(BASE, (), same_gpu=True) == template_name(BASE, (), same_gpu=False)
+    assert template_spec(BASE, (), same_gpu=True) == template_spec(BASE, (), same_gpu=False)
 
 
 def test_models_become_one_selector_of_each_gpu_request_alone() -> None:

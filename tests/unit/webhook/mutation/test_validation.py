@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from gpushare.checks import collect
 from gpushare.errors import PolicyDenied
 from gpushare.fields import MAX_ENTRIES
+from gpushare.findings import collect
 from gpushare.host_access import CAPABILITIES, HostAccess, check, normal
 from gpushare.namespace_policy import NamespacePolicy
 from webhook.mutation.mutate import mutate_pod
@@ -79,7 +79,7 @@ def test_a_host_path_to_gpus_is_refused_however_it_is_spelled(path: str) -> None
 def test_a_host_path_to_what_the_node_keeps_is_refused_whatever_is_listed(path: str) -> None:
     for listed in ((), ("/",)):
         with pytest.raises(PolicyDenied, match=r"spec\.volumes\[0\]\.hostPath\.path"):
-            collect(check({"spec": {"volumes": [{"name": "b", "hostPath": {"path": path}}]}}, HostAccess(paths=listed)))
+            collect(check, {"spec": {"volumes": [{"name": "b", "hostPath": {"path": path}}]}}, HostAccess(paths=listed))
 
 
 @pytest.mark.parametrize(
@@ -92,18 +92,18 @@ def test_a_host_path_to_what_the_node_keeps_is_refused_whatever_is_listed(path: 
 def test_another_host_path_is_refused_unless_the_namespace_lists_it(path: str) -> None:
     pod = {"spec": {"volumes": [{"name": "b", "hostPath": {"path": path}}]}}
     with pytest.raises(PolicyDenied, match=contract.HOST_PATHS):
-        collect(check(pod, HostAccess()))
-    collect(check(pod, HostAccess(paths=(path,))))
+        collect(check, pod, HostAccess())
+    collect(check, pod, HostAccess(paths=(path,)))
 
 
 @pytest.mark.parametrize("name", ["CHECKPOINT_RESTORE", "SYS_BOOT", "cap_syslog", "MAC_ADMIN", "NEW_ONE", "IPC_LOCK"])
 def test_an_added_capability_is_refused_unless_the_namespace_lists_it(name: str) -> None:
     pod = adding(name)
     with pytest.raises(PolicyDenied, match=contract.ADDED_CAPABILITIES):
-        collect(check(pod, HostAccess()))
+        collect(check, pod, HostAccess())
     listed = NamespacePolicy.from_annotations({contract.ADDED_CAPABILITIES: f"SYS_NICE, {name}"})
-    collect(check(pod, listed.host_access(HostAccess())))
-    collect(check(adding("NET_BIND_SERVICE", "CAP_CHOWN"), HostAccess()))
+    collect(check, pod, listed.host_access(HostAccess()))
+    collect(check, adding("NET_BIND_SERVICE", "CAP_CHOWN"), HostAccess())
 
 
 def adding(*names: str) -> Json:
@@ -114,7 +114,7 @@ def adding(*names: str) -> Json:
 def test_a_capability_that_acts_on_the_node_is_refused_whatever_is_listed(name: str) -> None:
     pod = adding(name)
     with pytest.raises(PolicyDenied, match="bypass its GPU limit"):
-        collect(check(pod, HostAccess(capabilities=(name,))))
+        collect(check, pod, HostAccess(capabilities=(name,)))
     with pytest.raises(PolicyDenied, match=contract.ADDED_CAPABILITIES):
         NamespacePolicy.from_annotations({contract.ADDED_CAPABILITIES: name})
 
@@ -123,9 +123,9 @@ def test_a_capability_that_acts_on_the_node_is_refused_whatever_is_listed(name: 
 def test_a_variable_that_steers_the_toolkit_is_refused_unless_the_namespace_lists_it(name: str) -> None:
     pod = {"spec": {"initContainers": [{"name": "a", "env": [{"name": "NVIDIA_TF32_OVERRIDE"}, {"name": name}]}]}}
     with pytest.raises(PolicyDenied, match=rf"initContainers\[0\].env\[1\].name: .*{contract.TOOLKIT_VARIABLES}"):
-        collect(check(pod, HostAccess()))
+        collect(check, pod, HostAccess())
     listed = NamespacePolicy.from_annotations({contract.TOOLKIT_VARIABLES: name})
-    collect(check(pod, listed.host_access(HostAccess())))
+    collect(check, pod, listed.host_access(HostAccess()))
 
 
 @pytest.mark.parametrize(
