@@ -8,6 +8,7 @@ from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
 from enforcer.attribution.unaccounted import (
     MOST_KNOWN_MIB,
     MOST_PIDS,
+    STANDS_SECONDS,
     TOLERANCE_MIB,
     Account,
     Presence,
@@ -151,3 +152,27 @@ def test_a_gpu_in_mig_mode_has_no_account(tmp_path: Path) -> None:
     monitor, cut = UnaccountedMonitor(tmp_path), view(9000)
     monitor.take([GpuSnapshot(gpu=cut.gpu._replace(mig_enabled=True), sample=cut.sample)], [], 1.0)
     assert monitor.latest == {}
+
+
+def at(now: float, gap: int, before: Account, *quotas: Quota) -> Account:
+    return update(before, view(gap), quotas or [quota()], now)
+
+
+def test_memory_stands_once_its_samples_are_so_far_apart_and_not_longer() -> None:
+    high, low = at(0.0, 9000, Account()), at(0.0, 0, Account())
+    assert [at(now, 9000, high).level_mib for now in (STANDS_SECONDS / 2, STANDS_SECONDS)] == [0, 9000]
+    both = at(STANDS_SECONDS, 9000, low)
+    assert (both.level_mib, at(2 * STANDS_SECONDS, 9000, both).level_mib) == (0, 9000)
+
+
+def test_who_is_there_in_a_sample_between_two_that_count_was_there() -> None:
+    standing = at(1.0, 9000, at(0.5, 9000, at(0.0, 0, at(-0.5, 0, Account()))))
+    passing = at(1.05, 9000, standing, quota(), neighbour())
+    assert {CONTAINER, NEIGHBOUR} == {container for _, _, container in passing.present.members}
+
+
+def test_what_is_learned_and_named_has_exact_bounds() -> None:
+    assert after(view(MOST_KNOWN_MIB), view(MOST_KNOWN_MIB), quotas=()).known_mib == MOST_KNOWN_MIB
+    most = Presence(pids=frozenset(range(1, MOST_PIDS)))
+    assert not most.joined(Presence(pids=frozenset({MOST_PIDS}))).unknown
+    assert most.joined(Presence(pids=frozenset({MOST_PIDS, MOST_PIDS + 1}))).unknown

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from enforcer.detection import budget
 from enforcer.detection.budget import EVERYBODY, Account, AccountKey
 from enforcer.detection.detector import budget_left, evaluate
+from enforcer.detection.forecast import used_seconds
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState
 from enforcer.quota.types import Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, holder, quota
@@ -208,6 +209,7 @@ def test_a_container_is_killed_when_a_count_by_hand_says_so(samples: list[tuple[
         if hand.killed:
             return
         assert budget_left(state, one, now, RULES) == pytest.approx(hand.left)
+        assert used_seconds(state, one, now) == pytest.approx(hand.used)
 
 
 @dataclass

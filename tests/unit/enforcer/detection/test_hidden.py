@@ -167,28 +167,24 @@ def test_one_that_was_alone_all_the_time_has_it_without_descriptors() -> None:
     assert owned(found(SERVER, quotas=(MINE,), present=ALONE)) == (None, 0), "one without a process there holds nothing"
 
 
-@pytest.mark.parametrize(
-    ("finding", "withheld"),
-    [
-        (found(mine(192), quotas=(MINE,), gap=TOLERANCE_MIB), 0),
-        (found(mine(192), quotas=(MINE,), gap=8000), 0),  # within its own reservation
-        (found(mine(192), quotas=(MINE,), gap=9000), 1000),
-        (found(mine(192), quotas=(quota(memory_mib=1024, reserved_mib=8192),), gap=9000), 1000),
-        (found(mine(9000), quotas=(MINE,), gap=9000), 9000),
-        (
-            found(mine(192), theirs(3096), gap=9000),
-            8000,
-        ),  # it may be the neighbour's, who has used up its own
-        (found(mine(192), gap=9000), 4904),  # or by a descriptor that no look finds: it has 4096 left
-        (found(mine(192), quotas=(MINE, neighbour(memory_mib=0)), gap=9000), 9000),
-        (found(has=(descriptors(250, NEIGHBOUR, THEIR_POD),), gap=9000), 9000 - 4096),
-        (found(mine(192), holder(99, 1, "f" * 64, "some-pod"), quotas=(MINE,), gap=9000), 9000),
-        (found(mine(192), quotas=(MINE,), gap=9000, complete=False), 9000),
-        (found(SERVER, quotas=(MINE,), gap=9000), 9000),
-    ],
-)
-def test_withheld_is_all_but_what_each_of_those_who_may_have_it_has_left(finding: Finding, withheld: int) -> None:
-    assert finding.withheld_mib == withheld
+def test_withheld_is_all_but_what_each_of_those_who_may_have_it_has_left() -> None:
+    def withheld(*holders: ProcessUsage, gap: int = 9000, **more: Any) -> int:
+        return found(*holders, gap=gap, **more).withheld_mib
+
+    alone: dict[str, Any] = {"quotas": (MINE,)}
+    assert withheld(mine(192), **alone, gap=TOLERANCE_MIB) == 0
+    assert withheld(mine(192), **alone, gap=8000) == 0, "within its own reservation"
+    assert withheld(mine(192), **alone) == 1000
+    assert withheld(mine(192), quotas=(quota(memory_mib=1024, reserved_mib=8192),)) == 1000
+    assert withheld(mine(9000), **alone) == 9000
+    assert withheld(mine(192), theirs(3096)) == 8000, "it may be the neighbour's, who has used up its own"
+    assert withheld(mine(192), theirs(9000)) == 9000, "who is over takes nothing back"
+    assert withheld(mine(192)) == 4904, "or by a descriptor that no look finds: it has 4096 left"
+    assert withheld(mine(192), quotas=(MINE, neighbour(memory_mib=0))) == 9000
+    assert withheld(has=(descriptors(250, NEIGHBOUR, THEIR_POD),)) == 9000 - 4096
+    assert withheld(mine(192), holder(99, 1, "f" * 64, "some-pod"), **alone) == 9000
+    assert withheld(mine(192), **alone, complete=False) == 9000
+    assert withheld(SERVER, **alone) == 9000
 
 
 def test_what_must_be_a_containers_counts_to_its_processes() -> None:
