@@ -110,8 +110,20 @@ def test_without_budget_a_namespace_answers_while_it_is_over_as_a_whole(part: fl
     assert (card.answers(), card.empty() > 0) == (False, True)
 
 
+def test_the_smallest_part_beyond_the_budget_counts_and_the_smallest_use_is_kept() -> None:
+    card = Card(share(0))
+    card.holds(STEP, asr=CARD)
+    card.holds(STEP, asr=0)
+    assert (card.used(), card.accounts[MINE].over) == (STEP, False)
+    card = Card(share(0))
+    card.holds(5, asr=CARD)
+    card.holds(STEP, asr=CARD // 50)
+    assert card.answers()
+    assert 0 < card.empty() < 1
+
+
 def test_the_size_is_the_longest_grace_period_of_a_namespace_and_of_all_of_them() -> None:
-    card = Card(share(0, grace=2.0), share(0, grace=7.0), share(0, "tts", grace=3.0))
+    card = Card(share(0, grace=2.0), share(0, grace=7.0), share(0, grace=1.0), share(0, "tts", grace=3.0))
     card.holds(1, asr=CARD // 4, tts=CARD // 4)
     assert {key[0]: each.size for key, each in card.accounts.items()} == {"asr": 7.0, "tts": 3.0, EVERYBODY: 7.0}
 
