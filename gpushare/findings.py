@@ -6,13 +6,13 @@ the other checks still run.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Final, TypeVar, TypeVarTuple
 
 from gpushare.errors import MAX_PROBLEMS, PolicyDenied, Problem
 from gpushare.reasons import Reason
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 Change = Callable[[Problem], Problem | None]
 """Gives a problem as it is reported; ``None``: it is not."""
 _DIGITS: Final = 6
@@ -43,21 +43,19 @@ class Findings:
         if len(self.problems) > MAX_PROBLEMS:
             raise _EnoughFound
 
-    def attempt(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    def attempt(self, read: Callable[[*Arguments], T], *arguments: *Arguments) -> T | None:
         """Return what a function returns; ``None`` if it cannot read a field."""
         try:
-            return read(*args, **kwargs)
+            return read(*arguments)
         except PolicyDenied as error:
             self._add_all(error.problems)
         return None
 
-    def independent(
-        self, checks: Iterable[Callable[Concatenate["Findings", P], object]], *args: P.args, **kwargs: P.kwargs
-    ) -> None:
+    def independent(self, checks: Iterable[Callable[["Findings", *Arguments], object]], *arguments: *Arguments) -> None:
         """Run checks of the same arguments that do not depend on each other."""
         for check in checks:
             try:
-                check(self, *args, **kwargs)
+                check(self, *arguments)
             except PolicyDenied as error:
                 self._add_all(error.problems)
 
@@ -100,15 +98,15 @@ def first_of_fields(area: str) -> Change:
     return first
 
 
-def collect(check: Callable[Concatenate[Findings, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a check to its end, or to its first 100 different problems, and return its value.
+def collect(check: Callable[[Findings, *Arguments], T], *arguments: *Arguments) -> T:
+    """Run a check to its end, or until it has more than ``MAX_PROBLEMS`` problems; return its value.
 
     Raises:
         PolicyDenied: the check found problems. They come in the order of their fields.
     """
     findings, complete = Findings(), True
     try:
-        value = check(findings, *args, **kwargs)
+        value = check(findings, *arguments)
         if not findings.problems:
             return value
     except _EnoughFound:

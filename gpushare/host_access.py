@@ -122,7 +122,7 @@ def _flag(findings: Findings, spec: Object, flag: str) -> None:
 
 
 def _network(findings: Findings, spec: Object, allowed: HostAccess) -> None:
-    if boolean(spec.get("hostNetwork"), "spec.hostNetwork") and not allowed.network:
+    if "hostNetwork" in spec and boolean(spec["hostNetwork"], "spec.hostNetwork") and not allowed.network:
         message = "true gives access to ports of node services; remove it, or ask a cluster operator to allow it"
         findings.problem("spec.hostNetwork", message)
 

@@ -52,6 +52,9 @@ class _Line(NamedTuple):
         return None
 
 
+_NO_LINE: Final = _Line((), frozenset())
+
+
 class Launcher(NamedTuple):
     """A program that starts ranks.
 
@@ -114,6 +117,8 @@ def _of_container(findings: Findings, container: Container, share: Share) -> Non
 
 def _line(raw: Mapping[str, Any]) -> _Line:
     lists = [raw[key] for key in ("command", "args") if isinstance(raw.get(key), list)]
+    if not lists:
+        return _NO_LINE
     text = " ".join([str(word) for each in lists for word in each])
     words = [word.strip(QUOTES) for word in text[:MAX_TEXT].split()]
     return _Line(words, frozenset(word.rpartition("/")[2] for word in words), len(text) <= MAX_TEXT)

@@ -37,13 +37,13 @@ def _object(path: str, before: Mapping[str, Any], after: Mapping[str, Any], oper
 
 
 def _value(path: str, before: Any, after: Any, operations: list[Operation]) -> None:
-    match before, after:
-        case dict(), dict() if before.keys() <= after.keys():
-            _object(path, before, after, operations)
-        case [_, *_], [*_]:
-            _list(path, before, after, operations)
-        case _ if type(before) is not type(after) or before != after:
-            operations.append({"op": "add" if before is None else "replace", "path": path, "value": after})
+    kind = type(after)  # what changed was made by the rewriting, so it is of no subclass
+    if kind is dict and isinstance(before, dict) and before.keys() <= after.keys():
+        _object(path, before, after, operations)
+    elif kind is list and isinstance(before, list) and before:
+        _list(path, before, after, operations)
+    elif type(before) is not kind or before != after:
+        operations.append({"op": "add" if before is None else "replace", "path": path, "value": after})
 
 
 def _list(path: str, before: list[Any], after: list[Any], operations: list[Operation]) -> None:

@@ -172,20 +172,12 @@ def _container(findings: Findings, section: str, field: str, raw: dict[str, Any]
         findings.problem(f"{field}.name", "is empty; give the container a name, such as main", Reason.INVALID_POD)
     env, reserved = findings.attempt(_env, findings, raw.get("env"), f"{field}.env") or ([], [])
     where, resources = f"{field}.resources", _part(findings, mapping, raw, "resources", field) or {}
-    return Container(
-        kind=_kind(section, raw),
-        section=section,
-        field=field,
-        name=name,
-        raw=raw,
-        env=env,
-        reserved=reserved,
-        resources=resources,
-        limits=_part(findings, bounded_mapping, resources, "limits", where) or {},
-        requests=_part(findings, bounded_mapping, resources, "requests", where) or {},
-        claims=_part(findings, objects, resources, "claims", where) or [],
-        security=_part(findings, mapping, raw, "securityContext", field) or {},
-    )
+    limits = _part(findings, bounded_mapping, resources, "limits", where) or {}
+    requests = _part(findings, bounded_mapping, resources, "requests", where) or {}
+    claims = _part(findings, objects, resources, "claims", where) or []
+    security = _part(findings, mapping, raw, "securityContext", field) or {}
+    kind = _kind(section, raw)
+    return Container(kind, section, field, name, raw, env, reserved, resources, limits, requests, claims, security)
 
 
 def _kind(section: str, raw: Json) -> Kind:

@@ -61,15 +61,7 @@ def rewrite(
         raw = hide_gpus(findings, one) if one is sidecar else _container(findings, one, basis)
         sections.setdefault(one.section, []).append(raw)
     spec = {**view.spec, **sections}
-    steps = (
-        _add_sidecar,
-        _add_volume,
-        _add_claim,
-        _add_tolerations,
-        _add_affinity,
-        _add_runtime_class,
-        _keep_from_root,
-    )
+    steps = (_add_sidecar, _add_volume, _add_claim, _add_tolerations, _choose_nodes, _keep_from_root)
     findings.independent(steps, spec, basis)
     return {**view.pod, "metadata": metadata, "spec": spec}
 
@@ -315,13 +307,10 @@ def _toleration(toleration: Json) -> Sequence[object]:
     return toleration.get("operator") or "Equal", key or "", value or "", effect or ""
 
 
-def _add_affinity(_: Findings, spec: Object, basis: _Basis) -> None:
+def _choose_nodes(_: Findings, spec: Object, basis: _Basis) -> None:
     affinity = with_node_affinity(spec, basis.settings.across_nodes)
     if affinity is not None:
         spec["affinity"] = affinity
-
-
-def _add_runtime_class(_: Findings, spec: Object, basis: _Basis) -> None:
     if basis.settings.runtime_class and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = basis.settings.runtime_class
 

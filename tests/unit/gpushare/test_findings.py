@@ -50,7 +50,7 @@ def test_an_unreadable_field_ends_only_the_check_that_needs_it() -> None:
 
 def test_what_is_attempted_has_no_value_where_it_breaks() -> None:
     findings = Findings()
-    assert findings.attempt(adds, findings, value=3) == 3
+    assert findings.attempt(len, "abc") == 3
     assert findings.attempt(breaks, findings, "a") is None
     assert fields_of(findings) == ["before a", "a"]
 

@@ -10,8 +10,10 @@ import pytest
 from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
 from webhook.mutation.mutate import mutate_pod
-from webhook.mutation.resourceclaims import Request, template_for, template_name, template_spec
+from webhook.mutation.podview import Kind
+from webhook.mutation.resourceclaims import Request, claim_plan, template_for, template_name, template_spec
 from webhook.mutation.settings import Settings
+from webhook.mutation.share_request import Share, ShareRequest
 
 Json = dict[str, Any]
 BASE = (Request("model", 4096, 25),)
@@ -245,3 +247,10 @@ def test_a_profile_changed_since_gives_another_name() -> None:
     assert template["metadata"]["name"] != named(pod)
     env["value"] = 'x" || true || "'
     assert template_for(pod) is None
+
+
+@pytest.mark.parametrize(("length", "kept"), [(63, True), (64, False)])
+def test_a_claim_is_kept_by_value_unless_its_names_are_longer_than_any_stored_one(length: int, *, kept: bool) -> None:
+    first, second = (ShareRequest(shares=(Share("a" * length, Kind.APP, 512, 10),)) for _ in range(2))
+    assert claim_plan(first) == claim_plan(second)
+    assert (claim_plan(first) is claim_plan(second)) == kept
