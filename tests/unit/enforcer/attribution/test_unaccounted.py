@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
@@ -167,7 +168,7 @@ def test_memory_stands_once_its_samples_are_so_far_apart_and_not_longer() -> Non
 
 def test_who_is_there_in_a_sample_between_two_that_count_was_there() -> None:
     standing = at(1.0, 9000, at(0.5, 9000, at(0.0, 0, at(-0.5, 0, Account()))))
-    passing = at(1.05, 9000, standing, quota(), neighbour())
+    passing = at(STANDS_SECONDS / 2, 9000, replace(standing, seen=()), quota(), neighbour())
     assert {CONTAINER, NEIGHBOUR} == {container for _, _, container in passing.present.members}
 
 

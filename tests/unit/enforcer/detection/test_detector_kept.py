@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from enforcer.detection.budget import Account
 from enforcer.detection.detector import (
     DOUBT,
     budget_left,
@@ -18,7 +19,7 @@ from enforcer.detection.types import Decision, DetectorState, KillDecision, Phas
 from enforcer.quota.types import OnExceed
 from tests.unit.enforcer.detection.test_detector import OVER, POLL, RULES, UNDER, Bench
 from tests.unit.enforcer.detection.test_detector_limits import crowd, over
-from tests.unit.enforcer.made import GPU, OTHER_GPU, holder, quota
+from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, holder, quota
 
 
 def test_each_decision_says_of_whom_it_is_for_how_long_it_was_over_and_when_it_ends() -> None:
@@ -194,3 +195,70 @@ def test_without_a_grace_period_who_is_only_warned_is_not_killed() -> None:
     for _ in range(50):
         bench.see(OVER)
     assert bench.decisions() == ["GraceStarted", "Warned"]
+
+
+WHOLE = holder(10, 4096 + 16_384)
+
+
+def test_after_a_gap_a_violation_and_a_namespaces_time_ended_at_the_last_sample_of_that_gpu() -> None:
+    bench = Bench(quota(grace_seconds=30.0))
+    for _ in range(5):
+        bench.see(WHOLE)
+    there = Account(used=3.0, at=bench.now, size=5.0, over=True)
+    accounts = {**bench.state.accounts, ("asr", OTHER_GPU): there}
+    bench.state = replace(bench.state, accounts=accounts, sampled={**bench.state.sampled, OTHER_GPU: bench.now})
+    assert bench.state.accounts["asr", GPU].used == 2.0
+    bench.see(WHOLE, after=24.0)
+    assert bench.state.accounts["asr", GPU].used == 1.0
+    assert bench.state.accounts["asr", OTHER_GPU] == there
+    assert bench.state.sampled == {GPU: bench.now, OTHER_GPU: there.at}
+    assert bench.state.of(quota()).used == 2.5 - 1.0 + 0.5
+
+
+def test_a_gap_on_one_gpu_ends_no_violation_on_another_and_no_kill_under_way() -> None:
+    here, there = quota(grace_seconds=0.0), quota(grace_seconds=60.0, gpu=OTHER_GPU)
+    bench = Bench(here, there)
+    for _ in range(3):
+        bench._take({GPU: {CONTAINER: (OVER,)}, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
+    for _ in range(30):
+        bench._take({GPU: None, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
+    bench._take({GPU: {CONTAINER: (OVER,)}, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
+    assert phase(bench.state, here, bench.now) is Phase.KILLING
+    assert (bench.state.of(there).samples, bench.state.of(there).over_for) == (34, 16.5)
+
+
+def test_what_a_namespace_reserved_on_another_gpu_counts_there_alone() -> None:
+    bench = Bench(quota(), quota(gpu=OTHER_GPU, memory_mib=9000))
+    for _ in range(3):
+        bench.see(holder(10, 4096 + 8192))
+    assert bench.state.accounts["asr", GPU].used == 0.5
+
+
+def test_what_does_not_run_holds_nothing_and_little_that_was_used_is_kept_as_well() -> None:
+    bench = Bench(quota())
+    bench.see(OVER)
+    bench.quotas = [quota(container_id=None)]
+    bench.see()
+    assert (bench.state.of(quota()).used_mib, bench.state.of(quota()).used) == (0, RULES.first)
+    bench.quotas = []
+    bench.see()
+    assert len(bench.state.cases) == 1
+
+
+def test_a_second_container_of_a_pod_keeps_no_other_pod_waiting() -> None:
+    mine = [quota(container=f"c{n}", container_id=f"{n:064d}", grace_seconds=0.0) for n in range(2)]
+    bench = Bench(*mine, *crowd(1))
+    usages = [holder(n + 1, 12_000, f"{n:064d}") for n in range(2)]
+    for _ in range(3):
+        bench.see(*usages, *over(bench.quotas[2:]))
+    assert bench.decisions().count("Kill") == 2
+
+
+def test_a_kill_counts_for_less_than_a_minute() -> None:
+    bench = Bench(quota())
+    bench.see(UNDER)
+    bench.state = replace(bench.state, kills={("gone", "model"): bench.now})
+    bench.see(UNDER, after=RULES.window - POLL)
+    assert len(bench.state.kills) == 1
+    bench.see(UNDER)
+    assert bench.state.kills == {}
