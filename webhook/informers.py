@@ -23,6 +23,7 @@ from webhook.must_wait import in_thread
 log = structlog.get_logger()
 
 GET_TIMEOUT: Final = 0.5
+"""Seconds that a review waits for its namespace: with ``ADMISSION_WAIT`` less than the webhook's least timeout, 1 s."""
 CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"
 OPTED_IN: Final = f"{NAMESPACE_LABEL}=true"

@@ -36,7 +36,6 @@ SERVER_DEFAULTS: Final[Mapping[str, object]] = {
     "reinvocationPolicy": "Never",
     "scope": "*",
     "sessionAffinity": "None",
-    "timeoutSeconds": 10,
     "type": "ClusterIP",
 }
 """Values that the API server writes into fields that were left out, by field."""
@@ -60,7 +59,7 @@ def compared(item: Json) -> dict[str, Any] | None:
     if contract.TENANT_RESIZE in (notes := metadata.get("annotations") or {}):
         found["tenantResize"] = notes[contract.TENANT_RESIZE]
     if kind == "MutatingWebhookConfiguration":
-        found["webhooks"] = [_without_bundle(each) for each in item.get("webhooks") or []]
+        found["webhooks"] = [_without_settings(each) for each in item.get("webhooks") or []]
     return found
 
 
@@ -114,7 +113,7 @@ def _shown(value: object, begin: int = 0) -> str:
     return f"{'...' if begin else ''}{part!r}{'...' if begin + SHOWN < len(text) else ''}"
 
 
-def _without_bundle(hook: Json) -> dict[str, Any]:
-    """Leave out the ``caBundle``, which ``gpu-share certs`` or cert-manager writes."""
+def _without_settings(hook: Json) -> dict[str, Any]:
+    """Leave out the ``caBundle``, which ``gpu-share certs`` or cert-manager writes, and the chart's timeout."""
     config = {key: value for key, value in (hook.get("clientConfig") or {}).items() if key != "caBundle"}
-    return {**hook, "clientConfig": config}
+    return {**{key: value for key, value in hook.items() if key != "timeoutSeconds"}, "clientConfig": config}

@@ -43,7 +43,9 @@ MAX_EXPECTED: Final = 64
 MAX_UNUSED: Final = 1000
 """With so many templates that no pod names, admission asks for no further ones."""
 ADMISSION_WAIT: Final = 0.3
-"""Seconds. A template takes milliseconds; where the API server is slower, a warning is better than a slow admission."""
+"""Seconds that a review waits for its template, which takes milliseconds; later a warning is better than more delay.
+
+With ``GET_TIMEOUT`` it is less than the least of the chart's ``webhook.timeoutSeconds``."""
 
 
 class Writer(Protocol):

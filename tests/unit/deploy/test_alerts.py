@@ -163,3 +163,23 @@ def test_every_alert_says_what_it_means_and_names_a_section_of_the_page_for_the_
         assert (address, anchor in anchors) == ("https://example.org/3am", True), rule["alert"]
         assert rule["alert"].lower() in anchor
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+
+
+def test_every_alert_has_the_labels_by_which_the_operator_routes_it() -> None:
+    plain = rules()
+    labels = {"team": "gpu", "page": "yes"}
+    labelled = rules(f"--set-json=monitoring.prometheusRule.alertLabels={json.dumps(labels)}")
+    assert labelled == [{**rule, "labels": rule["labels"] | labels} for rule in plain]
+
+
+@pytest.mark.parametrize("label", [{"severity": "info"}, {"alertname": "X"}, {"a-b": "c"}, {"team": 1}])
+def test_a_label_that_no_alert_can_have_is_refused(label: dict[str, object]) -> None:
+    options = ("--set=monitoring.prometheusRule.enabled=true",)
+    with pytest.raises(helm.HelmError, match="/monitoring/prometheusRule/alertLabels"):
+        helm.template(*options, f"--set-json=monitoring.prometheusRule.alertLabels={json.dumps(label)}")
+
+
+def test_slow_is_a_third_of_the_time_that_the_api_server_waits() -> None:
+    for seconds, wanted in ((3, 1.0), (12, 4.0)):
+        found = {rule["alert"]: rule["expr"] for rule in rules(f"--set=webhook.timeoutSeconds={seconds}")}
+        assert float(found["GpuShareAdmissionSlow"].rpartition("> ")[2]) == wanted

@@ -5,8 +5,10 @@ import re
 import pytest
 
 from tests.support import helm
-from tests.unit.deploy.test_chart import VALUES, deployment, environment, leaves, other, setting
+from tests.unit.deploy.test_chart import SCHEMA, VALUES, deployment, environment, leaves, of, other, setting
+from webhook.claim_templates.controller import ADMISSION_WAIT
 from webhook.flags import Options
+from webhook.informers import GET_TIMEOUT
 
 pytestmark = pytest.mark.controlplane  # they need helm, which make integration brings
 
@@ -24,6 +26,23 @@ def test_what_the_webhook_is_notified_is_understood_by_it() -> None:
     assert (read.settings.log_level, read.settings.runtime_class) == ("debug", "other")
     assert read.settings.tolerations == tuple(VALUES["webhook"]["shareTolerations"])
     assert read.settings.sidecar_limits == VALUES["sidecar"]["resources"]["limits"]
+
+
+@pytest.mark.parametrize("seconds", [1, 30])
+def test_the_api_server_waits_for_every_webhook_as_long_as_the_chart_says(seconds: int) -> None:
+    found = of((f"--set=webhook.timeoutSeconds={seconds}",), "MutatingWebhookConfiguration")
+    assert [each["timeoutSeconds"] for one in found for each in one["webhooks"]] == [seconds, seconds]
+
+
+@pytest.mark.parametrize("seconds", ["0", "31", "1.5"])
+def test_a_time_that_the_api_server_cannot_wait_is_refused(seconds: str) -> None:
+    with pytest.raises(helm.HelmError, match="/webhook/timeoutSeconds"):
+        helm.template(f"--set-json=webhook.timeoutSeconds={seconds}")
+
+
+def test_a_review_waits_for_less_than_the_shortest_timeout() -> None:
+    shortest = SCHEMA["properties"]["webhook"]["properties"]["timeoutSeconds"]["minimum"]
+    assert shortest > GET_TIMEOUT + ADMISSION_WAIT
 
 
 def test_without_tolerations_a_share_gets_none() -> None:
