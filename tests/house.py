@@ -1,4 +1,4 @@
-"""House rules that ruff cannot check: short functions and files, pure modules, contract names once, wiring, lost texts.
+"""House rules that ruff cannot check: short functions and files, pure modules, contract names once, wiring, size.
 
 Run by ``make lint`` as ``python -m tests.house``. Prints one line per breach and, at the end, what the tree looks like.
 """
@@ -14,6 +14,7 @@ from typing import Final
 
 from enforcer.quota.kept_fields import TENANT_FIELDS
 from tests import house_words
+from tests.house_lines import growth
 from tests.house_wiring import wiring
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -69,6 +70,7 @@ def main() -> int:
     breaches = [breach for path, text in trees.items() for breach in check(path, text)]
     breaches += impure(trees)
     breaches += wiring(trees)
+    breaches += growth(trees)
     for path in texts(ROOT):
         breaches += check_text(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8", errors="replace"))
     for breach in breaches:

@@ -1,0 +1,72 @@
+"""A ratchet on the product's size: lines of code of each package, without blank lines, comments and docstrings.
+
+A package that shrinks lowers its number here. One that grows gets a row in ``RAISED`` with the feature that needs it.
+"""
+
+import ast
+import io
+import tokenize
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+LINES: Final = {
+    "certs": 921,
+    "enforcer": 14659,
+    "gpushare": 3232,
+    "gpushare_cli": 7418,
+    "sidecar": 323,
+    "webhook": 4020,
+}
+"""Lines of each package. A number here only falls."""
+RAISED: Final[tuple[tuple[str, int, str], ...]] = ()
+"""Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""
+SLACK: Final = 100
+"""Lines by which a package may be smaller than its number, so that not every change touches this file."""
+_LAYOUT: Final = frozenset({
+    tokenize.ENCODING, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT,
+    tokenize.ENDMARKER,
+})  # fmt: skip
+
+
+def code_lines(text: str) -> int:
+    """Count the lines of a module that hold code."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    code = {line for each in tokens if each.type not in _LAYOUT for line in range(each.start[0], each.end[0] + 1)}
+    return len(code - _docstring_lines(text))
+
+
+def growth(
+    trees: Mapping[str, str],
+    limits: Mapping[str, int] = LINES,
+    raised: tuple[tuple[str, int, str], ...] = RAISED,
+) -> list[str]:
+    """Return the packages whose lines are not those of the table, as sentences that say what to write."""
+    found = Counter[str]()
+    for path, text in trees.items():
+        package = path.partition("/")[0]
+        found[package] += code_lines(text) if package in limits else 0
+    breaches = [f"tests/house_lines.py: {row!r} names no feature" for row in raised if not row[2].strip()]
+    for package, lines in limits.items():
+        limit = lines + sum(more for name, more, _ in raised if name == package)
+        if found[package] > limit:
+            breaches.append(
+                f"{package}: {found[package]} lines of code, {found[package] - limit} more than before; remove some or "
+                "add a row to RAISED in tests/house_lines.py that names the feature"
+            )
+        elif found[package] < limit - SLACK:
+            breaches.append(
+                f"{package}: {found[package]} lines of code instead of {limit}; lower its number in "
+                f"tests/house_lines.py by {limit - found[package]}"
+            )
+    return breaches
+
+
+def _docstring_lines(text: str) -> set[int]:
+    """Return the lines of bare strings: docstrings, also those that stand under a constant."""
+    return {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
