@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
+from enforcer.quota.file_values import flag, seconds, text, whole
 from enforcer.quota.from_claims import Terms
-from enforcer.quota.types import MOST, Mode, OnExceed
+from enforcer.quota.types import Mode, OnExceed
 from gpushare.errors import ConfigError
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
@@ -234,9 +235,9 @@ def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
         raise ValueError("the file has a limit for a request to which it assigns no GPU")
     return PreparedClaim(
         uid=_field(content, "uid", partial(_named, form=_UID)),
-        namespace=_field(content, "namespace", _text),
-        name=_field(content, "name", _text),
-        pod=_field(content, "pod", _text),
+        namespace=_field(content, "namespace", text),
+        name=_field(content, "name", text),
+        pod=_field(content, "pod", text),
         pod_uid=_field(content, "podUid", partial(_named, form=_UID)),
         granted=granted,
         limits=limits,
@@ -245,13 +246,13 @@ def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
         answers=tuple(_answer(row) for row in content.get("answers", [])),
         own_shared_memory=tuple(_named(each, _REQUEST) for each in content.get("ownSharedMemory", [])),
         driver_capabilities=tuple(
-            (_named(request, _REQUEST), _text(each)) for request, each in content.get("driverCapabilities", {}).items()
+            (_named(request, _REQUEST), text(each)) for request, each in content.get("driverCapabilities", {}).items()
         ),
         seen=tuple(_seen(row) for row in content.get("seen", [])),
-        clients=tuple((_named(name, _REQUEST), _whole(number)) for name, number in content.get("clients", {}).items()),
-        caps=tuple((_named(name, _REQUEST), _whole(cap)) for name, cap in content.get("caps", {}).items()),
+        clients=tuple((_named(name, _REQUEST), whole(number)) for name, number in content.get("clients", {}).items()),
+        caps=tuple((_named(name, _REQUEST), whole(cap)) for name, cap in content.get("caps", {}).items()),
         settings=tuple(
-            (_named(request, _REQUEST), tuple(_text(key) for key in keys))
+            (_named(request, _REQUEST), tuple(text(key) for key in keys))
             for request, keys in content.get("settings", {}).items()
         ),
     )
@@ -260,13 +261,13 @@ def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
 def _granted(row: Mapping[str, Any]) -> AllocatedDevice:
     return AllocatedDevice(
         request=_field(row, "request", partial(_named, form=_REQUEST)),
-        pool=_field(row, "pool", _text),
-        device=_field(row, "device", _text),
-        share_id=None if row["shareId"] is None else _field(row, "shareId", _text),
-        gpu=None if row["gpu"] is None else _field(row, "gpu", _text),
-        memory_mib=_field(row, "memoryMib", _whole),
-        compute=_field(row, "compute", _whole),
-        device_mib=_field(row, "deviceMib", _whole),
+        pool=_field(row, "pool", text),
+        device=_field(row, "device", text),
+        share_id=None if row["shareId"] is None else _field(row, "shareId", text),
+        gpu=None if row["gpu"] is None else _field(row, "gpu", text),
+        memory_mib=_field(row, "memoryMib", whole),
+        compute=_field(row, "compute", whole),
+        device_mib=_field(row, "deviceMib", whole),
         mode=_mode(row),
     )
 
@@ -279,30 +280,30 @@ def _mode(row: Mapping[str, Any]) -> Mode | None:
 
 def _limit(row: Mapping[str, Any]) -> ContainerLimit:
     return ContainerLimit(
-        container=_field(row, "container", _text),
+        container=_field(row, "container", text),
         request=_field(row, "request", partial(_named, form=_REQUEST)),
-        memory_mib=_field(row, "memoryMib", _whole),
-        compute=None if row["compute"] is None else _field(row, "compute", _whole),
+        memory_mib=_field(row, "memoryMib", whole),
+        compute=None if row["compute"] is None else _field(row, "compute", whole),
     )
 
 
 def _seen(row: Mapping[str, Any]) -> Seen:
     return Seen(
-        gpu=_field(row, "gpu", _text),
-        total_mib=_field(row, "totalMib", _whole),
-        by_cgroup=_field(row, "byCgroup", _flag),
-        sms=_field(row, "sms", _whole) if "sms" in row else 0,
+        gpu=_field(row, "gpu", text),
+        total_mib=_field(row, "totalMib", whole),
+        by_cgroup=_field(row, "byCgroup", flag),
+        sms=_field(row, "sms", whole) if "sms" in row else 0,
     )
 
 
 def _answer(row: Mapping[str, Any]) -> ResizeResult:
     return ResizeResult(
-        container=_field(row, "container", _text),
+        container=_field(row, "container", text),
         asked=str(row["asked"]),
-        done=_field(row, "done", _flag),
-        before_mib=_field(row, "beforeMib", _whole),
-        reason=_field(row, "reason", _text),
-        note=_field(row, "note", _text),
+        done=_field(row, "done", flag),
+        before_mib=_field(row, "beforeMib", whole),
+        reason=_field(row, "reason", text),
+        note=_field(row, "note", text),
         effect=str(row["effect"]),
     )
 
@@ -310,9 +311,9 @@ def _answer(row: Mapping[str, Any]) -> ResizeResult:
 def _terms(row: Mapping[str, Any]) -> Terms:
     return Terms(
         on_exceed=_field(row, "onExceed", OnExceed),
-        grace_seconds=_field(row, "graceSeconds", _seconds),
-        tolerance_mib=None if row["toleranceMib"] is None else _field(row, "toleranceMib", _whole),
-        tolerance_percent=None if row["tolerancePercent"] is None else _field(row, "tolerancePercent", _whole),
+        grace_seconds=_field(row, "graceSeconds", seconds),
+        tolerance_mib=None if row["toleranceMib"] is None else _field(row, "toleranceMib", whole),
+        tolerance_percent=None if row["tolerancePercent"] is None else _field(row, "tolerancePercent", whole),
     )
 
 
@@ -324,31 +325,7 @@ def _field(row: Mapping[str, Any], name: str, parse: Callable[[Any], T]) -> T:
         raise ValueError(f"field {name}: {error}") from error
 
 
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ValueError(f"{value!r:.20} is not a number of seconds")
-    return float(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r:.40} is not text")
-    return value
-
-
 def _named(value: Any, form: Pattern[str]) -> str:
-    if not form.fullmatch(_text(value)):
+    if not form.fullmatch(text(value)):
         raise ValueError(f"{value!r:.80} is not {'a UID' if form is _UID else 'the name of a request'}")
     return str(value)
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{value!r:.40} is neither true nor false")
-    return value
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= MOST:
-        raise ValueError(f"{value!r:.40} is not a whole number from 0 to {MOST}")
-    return value

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.quota.types import MOST, OnExceed, Quota
+from enforcer.quota.file_values import flag, seconds, text, whole
+from enforcer.quota.types import OnExceed, Quota
 from enforcer.runtime import files
 from enforcer.runtime.files import replace
 from gpushare.errors import ConfigError
@@ -31,50 +32,26 @@ def _camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError("the value must be a non-empty text")
-    return value
-
-
-def _positive(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= MOST:
-        raise TypeError(f"the value must be a whole number from 0 to {MOST}")
-    return value
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise TypeError("the value must be a number of seconds, 0 or more")
-    return float(value)
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError("the value must be true or false")
-    return value
-
-
 def _optional(reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else reader(value)
 
 
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "claim_uid": _text,
-    "namespace": _text,
-    "pod": _text,
-    "pod_uid": _text,
-    "container": _text,
-    "container_id": _optional(_text),
-    "gpu": _text,
-    "memory_mib": _positive,
-    "compute_percent": _optional(_positive),
+    "claim_uid": text,
+    "namespace": text,
+    "pod": text,
+    "pod_uid": text,
+    "container": text,
+    "container_id": _optional(text),
+    "gpu": text,
+    "memory_mib": whole,
+    "compute_percent": _optional(whole),
     "on_exceed": OnExceed,
-    "grace_seconds": _seconds,
-    "tolerance_mib": _optional(_positive),
-    "reserved_mib": _optional(_positive),
-    "clients": _optional(_positive),
-    "resized": _truth,
+    "grace_seconds": seconds,
+    "tolerance_mib": _optional(whole),
+    "reserved_mib": _optional(whole),
+    "clients": _optional(whole),
+    "resized": flag,
 }
 _REQUIRED: Final = ("claim_uid", "namespace", "pod", "pod_uid", "container", "gpu", "memory_mib")
 
@@ -114,7 +91,7 @@ def _quota(number: int, row: Any) -> Quota:
         try:
             values[name] = reader(row.get(key))
         except (TypeError, ValueError, OverflowError) as error:
-            raise _unreadable(f"quotas[{number}].{key} is {row.get(key)!r:.50}: {error}") from error
+            raise _unreadable(f"quotas[{number}].{key}: {error}") from error
     return Quota(**({"container_id": None} | values))
 
 

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,10 @@ def test_what_may_be_left_out_has_its_default_and_what_is_new_is_passed_over() -
         ("reservedMib", -1), ("reservedMib", True),
     ],
 )  # fmt: skip
-def test_a_value_that_cannot_be_is_named(key: str, value: Any) -> None:
+def test_a_value_that_cannot_be_is_named_with_its_field(key: str, value: Any) -> None:
     content = json.loads(encode(BOTH))
     content["quotas"][1][key] = value
-    with pytest.raises(ConfigError, match=rf"quotas\[1\]\.{key} is "):
+    with pytest.raises(ConfigError, match=rf"quotas\[1\]\.{key}: {re.escape(repr(value))} is "):
         decode(json.dumps(content).encode())
 
 
