@@ -182,7 +182,7 @@ class EnforcementLoop:
             self._take_results(now)
             if (found := self._disk.run_within("asked", self._ask, None)) is not None:
                 (self._quotas, self._other_problems), self._knows = found, True
-            views = self._look()
+            views = self._read_gpus()
             if self._knows:
                 self._parts.hidden.take(views, self._quotas, now)
             for decision in self._evaluate(views, now) if self._knows else ():
@@ -271,7 +271,7 @@ class EnforcementLoop:
             return KillResult(Reason.AUDIT_UNWRITABLE)
         return KillResult(Reason.BREAKER_OPEN) if self._breaker.is_open else self._parts.executor.execute(decision)
 
-    def _look(self) -> tuple[GpuSnapshot, ...]:
+    def _read_gpus(self) -> tuple[GpuSnapshot, ...]:
         try:
             views = self._parts.watch.sample()
             problems = {view.gpu.uuid: view.problem for view in views if view.problem is not None}
@@ -281,11 +281,11 @@ class EnforcementLoop:
             self._parts.metrics.nvml_errors.labels(str(problem.reason)).inc()
         self._sight, changes = nvml_outage.update(self._sight, problems, self._clock.boottime())
         for change in changes:
-            self._say(change)
+            self._report_outage(change)
         return views
 
-    def _say(self, change: nvml_outage.OutageChange) -> None:
-        """Say once when sight is lost and once when it is back; operators hear what lasts."""
+    def _report_outage(self, change: nvml_outage.OutageChange) -> None:
+        """Report once when NVML cannot be read and once when it can again; operators get an Event for what lasts."""
         back = change.transition is nvml_outage.Transition.BACK
         reason = Reason.RECOVERED if back else change.outage.reason
         if back:
@@ -298,7 +298,7 @@ class EnforcementLoop:
     def _act_on(self, decision: KillDecision) -> None:
         quota = decision.quota
         repetition = self._deduplicator.register(decision, self._clock.boottime())
-        armed = decision.decision is Decision.GRACE_STARTED and self._arms(decision)
+        armed = decision.decision is Decision.GRACE_STARTED and self._should_test_disk(decision)
         tell = (
             log.debug if repetition is None or (decision.decision is Decision.GRACE_STARTED and not armed) else log.info
         )
@@ -322,10 +322,10 @@ class EnforcementLoop:
         if decision.decision is Decision.WARNED:
             self._record(Kind.WARNED, decision, repetition.times)
 
-    def _arms(self, decision: KillDecision) -> bool:
-        """Whether to try the disk when grace begins: that it is dead is known before somebody is to be ended.
+    def _should_test_disk(self, decision: KillDecision) -> bool:
+        """Tell whether to try the disk when grace begins: a dead disk is to be known before a container is killed.
 
-        Once in a while for each place is enough: who goes over and back with every sample does not fill the disk.
+        Once in a while for each place is enough: a container that goes over and back in turn does not fill the disk.
         """
         now, place = self._clock.boottime(), container_key(decision.quota)
         self._armed = {each: at for each, at in self._armed.items() if now - at < self._rules.window}
@@ -343,11 +343,11 @@ class EnforcementLoop:
     def _take_results(self, now: float) -> None:
         for future in [future for future in self._pending if future.done()]:
             decision = self._pending.pop(future)
-            acted = self._took(future, decision)
+            acted = self._report_result(future, decision)
             self._state = record_kill_result(self._state, decision.quota, now, self._rules, acted=acted)
 
-    def _took(self, future: Future[KillResult], decision: KillDecision) -> bool:
-        """Report one result; whether anything was done."""
+    def _report_result(self, future: Future[KillResult], decision: KillDecision) -> bool:
+        """Report one result. Return whether anything was done."""
         if future.cancelled():
             return False
         metrics, quota = self._parts.metrics, decision.quota
