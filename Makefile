@@ -84,7 +84,7 @@ format: $(STAMP) ## Rewrite the sources as ruff likes them
 pictures: $(STAMP) ## Draw the Grafana dashboard into docs/pictures from a real Prometheus (4 minutes; root; needs helm and prometheus from make integration)
 	@$(RUN)/python -m tests.integration.processes.dashboard $(ARGS)
 
-bench: $(STAMP) ## Time the webhook and minimal servers (ARGS=api: at an API server; soak: ten minutes; ready: pods on a real node, root)
+bench: $(STAMP) ## Time the webhook and minimal servers (ARGS=api: at an API server; fair: beside attackers; soak: ten minutes; ready: pods on a real node, root)
 	@$(RUN)/python -m tests.load.bench $(ARGS)
 
 golden: $(STAMP) ## Regenerate tests/golden/*/expected.txt, NOTICE, pictures of gpu-share top, and what documents take from code (review the diff)

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from gpushare.reasons import Reason
 
-MAX_PROBLEMS: Final = 100
+MAX_PROBLEMS: Final = 10
 """Problems of one pod that are reported at once. Finding a problem costs more than finding none."""
 MAX_LISTING: Final = 24_000
 """Characters of a list of problems."""

@@ -7,6 +7,7 @@ another webhook changed, or which brings a claim of its own, meets the same rule
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import nsmallest
 from typing import Any, Final
 
@@ -111,9 +112,20 @@ def within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def overlaps(path: str, protected: Sequence[str]) -> bool:
+def overlaps(path: str, protected: tuple[str, ...]) -> bool:
     """Tell whether a normal path lies in a protected folder, or contains one."""
-    return any(within(path, each) or within(each, path) for each in map(normal, protected))
+    folders, ended = _folders(protected), _ended(path)
+    return ended.startswith(folders) or any(each.startswith(ended) for each in folders)
+
+
+@lru_cache(maxsize=256)  # of the node, and of one namespace each
+def _folders(paths: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_ended(normal(each)) for each in paths)
+
+
+def _ended(path: str) -> str:
+    """Write a path so that what lies in it, written alike, begins with it."""
+    return path.rstrip("/") + "/"
 
 
 def _flag(findings: Findings, spec: Object, flag: str) -> None:
@@ -206,7 +218,7 @@ def _host_path(host: Object, allowed: HostAccess) -> str | None:
         return f"{written} contains GPU devices, so the container could bypass its limit"
     if overlaps(path, (*OF_EVERY_NODE, *allowed.protected)):
         return f"{written} contains files of the kubelet, container runtime or enforcer"
-    if not any(within(path, one) for one in allowed.paths):
+    if not _ended(path).startswith(_folders(allowed.paths)):
         return f"{written} is not in or below a path of this namespace's annotation {contract.HOST_PATHS}"
     return None
 

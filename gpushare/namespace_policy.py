@@ -5,7 +5,6 @@ Read as strictly as a pod's annotations: a ceiling with a typing error is no cei
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final, Self
 
 from gpushare import contract
@@ -16,11 +15,10 @@ from gpushare.findings import Findings, collect
 from gpushare.host_access import HostAccess
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
+from gpushare.suggestion import nearest
 
 FIELD: Final = "namespace "
 """What the field of a namespace begins with, where it stands beside those of a pod."""
-KEY_COMPARED: Final = 80
-"""Characters of an unknown key that are compared with the known ones; difflib's cost grows with their cube."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +117,8 @@ def _unknown_key(key: str) -> str:
         return "is a namespace label, not an annotation; move it to metadata.labels"
     if key == contract.MANAGED_LABEL:
         return "is a pod label that the webhook sets; remove it"
-    near = get_close_matches(key[:KEY_COMPARED], OF_NAMESPACES, 1)
-    hint = f"did you mean {near[0]}?" if near else f"write one of {', '.join(OF_NAMESPACES)}"
+    near = nearest(key, OF_NAMESPACES)
+    hint = f"did you mean {near}?" if near else f"write one of {', '.join(OF_NAMESPACES)}"
     return f"is not a namespace annotation of gpu-share; {hint}"
 
 

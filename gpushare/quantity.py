@@ -143,6 +143,12 @@ def same_quantity(one: object, other: object) -> bool:
     return None not in amounts and amounts[0] == amounts[1]
 
 
+def is_zero(text: str) -> bool:
+    """Tell whether the API server takes a text as a quantity of nothing."""
+    match = _AMOUNT.fullmatch(text)
+    return match is not None and not match[1].strip("+-.0")
+
+
 def exact_value(value: object) -> Fraction | None:
     """Read what the API server takes as a quantity; ``None`` for anything else."""
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""

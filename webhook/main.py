@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 WRONG_USE: Final = 2
-GC_THRESHOLD: Final = 20_000
-"""New containers before a collection: some 20 requests' worth, which are freed by counting anyway."""
+GC_THRESHOLD: Final = 100_000
+"""New containers before a collection: some 100 requests' worth, which are freed by counting anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ those by which a claim is prepared in the first place; here they are applied to 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any, Final
 
 from enforcer.dra.allocation import ContainerUse, check_variables, containers, peak_usage
@@ -18,6 +17,7 @@ from gpushare.errors import PrepareError, QuantityError, ResizeRefused
 from gpushare.quantity import DEFAULT_MIN_MIB, format_mib, parse_memory
 from gpushare.reasons import Reason
 from gpushare.resize_annotation import ResizeRequest, parse_request
+from gpushare.suggestion import nearest
 
 AT_ONCE: Final = "at once"
 AT_START: Final = "at next start"
@@ -119,8 +119,8 @@ def check_known(claim: PreparedClaim, pod: Object, container: str) -> None:
     if container in names:
         message = f"container {container} has no GPU share; the containers with a share are {', '.join(sharing)}"
         raise ResizeRefused(message, Reason.UNKNOWN_CONTAINER)
-    near = get_close_matches(container[:64], sharing, 1)
-    hint = f"did you mean {near[0]}?" if near else f"the containers with a share are {', '.join(sharing)}"
+    near = nearest(container, sharing)
+    hint = f"did you mean {near}?" if near else f"the containers with a share are {', '.join(sharing)}"
     raise ResizeRefused(f"the pod has no container named {container[:64]!r}; {hint}", Reason.UNKNOWN_CONTAINER)
 
 

@@ -94,8 +94,12 @@ def serving(
     certificate: bool = True,
     watching: bool = False,
     patience: float = START_SECONDS,
+    root: Path = ROOT,
 ) -> Iterator[Webhook]:
-    """Start it, wait until it is ready, end it. With ``watching`` namespaces come from an API server instead."""
+    """Start it, wait until it is ready, end it. With ``watching`` namespaces come from an API server instead.
+
+    ``root`` is the checkout whose webhook is started.
+    """
     authority, certs, log = pki.Authority(), folder / "certs", folder / "webhook.log"
     certs.mkdir()
     if certificate:
@@ -106,7 +110,7 @@ def serving(
     command += ["--bind", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin_port}", "--certs", str(certs)]
     command += [*([] if watching else ["--namespaces", str(folder / "namespaces.json")]), *options]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+        process = subprocess.Popen(command, cwd=root, stdout=output, stderr=output)
     webhook = Webhook(port, admin_port, folder, certs, log, authority, process)
     try:
         _wait(webhook, {200} if certificate else {200, 503}, patience)

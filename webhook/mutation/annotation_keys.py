@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final
 
 from gpushare import contract
@@ -11,16 +10,15 @@ from gpushare.errors import Problem
 from gpushare.findings import Findings
 from gpushare.quantity import quoted
 from gpushare.reasons import Reason
+from gpushare.suggestion import nearest
 from webhook.mutation.podview import Kind, PodView
 
 KEY_SHOWN: Final = 120
 MAX_NAME: Final = 63
 """Characters of a container's name, to the API server. Longer ones are not compared for a hint."""
 MAX_HINTS: Final = 8
-"""Containers with whose annotations a mistyped key is compared: difflib can take the cube of its length."""
-MAX_COMPARED: Final = 16
-"""Containers with whose names a mistyped name is compared."""
-MAX_SEARCHES: Final = 5
+"""Containers with whose annotations a mistyped key is compared, and that a message names."""
+MAX_SEARCHES: Final = 3
 """Mistyped keys of one pod for which a similar one is searched."""
 
 
@@ -45,24 +43,28 @@ def field_of(key: str) -> str:
 def read_keys(findings: Findings, pod: PodView) -> Keys:
     """Find unknown keys and containers, each with a hint."""
     names = _names(pod)
-    meant = {key: value for key, value in pod.annotations.items() if not _is_unknown(names, key)}
+    unknown = _unknown_of(pod.annotations, frozenset(names))
+    meant = {key: pod.annotations[key] for key in pod.annotations.keys() - unknown} if unknown else {**pod.annotations}
     fields: dict[str, str] = {}
-    searched = 0
     for key in contract.RETIRED:
         if key in pod.annotations:
             findings.warn(f"remove the annotation {key}: it has no effect any more")
-    for key in sorted(pod.annotations.keys() - meant.keys()):
-        near = _near(names, key) if searched < MAX_SEARCHES else ""
-        searched += 1
+    for number, key in enumerate(unknown):
+        near = _near(names, key) if number < MAX_SEARCHES else ""
         findings.add(_unknown(names, key, near, taken=near in meant))
         if near and near not in meant:
             meant[near] = pod.annotations[key]
             fields[field_of(near)] = field_of(key)
-    return Keys(meant, fields, known=not searched)
+    return Keys(meant, fields, known=not unknown)
 
 
-def _is_unknown(names: Sequence[str], key: str) -> bool:
-    if key in OF_PODS or key in contract.RETIRED or not contract.is_ours(key):
+def _unknown_of(annotations: Iterable[str], names: frozenset[str]) -> list[str]:
+    perhaps = [key for key in annotations if key not in OF_PODS and contract.GROUP in key.lower()]
+    return sorted(key for key in perhaps if _is_unknown(names, key)) if perhaps else perhaps
+
+
+def _is_unknown(names: frozenset[str], key: str) -> bool:
+    if key in contract.RETIRED or not contract.is_ours(key):
         return False
     prefix, name = _split(key)
     return prefix not in CONTAINER_PREFIXES or name not in names
@@ -84,11 +86,11 @@ def _near(names: Sequence[str], key: str) -> str:
         return ""
     prefix, name = _split(key)
     if prefix in CONTAINER_PREFIXES:
-        near = get_close_matches(name[:MAX_NAME], _comparable(names)[:MAX_COMPARED], 1)
-        return prefix + near[0] if near else ""
+        near = nearest(name, _comparable(names))
+        return prefix + near if near else ""
     comparable = _comparable(names)[:MAX_HINTS]
     known = [*OF_PODS, *(prefix + name for prefix in CONTAINER_PREFIXES for name in comparable)]
-    return next(iter(get_close_matches(key[:KEY_SHOWN].lower(), known, 1)), "")
+    return nearest(key.lower(), known)
 
 
 def _unknown(names: Sequence[str], key: str, near: str, *, taken: bool) -> Problem:

@@ -159,10 +159,11 @@ def _mutation(findings: Findings, before: Json, after: Json) -> Mutation:
 
 def _bounded(warnings: Iterable[str]) -> tuple[str, ...]:
     """Each warning once, printable and short enough; one that is cut shows it. Of many the last one counts the rest."""
-    cut, found = WARNING_LENGTH - len(_CUT), list(dict.fromkeys(map(_line, warnings)))
+    cut, found = WARNING_LENGTH - len(_CUT), list(dict.fromkeys(warnings))
     if len(found) > MAX_WARNINGS:
         found[MAX_WARNINGS - 1 :] = [f"and {len(found) - MAX_WARNINGS + 1} more warnings"]
-    return tuple([each if len(each) <= WARNING_LENGTH else each[:cut] + _CUT for each in found])
+    lines = dict.fromkeys(map(_line, found))
+    return tuple([each if len(each) <= WARNING_LENGTH else each[:cut] + _CUT for each in lines])
 
 
 def _line(text: str) -> str:

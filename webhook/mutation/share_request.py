@@ -79,7 +79,7 @@ class Asked:
 
 def requests_share(annotations: Mapping[str, Any]) -> bool:
     """Tell whether a pod asks for a share, rightly or wrongly: any annotation of our domain does."""
-    return any(contract.is_ours(key) for key in annotations)
+    return any(contract.GROUP in key.lower() and contract.is_ours(key) for key in annotations)
 
 
 def read_asked(pod: PodView, annotations: Mapping[str, Any]) -> Asked:

@@ -12,7 +12,7 @@ from gpushare.fields import mapping
 from gpushare.findings import Findings
 from gpushare.host_access import HostAccess
 from gpushare.namespace_policy import NamespacePolicy
-from gpushare.quantity import exact_value, quoted
+from gpushare.quantity import is_zero, quoted
 from webhook.mutation.podview import Container, Json, PodView
 from webhook.mutation.settings import Settings
 from webhook.mutation.user_namespaces import effective, hindrance, isolated, may_run_as_root
@@ -131,5 +131,5 @@ def _whole_gpus(findings: Findings, container: Container) -> None:
 
 def _is_zero(value: Any) -> bool:
     if isinstance(value, str):
-        return exact_value(value) == 0
+        return is_zero(value)
     return value is None or value == 0

@@ -22,8 +22,9 @@ KIND: Final = "AdmissionReview"
 OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
 FORBIDDEN: Final = 403
 
-MAX_DEPTH: Final = 64
-"""Kubernetes objects nest about 20 deep; what is deeper only exhausts the stack of a recursive reader."""
+MAX_DEPTH: Final = 254
+"""What ``orjson`` writes. Kubernetes objects nest about 20 deep."""
+TOO_DEEP: Final = f"the body has more than {MAX_DEPTH} levels of objects and lists"
 MAX_NODES: Final = 400_000
 """Objects and lists in one review. Two objects of etcd's 1.5 MiB with field ownership stay well below."""
 MAX_INTEGER_DIGITS: Final = 20
@@ -33,8 +34,8 @@ MAX_MESSAGE: Final = 2000
 MAX_CAUSE: Final = 1000
 """Characters of the field and of the message of one problem; ``PolicyDenied`` bounds the text of all together."""
 SHORT: Final = 60
-SMALL: Final = 1000
-"""Keys up to which an object is searched for the one that stands twice, which is quadratic."""
+SMALL: Final = 100
+"""Keys among which the one that stands twice is searched, which is quadratic."""
 
 _STRUCTURE: Final = bytes(byte for byte in range(256) if byte not in b'{[]}"')
 _HTML: Final = ((b"\\u003c", b"<"), (b"\\u003e", b">"), (b"\\u0026", b"&"))
@@ -42,7 +43,6 @@ _HTML: Final = ((b"\\u003c", b"<"), (b"\\u003e", b">"), (b"\\u0026", b"&"))
 _UNLIKE: Final = object()
 _KINDS: Final = {dict: "an object", str: "a string", bool: "true or false"}
 _T = TypeVar("_T")
-_BRACKETS: Final = bytes.maketrans(b"{[]}", b"(())")
 
 Object = dict[str, Any]
 Result = Literal["allowed", "patched", "denied", "errored"]
@@ -112,14 +112,14 @@ def parse(body: bytes) -> Review:
 
 
 def decode(body: bytes) -> Any:
-    """Parse JSON as the standard has it: UTF-8, no duplicate keys, no NaN, 64-bit integers, at most 64 deep.
+    """Parse JSON as the standard has it: UTF-8, no duplicate keys, no NaN, 64-bit integers, at most 254 deep.
 
     Raises:
         RequestError: it is anything else.
     """
     if not body:
         raise RequestError("the body is empty; send an AdmissionReview")
-    _check_depth(body)
+    _check_number(body)
     value = _decode_quickly(body)
     return _decode_slowly(body) if value is _UNLIKE else value
 
@@ -128,9 +128,11 @@ def _decode_quickly(body: bytes) -> Any:
     """Parse a body that nothing is lost of; ``_UNLIKE`` for any other, whose value is freed before the second parse."""
     try:
         value = orjson.loads(body)
+        return value if orjson.dumps(value) == _plain(body) else _UNLIKE
     except orjson.JSONDecodeError:
         return _UNLIKE
-    return value if _encoded(value) == _plain(body) else _UNLIKE
+    except orjson.JSONEncodeError as error:  # of what it has read, it writes all but deeper levels
+        raise RequestError(TOO_DEEP) from error
 
 
 def _plain(body: bytes) -> bytes:
@@ -151,6 +153,8 @@ def _decode_slowly(body: bytes) -> Any:
         value = _DECODER.decode(body.decode())
         if b"\\ud" in body or b"\\uD" in body:
             json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise RequestError(TOO_DEEP) from error
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise RequestError(f"the body is not valid Unicode: {error.reason}") from error
     except ValueError as error:
@@ -210,29 +214,23 @@ def _encoded(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _check_depth(body: bytes) -> None:
-    """Peel the innermost brackets off until nothing nests. All work is done by ``bytes`` methods: 20 us for 10 kB."""
+def _check_number(body: bytes) -> None:
+    """Count brackets outside of strings. All work is done by ``bytes`` methods: 20 us for 10 kB."""
     if b"\\" in body:
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     # A quote next to a quote is a string without a bracket in it; of the rest every second piece is inside a string.
     shape = body.translate(None, _STRUCTURE).replace(b'""', b"")
     if b'"' in shape:
         shape = b"".join(shape.split(b'"')[::2])
-    shape = shape.translate(_BRACKETS)
     if len(shape) > 2 * MAX_NODES:
         raise RequestError(f"the body has more than {MAX_NODES} objects and lists")
-    for left in range(MAX_DEPTH, -1, -1):
-        if len(shape) <= 2 * left:
-            return
-        shape = shape.replace(b"()", b"")
-    raise RequestError(f"the body has more than {MAX_DEPTH} levels of objects and lists")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Object:
     result = dict(pairs)
     if len(result) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1) if len(keys) <= SMALL else "among many"
+        keys = [key for key, _ in pairs[:SMALL]]
+        twice = next((key for key in keys if keys.count(key) > 1), "among many")
         raise ValueError(f"duplicate key {_short(twice)}")
     return result
 

@@ -84,14 +84,14 @@ def test_a_check_is_stopped_after_the_most_problems() -> None:
 
 
 def test_the_text_lists_whole_problems_and_counts_the_rest() -> None:
-    error = refused(*(Problem(f"a[{number}]", "x" * 900) for number in range(40)))
+    error = refused(*(Problem(f"a[{number}]", "x" * 3000) for number in range(MAX_PROBLEMS)))
     lines = error.message.splitlines()
     assert len(error.message) <= MAX_LISTING
-    assert lines[0].startswith("40 ")
+    assert lines[0].startswith(f"{MAX_PROBLEMS} ")
     shown = [line for line in lines if line.startswith("* a[")]
-    assert all(line.endswith("x" * 900) for line in shown)
-    assert str(40 - len(shown)) in lines[-1]
-    assert len(error.problems) == 40
+    assert all(line.endswith("x" * 3000) for line in shown)
+    assert str(MAX_PROBLEMS - len(shown)) in lines[-1]
+    assert len(error.problems) == MAX_PROBLEMS
 
 
 def test_one_long_problem_is_cut() -> None:
