@@ -9,7 +9,9 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from io import TextIOWrapper
+from types import ModuleType
 from typing import Final, NoReturn
 
 from gpushare.errors import ConfigError, GpuShareError
@@ -87,7 +89,7 @@ def build_parser(*full: str) -> Parser:
         if name in full:
             module = importlib.import_module(f"gpushare_cli.{name}")
             module.add_parser(verbs)
-            verbs.choices[name].set_defaults(run=module.run)
+            verbs.choices[name].set_defaults(run=partial(_run, module))
         else:
             verbs.add_parser(name, help=what)
     return parser
@@ -100,6 +102,13 @@ def _verb(arguments: list[str]) -> int:
     run: Callable[[argparse.Namespace], int] = args.run
     code = run(args)
     sys.stdout.flush()
+    return code
+
+
+def _run(verb: ModuleType, args: argparse.Namespace) -> int:
+    """Run a verb. Of a package, the options were loaded alone: what else it needs takes a while."""
+    module = importlib.import_module(f"{verb.__name__}.command") if hasattr(verb, "__path__") else verb
+    code: int = module.run(args)
     return code
 
 

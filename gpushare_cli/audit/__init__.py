@@ -1,5 +1,5 @@
 """``gpu-share audit``: show, verify, export and follow the audit logs of nodes."""
 
-from gpushare_cli.audit.command import add_parser, run
+from gpushare_cli.audit.arguments import add_parser
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser"]

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from enforcer.audit.log import FOLDER
-from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError
 from gpushare.kube_client import KubeClient
-from gpushare.patterns import Pattern
 from gpushare_cli.audit import anchors, filters, follow, log_reader, remote
 from gpushare_cli.audit.anchors import CLUSTER, Anchor
 from gpushare_cli.audit.filters import Record, RecordFilter, printable
@@ -25,34 +23,11 @@ from gpushare_cli.audit.remote import AllNodes
 from gpushare_cli.audit.tail import Tail
 from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.options import add_cluster, add_enforcers, add_state
 from gpushare_cli.terminal import Colour, Terminal, counted, some, table
 
-ABOUT: Final = (
-    "Read the audit logs of this node or of all nodes, and verify that nobody changed them. Exit codes: 0 the logs "
-    "verify; 1 a log does not verify or cannot be read in whole; 2 wrong use, or no audit log exists."
-)
 DOUBTS: Final = 5
 """So many Events are named that do not fit."""
-_NUMBER: Final = Pattern(r"\d{1,15}", 15)
 T = TypeVar("T")
-
-
-def add_parser(verbs: Any) -> None:
-    """Add ``audit`` and what can be done with it."""
-    parser = verbs.add_parser("audit", help="show the audit log and verify its hash chain", description=ABOUT)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    _add_show(actions.add_parser("show", help="list the records"))
-    _add_follow(actions.add_parser("follow", help="show new records until interrupted"))
-    _add_export(actions.add_parser("export", help="write the records as JSON or CSV"))
-    _add_verify(actions.add_parser("verify", help="verify every record and the hash chain"))
-    add_cluster(
-        actions.add_parser(
-            "anchors",
-            help="print the anchors (record number and hash) that the API server "
-            "stores for each node's log; save them for `audit verify --anchor`",
-        )
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,85 +35,6 @@ def run(args: argparse.Namespace) -> int:
     _check_asked(args)
     return {"show": _show, "follow": _follow, "export": _export, "verify": _verify, "anchors": _anchors}[args.action](
         args
-    )
-
-
-def _add_show(parser: Any) -> None:
-    _add_log(parser)
-    _add_everywhere(parser)
-    _add_wanted(parser)
-    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(%(default)s)")
-
-
-def _add_follow(parser: Any) -> None:
-    _add_log(parser)
-    _add_everywhere(parser)
-    _add_wanted(parser)
-    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(%(default)s)")
-    parser.add_argument(
-        "--for", dest="seconds", metavar="SECONDS", type=_whole, help="stop after this many seconds (default: never)"
-    )
-
-
-def _whole(text: str) -> int:
-    if not _NUMBER.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a whole number from 0; write digits only")
-    return int(text)
-
-
-def _add_export(parser: Any) -> None:
-    _add_log(parser)
-    _add_everywhere(parser)
-    _add_wanted(parser)
-    parser.add_argument(
-        "--format", choices=["json", "csv", "raw"], default="json",
-        help="json: one record on each line, unchanged; csv: a header and one line for each record, safe for "
-        "spreadsheets; raw: every line of the log, also lines that are not records (default: %(default)s)",
-    )  # fmt: skip
-
-
-def _add_verify(parser: Any) -> None:
-    _add_log(parser)
-    parser.add_argument(
-        "--node", help="node of this log, to select its anchors (default: $NODE_NAME, else the node that the log names)"
-    )
-    parser.add_argument(
-        "--anchor", metavar="ANCHOR", action="append", default=[],
-        help="anchor that the log must still contain: SEQ:HASH from `audit anchors`, a file with its output, or the "
-        "word cluster (the anchors in the ResourceSlices); may be repeated (default with -A: cluster)",
-    )  # fmt: skip
-    _add_everywhere(parser)
-
-
-def _add_log(parser: Any) -> None:
-    add_state(parser)
-    parser.add_argument(
-        "--log", type=Path, help="a folder of log segments, or one segment, copied from another machine"
-    )
-
-
-def _add_everywhere(parser: Any) -> None:
-    parser.add_argument(
-        "--all-nodes", "-A", action="store_true",
-        help="read the logs of all nodes through the API server (needs create on pods/exec; for follow: get on "
-        "pods/log)",
-    )  # fmt: skip
-    add_enforcers(parser, "; with -A")
-    add_cluster(parser)
-
-
-def _add_wanted(parser: Any) -> None:
-    parser.add_argument("--namespace", "-n", help="only records of pods in this namespace")
-    parser.add_argument("--pod", metavar="[NAMESPACE/]POD", help="only records of pods of this name")
-    parser.add_argument("--container", help="only records of containers of this name")
-    parser.add_argument("--node", help="only records of this node")
-    parser.add_argument(
-        "--kind", type=str.upper, action="append", choices=[str(kind) for kind in Kind], default=[],
-        help="only records of this kind; may be repeated",
-    )  # fmt: skip
-    parser.add_argument("--result", action="append", default=[], help="only records of this result, such as Killed")
-    parser.add_argument(
-        "--since", metavar="TIME", help="only records newer than an age such as 2h or 7d, or than a time in UTC"
     )
 
 

@@ -6,7 +6,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
 
 from gpushare.defaults import SYSTEM_NAMESPACE
 from gpushare.errors import ClusterError, GpuShareError
@@ -18,30 +17,7 @@ from gpushare_cli.bundle.parts import Source, read, tasks
 from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE
 from gpushare_cli.lookups import release_namespace
-from gpushare_cli.options import add_cluster, duration
 from gpushare_cli.terminal import counted
-
-TIMEOUT: Final = "2m"
-
-
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "bundle",
-        help="write one archive for support, without Secrets and environment values",
-        description=(
-            "Write a tar.gz with versions, the result of gpu-share check, ResourceSlices, claims, "
-            "sharing pods, "
-            "Events, policies, the workloads of the release and their logs, and the node status. It "
-            "contains no Secret, "
-            "no value of an environment variable and no annotation except those of gpu-share. "
-            f"{INDEX} lists the parts that could not be read."
-        ),
-    )
-    parser.add_argument("--to", type=Path, metavar="FILE", help="the archive (gpu-share-bundle-TIME.tar.gz)")
-    what = "start reading no further file of the archive after this time, for example 30s or 2m (%(default)s)"
-    parser.add_argument("--timeout", type=duration, default=TIMEOUT, metavar="TIME", help=what)
-    add_cluster(parser)
 
 
 def run(args: argparse.Namespace) -> int:

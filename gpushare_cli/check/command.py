@@ -7,13 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpushare_cli.check import cluster, node, preinstall
-from gpushare_cli.check.node import Folders
 from gpushare_cli.check.result import Checker, CheckResult, Level
-from gpushare_cli.options import add_cluster, duration, namespace_name
 from gpushare_cli.terminal import SYMBOLS, Colour, Terminal, counted
 
 
@@ -39,50 +36,9 @@ class Symbol(StrEnum):
 PAGE: Final = "docs/operators/check.md#check"
 AGAIN_SECONDS: Final = 2.0
 """Between two rounds of questions, with ``--wait``."""
-_WHOSE: Final = {
-    "state": "enforcer's state", "kubelet": "kubelet's root", "cdi": "container devices'", "driver": "NVIDIA driver's",
-}  # fmt: skip
 _COLOURS: Final = {Level.OK: Colour.GREEN, Level.WARNING: Colour.YELLOW, Level.WRONG: Colour.RED}
 _UNICODE: Final = dict(zip(Level, SYMBOLS, strict=True))
 _ASCII: Final = dict(zip(Level, Symbol, strict=True))
-
-
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "check",
-        help="check whether this node and the cluster are ready for gpu-share",
-        description="Check whether the cluster and this machine meet the requirements of gpu-share, and create a "
-        "sharing pod by dry run. Exit code 1 if anything is wrong.",
-    )
-    add_cluster(parser)
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        type=namespace_name,
-        metavar="NS",
-        help="namespace in which the dry run creates its sharing pod; this machine is then not checked",
-    )
-    parser.add_argument("--cluster", action="store_true", help="check the cluster only")
-    parser.add_argument(
-        "--node",
-        action="store_true",
-        help="check this machine only; a missing GPU, driver or enforcer is then an error, not a warning",
-    )
-    parser.add_argument("--pre", action="store_true", help="check the requirements before an installation of gpu-share")
-    parser.add_argument(
-        "--wait",
-        type=duration,
-        default=0.0,
-        metavar="TIME",
-        help="repeat the check until nothing is wrong, for at most this time, for example 2m (default: check once)",
-    )
-    for name, folder in asdict(Folders()).items():
-        option = name if name == "state" else f"{name}-root"
-        what = f"the {_WHOSE[name]} directory on this machine (default: the one that the enforcer uses, else {folder})"
-        parser.add_argument(f"--{option}", type=Path, metavar="DIR", help=what)
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
 
 def run(args: argparse.Namespace) -> int:

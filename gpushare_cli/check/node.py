@@ -11,14 +11,15 @@ from typing import Final, Self
 
 from enforcer.attribution.procfs import in_initial_pid_namespace
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
-from enforcer.nvml.driver_root import HERE, PROGRAM, DriverRoot
+from enforcer.nvml.driver_root import PROGRAM, DriverRoot
 from enforcer.nvml.worker_handle import command
 from enforcer.status.node_status import NAME
-from gpushare import contract, defaults
+from gpushare import contract
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from gpushare.raw_objects import mapping, text
 from gpushare_cli import extras, node_status
 from gpushare_cli.check import toolkit
+from gpushare_cli.check.arguments import Folders
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
 from gpushare_cli.options import STATE_DIRECTORY
 from gpushare_cli.terminal import counted
@@ -30,16 +31,6 @@ NO_GPU: Final = "run nvidia-smi -L, and look for Xid errors in the kernel log"
 KNOCK_SECONDS: Final = 2.0
 NVML_SECONDS: Final = 30.0
 """A driver that nobody uses may have to set up every GPU first; one that hangs would keep us for ever."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folders:
-    """Where the enforcer, the kubelet and the container runtime meet on a node, and where the driver is."""
-
-    state: Path = STATE_DIRECTORY
-    kubelet: Path = Path(defaults.KUBELET_ROOT)
-    cdi: Path = Path(defaults.CDI_ROOT)
-    driver: Path = HERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

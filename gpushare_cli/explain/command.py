@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from enforcer.attribution.unaccounted import TOLERANCE_MIB
@@ -28,7 +27,7 @@ from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Admit
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, pods
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use, stale
-from gpushare_cli.options import STATE_DIRECTORY, add_cluster, pod_name
+from gpushare_cli.options import pod_name
 from gpushare_cli.terminal import NOT_AVAILABLE, some, table
 from webhook.mutation.podview import read_pod
 from webhook.mutation.resourceclaims import template_for
@@ -44,35 +43,6 @@ FINE: Final = frozenset({node_status.OK, "near", "starting"})
 NAMED: Final = 20
 """So many processes of a container are named."""
 SHARES: Final = ("CONTAINER", "MEMORY", "COMPUTE", "REQUEST")
-
-
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "explain",
-        help="explain what gpu-share did or would do with a pod, and why",
-        description="Show what a pod of the cluster requested, what it was allocated and what gpu-share did to it; "
-        "which pods a workload has, and why not more; what gpu-share would do to the pods of a manifest (-f); or, on "
-        "a node, what its enforcer knows of a pod (--state).",
-    )
-    what = "a pod of the cluster (with --state: of this node), or a workload: deploy, sts, ds, rs, rc, job or cj"
-    parser.add_argument("pod", nargs="?", metavar="[NAMESPACE/]POD|KIND/NAME", help=what)
-    parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest; - is stdin")
-    add_cluster(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "json"),
-        default="text",
-        help="json: for pods and workloads of the cluster only",
-    )
-    parser.add_argument(
-        "--state",
-        type=Path,
-        metavar="DIR",
-        help=f"read the status of this node's enforcer; DIR is its state directory ({STATE_DIRECTORY})",
-    )
-    command.add_policy_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
 """``gpu-share inject``: mutate manifests offline, as the webhook would."""
 
-from gpushare_cli.inject.command import add_parser, run
+from gpushare_cli.inject.arguments import add_parser
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser"]

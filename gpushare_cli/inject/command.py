@@ -26,7 +26,7 @@ from gpushare_cli.pod_paths import Steps
 from gpushare_cli.terminal import Colour, Terminal, diff
 from webhook.claim_templates.references import is_of_other_gpus, is_own
 from webhook.mutation.mutate import Mutation, mutate_pod
-from webhook.mutation.settings import ACROSS_NODES, Settings, image
+from webhook.mutation.settings import Settings, image
 
 Annotations = Mapping[str, Any]
 Claims = Mapping[str, frozenset[str]]
@@ -37,81 +37,6 @@ class Counts(Protocol):
 
     def __call__(self, item: Mapping[str, Any], *, template: bool) -> bool:
         """Tell it of one."""
-
-
-_DESCRIPTION: Final = f"""\
-Rewrite pods that request a share of a GPU, in all objects of a manifest: Pods, Deployments, StatefulSets,
-DaemonSets, ReplicaSets, Jobs, CronJobs, lists of them; with --pod-at in objects of other APIs as well. Everything
-else comes out exactly as it went in.
-
-Namespace documents in the input set the defaults and maximums of their pods. If a pod is denied, inject writes no
-output and lists all problems of all pods, each with document and field.
-
-  gpu-share inject -f app.yaml | kubectl apply -f -
-  helm template . | gpu-share inject -f - -o diff
-  gpu-share inject -R -f manifests/ -f more.yaml
-
-A pod requests a share by its annotations, for example {contract.MEMORY}: 4Gi and {contract.COMPUTE}: 25%.
-"""
-
-
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "inject",
-        help="rewrite pods in manifests as the webhook does, without a cluster",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    what = "YAML or JSON manifest, or a folder of manifests; - reads standard input; may be repeated"
-    parser.add_argument("-f", "--filename", required=True, action="append", metavar="FILE", help=what)
-    parser.add_argument("-R", "--recursive", action="store_true", help="also read the files in subfolders")
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("yaml", "json", "patch", "diff"),
-        help="output format (default: the format of each input document)",
-    )
-    what = (
-        "path of the pod template in objects that are not built-in workloads, for example "
-        "spec.workerGroupSpecs[*].template"
-    )
-    parser.add_argument("--pod-at", metavar="PATH", action="append", default=[], help=what)
-    parser.add_argument(
-        "--templates", action="store_true", help="add the ResourceClaimTemplates that the pods reference"
-    )
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="of a diff")
-    add_policy_options(parser)
-
-
-def add_policy_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a decision depends on besides the pod: the namespace, and the operator's settings."""
-    parser.add_argument("-n", "--namespace", metavar="NAME", help="namespace of pods without metadata.namespace")
-    parser.add_argument(
-        "--namespaces",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="file with Namespace objects; their annotations set the policy for their pods",
-    )
-    group = parser.add_argument_group(
-        "settings",
-        ("the webhook's setting of this name (default: the GPU_SHARE_* variables of this command's environment)"),
-    )
-    group.add_argument("--image", help="image of the sidecar")
-    group.add_argument("--min-memory", metavar="QUANTITY", help="smallest share")
-    group.add_argument("--max-memory", metavar="QUANTITY", help="largest share")
-    group.add_argument("--runtime-class", metavar="NAME", help="runtimeClassName of sharing pods")
-    group.add_argument(
-        "--several-gpus", choices=("allow", "refuse"), help="whether a container may request several GPUs"
-    )
-    group.add_argument(
-        "--root-tenants", choices=("allow", "isolate", "refuse"), help="whether pods with a share may run as root"
-    )
-    group.add_argument("--scheduler-name", metavar="NAME", action="append", help="profile of Kubernetes' scheduler")
-    group.add_argument(
-        "--across-nodes", choices=ACROSS_NODES, help="nodes that the scheduler prefers for pods with a share"
-    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from enforcer.nvml.driver_root import PROGRAM, DriverRoot
 from gpushare_cli import node_status
 from gpushare_cli.check import node as checks_node
 from gpushare_cli.check import toolkit
+from gpushare_cli.check.arguments import Folders
 from gpushare_cli.check.result import failed, warning
 from gpushare_cli.main import main
 
@@ -71,7 +72,7 @@ def test_the_enforcer_has_to_run_without_problems(
 
 
 def test_the_enforcer_is_asked_for_on_nodes_only(tmp_path: Path) -> None:
-    setup = checks_node.Setup(folders=checks_node.Folders(state=tmp_path, kubelet=tmp_path, cdi=tmp_path))
+    setup = checks_node.Setup(folders=Folders(state=tmp_path, kubelet=tmp_path, cdi=tmp_path))
     laptop, node = (len(checks_node.checkers(setup, required=required)) for required in (False, True))
     assert (laptop, node) == (4, 7)
     (tmp_path / "status.json").touch()
@@ -117,12 +118,10 @@ def test_what_the_enforcer_uses_is_taken_from_its_status_unless_given(tmp_path: 
         "cdiRoot": "/etc/cdi",
         "anyPidNamespace": True,
     }
-    assert checks_node.Setup.of(state=tmp_path).folders == checks_node.Folders(state=tmp_path), (
-        "without a status: defaults"
-    )
+    assert checks_node.Setup.of(state=tmp_path).folders == Folders(state=tmp_path), "without a status: defaults"
     (tmp_path / "status.json").write_text(json.dumps({"setup": setup}))
     found = checks_node.Setup.of(state=tmp_path, cdi=Path("/mine"))
-    assert found.folders == checks_node.Folders(
+    assert found.folders == Folders(
         state=tmp_path, kubelet=Path("/k0s"), cdi=Path("/mine"), driver=Path("/driver-root")
     )
     assert found.any_pid_namespace

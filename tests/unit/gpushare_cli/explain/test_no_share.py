@@ -12,7 +12,7 @@ from gpushare_cli.explain.explanation import PodExplanation
 from gpushare_cli.explain.no_share import closed
 from gpushare_cli.explain.pod import recorded
 from gpushare_cli.explain.pod_record import PodRecord
-from gpushare_cli.inject import command
+from gpushare_cli.inject import arguments, command
 from tests.unit.gpushare_cli.explain.test_pod import Api, load
 
 
@@ -35,7 +35,7 @@ def explained(around: dict[str, Any] | None, where: str = "asr", **annotations: 
         "status": {"phase": "Running"},
     }
     parser = argparse.ArgumentParser()
-    command.add_policy_options(parser)
+    arguments.add_policy_options(parser)
     admit = command.admit_for([] if around is None else [around], parser.parse_args([]))
     return explain(PodRecord(pod=pod, claims={}, events=[], namespace=around), admit)
 

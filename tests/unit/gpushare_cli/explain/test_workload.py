@@ -13,7 +13,7 @@ from gpushare_cli.explain.explanation import WorkloadExplanation
 from gpushare_cli.explain.kinds import CRON_JOB, DAEMON_SET, DEPLOYMENT, JOB, REPLICA_SET, Kind
 from gpushare_cli.explain.workload import MAX_PODS, labels_of
 from gpushare_cli.explain.workload_state import explain_workload
-from gpushare_cli.inject import command
+from gpushare_cli.inject import arguments, command
 
 OPTED_IN = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "asr", "labels": {NAMESPACE_LABEL: "true"}}}
 LATE = "2026-11-20T22:16:05Z"
@@ -71,7 +71,7 @@ class Api:
 def explained(api: Api, kind: Kind = DEPLOYMENT) -> WorkloadExplanation:
     record = workload.recorded(api, kind, "asr", "w")  # type: ignore[arg-type]
     parser = argparse.ArgumentParser()
-    command.add_policy_options(parser)
+    arguments.add_policy_options(parser)
     values = [*([record.namespace] if record.namespace else []), *record.claims]
     return explain_workload(record, command.admit_for(values, parser.parse_args([])))
 

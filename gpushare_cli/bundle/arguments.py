@@ -1,0 +1,29 @@
+"""The options of ``gpu-share bundle``."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare_cli.bundle.archive import INDEX
+from gpushare_cli.options import add_cluster, duration
+
+TIMEOUT: Final = "2m"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to ``argparse``'s collection of subparsers."""
+    parser = subparsers.add_parser(
+        "bundle",
+        help="write one archive for support, without Secrets and environment values",
+        description=(
+            "Write a tar.gz with versions, the result of gpu-share check, ResourceSlices, claims, "
+            "sharing pods, "
+            "Events, policies, the workloads of the release and their logs, and the node status. It "
+            "contains no Secret, "
+            "no value of an environment variable and no annotation except those of gpu-share. "
+            f"{INDEX} lists the parts that could not be read."
+        ),
+    )
+    parser.add_argument("--to", type=Path, metavar="FILE", help="the archive (gpu-share-bundle-TIME.tar.gz)")
+    what = "start reading no further file of the archive after this time, for example 30s or 2m (%(default)s)"
+    parser.add_argument("--timeout", type=duration, default=TIMEOUT, metavar="TIME", help=what)
+    add_cluster(parser)
