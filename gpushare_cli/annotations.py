@@ -11,11 +11,9 @@ from gpushare_cli.terminal import table
 HEADERS: Final = ("KEY", "ON", "VALUE", "DEFAULT", "READ BY")
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "annotations",
-        help="print every annotation and label: its values, its default, and the components that read it",
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
         description="Print every annotation and label of gpu-share. The JSON output also has meanings, examples and "
         "error messages.",
     )

@@ -47,11 +47,9 @@ class NodeBreaker:
         return {"node": self.node, "state": self.state, "since": self.since, "reason": self.reason}
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "breaker",
-        help="show whether an operator stopped the kills of a node (circuit breaker), and reset it",
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
         description="Show whether the circuit breaker is open: an operator opens it with a file, and closes it with "
         "--reset. While it is open, no container of that node is killed. On a node with an enforcer: of this node; "
         "elsewhere: of all nodes.",

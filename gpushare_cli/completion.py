@@ -21,11 +21,9 @@ NO_FILES: Final = ":4"
 """What kubectl completes besides the words that it is given: names of files, or nothing."""
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "completion",
-        help="print a completion script for bash, zsh or fish",
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
         description='Print a completion script. bash: eval "$(gpu-share completion bash)"; zsh likewise; '
         "fish: gpu-share completion fish | source",
     )

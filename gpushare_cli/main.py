@@ -88,7 +88,7 @@ def build_parser(*full: str) -> Parser:
     for name, what in VERBS.items():
         if name in full:
             module = importlib.import_module(f"gpushare_cli.{name}")
-            module.add_parser(verbs)
+            module.add_parser(partial(verbs.add_parser, name, help=what))
             verbs.choices[name].set_defaults(run=partial(_run, module))
         else:
             verbs.add_parser(name, help=what)

@@ -18,11 +18,9 @@ SHOWN: Final = 100
 _BY_WORD: Final = {row.reason.lower(): row for row in TABLE}
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "reasons",
-        help="print the meaning and the remedy of each Reason in refusals, Events, records and logs",
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
         description="Print every Reason with its meaning. For one Reason, also print the remedy and where it appears.",
     )
     parser.add_argument(

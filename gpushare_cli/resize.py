@@ -61,11 +61,9 @@ class Target:
         return min(map(self.claim.mib_on, gpus_of(self.claim, self.limit)))
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "resize",
-        help="change the GPU memory quota of a running container, up to the memory that its pod reserved",
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
         description="Change the GPU memory quota of a running container, up to the memory that its pod reserved. "
         "The node's enforcer answers and enforces the new quota at once. The MPS limit changes when the container "
         f"restarts. Needs the ClusterRole {ROLE}, by a ClusterRoleBinding.",

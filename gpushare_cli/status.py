@@ -20,11 +20,9 @@ HEADERS: Final = ("CONTAINER", "GPU", "MEM/QUOTA", "PEAK", "STATE")
 ELSEWHERE: Final = f"in a pod with a share: kubectl exec POD -c {SIDECAR} -- gpu-share status"
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "status",
-        help="inside a sidecar: show GPU memory use and quota of the pod's containers",
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
         description="Show GPU memory use and quota of this pod's containers, in MiB. Run this command in container "
         f"{SIDECAR}.",
     )

@@ -76,13 +76,9 @@ class Claim:
         return f"{self.place} ({whose})"
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "uninstall",
-        help=(
-            "wait until the last share ends, then remove the objects and files of gpu-share (run by the chart's hooks)"
-        ),
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
         description="The chart's hooks run this command before and after helm uninstall removes the release.",
     )
     parser.add_argument(

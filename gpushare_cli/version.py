@@ -6,9 +6,9 @@ from typing import Any
 from gpushare.version import installed
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    subparsers.add_parser("version", help="print the version", description="Print the version and exit.")
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    add(description="Print the version and exit.")
 
 
 def run(_args: argparse.Namespace) -> int:

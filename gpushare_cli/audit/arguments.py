@@ -15,9 +15,9 @@ ABOUT: Final = (
 _NUMBER: Final = Pattern(r"\d{1,15}", 15)
 
 
-def add_parser(verbs: Any) -> None:
-    """Add ``audit`` and what can be done with it."""
-    parser = verbs.add_parser("audit", help="show the audit log and verify its hash chain", description=ABOUT)
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's actions."""
+    parser = add(description=ABOUT)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_show(actions.add_parser("show", help="list the records"))
     _add_follow(actions.add_parser("follow", help="show new records until interrupted"))
@@ -40,10 +40,7 @@ def _add_show(parser: Any) -> None:
 
 
 def _add_follow(parser: Any) -> None:
-    _add_log(parser)
-    _add_everywhere(parser)
-    _add_wanted(parser)
-    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(%(default)s)")
+    _add_show(parser)
     parser.add_argument(
         "--for", dest="seconds", metavar="SECONDS", type=_whole, help="stop after this many seconds (default: never)"
     )

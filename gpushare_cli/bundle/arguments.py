@@ -9,11 +9,9 @@ from gpushare_cli.options import add_cluster, duration
 TIMEOUT: Final = "2m"
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "bundle",
-        help="write one archive for support, without Secrets and environment values",
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
         description=(
             "Write a tar.gz with versions, the result of gpu-share check, ResourceSlices, claims, "
             "sharing pods, "

@@ -23,11 +23,9 @@ class Folders:
     driver: Path = HERE
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "check",
-        help="check whether this node and the cluster are ready for gpu-share",
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
         description="Check whether the cluster and this machine meet the requirements of gpu-share, and create a "
         "sharing pod by dry run. Exit code 1 if anything is wrong.",
     )

@@ -7,11 +7,9 @@ from gpushare_cli.inject.arguments import add_policy_options
 from gpushare_cli.options import STATE_DIRECTORY, add_cluster
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "explain",
-        help="explain what gpu-share did or would do with a pod, and why",
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
         description="Show what a pod of the cluster requested, what it was allocated and what gpu-share did to it; "
         "which pods a workload has, and why not more; what gpu-share would do to the pods of a manifest (-f); or, on "
         "a node, what its enforcer knows of a pod (--state).",

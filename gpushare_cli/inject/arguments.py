@@ -22,11 +22,9 @@ A pod requests a share by its annotations, for example {contract.MEMORY}: 4Gi an
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "inject",
-        help="rewrite pods in manifests as the webhook does, without a cluster",
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -22,11 +22,9 @@ from gpushare_cli.top.view import View, columns
 SORT: Final = columns((node.GPUS, node.CONTAINERS, all_nodes.GPUS, all_nodes.CONTAINERS, namespace.CONTAINERS))
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb to ``argparse``'s collection of subparsers."""
-    parser = subparsers.add_parser(
-        "top",
-        help="show GPUs, the containers on them, and their use against quota",
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
         description="Show this node's GPUs and the containers on them, in MiB, from the enforcer's last sample; those "
         "of all nodes (-A), for operators; or what the containers of a namespace use (-n), for its tenants.",
     )
