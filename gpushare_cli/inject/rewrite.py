@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import jsonpatch
+
 from gpushare import contract, namespace_policy
 from gpushare.annotation_table import of_pod
 from gpushare.errors import PolicyDenied, Problem, RequestError
@@ -152,23 +154,14 @@ def _rewrite(document: Document, number: int, admit: Admit, namespace: str, at: 
             complete &= error.complete
     if problems:
         raise PolicyDenied.of(problems, complete=complete)
-    after = before
-    for change in changes:
-        after = _with(after, change.place.path, change.pod) if change.patch else after
+    # All at once: each application copies the whole document.
+    operations = _operations(changes)
+    after = jsonpatch.apply_patch(before, operations) if operations else before
     shares = {change.place.path for change in changes if change.reason in SHARES}
     templates = tuple(template for place in pods(after, at) if place.path in shares for template in _template(place))
     return Result(
         number=number, document=document, before=before, after=after, changes=tuple(changes), templates=templates
     )
-
-
-def _with(value: Any, path: Steps, pod: Mapping[str, Any]) -> Any:
-    """Return a value with a pod at a path; what it does not change is shared with the value."""
-    if not path:
-        return pod
-    copy = value.copy()
-    copy[path[0]] = _with(value[path[0]], path[1:], pod)
-    return copy
 
 
 def _operations(changes: Sequence[Change]) -> list[dict[str, Any]]:
