@@ -89,7 +89,7 @@ class ContainerNames:
     """
 
     def __init__(self, root: Path, changed: threading.Event, proc: Path = Path("/proc")) -> None:
-        self._root, self._changed, self._proc = root, changed, proc
+        self._root, self._changed, self._proc = root.absolute(), changed, proc
         self._folder: Place | None = None
         self._names: Mapping[ContainerRef, str | None] = {}
         self._files: Mapping[ContainerRef, str] = {}

@@ -22,7 +22,7 @@ class _Dumper(yaml.SafeDumper):
 class _Indented(_Dumper):
     """Writes the dashes of a list two columns to the right of its key."""
 
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - PyYAML's
         super().increase_indent(flow, indentless=False)
 
 

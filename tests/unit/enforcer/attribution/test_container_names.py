@@ -204,6 +204,16 @@ def test_a_termination_message_is_where_the_kubelet_keeps_it_on_the_node(node: N
     assert names.termination_message(container) is None
 
 
+def test_a_relative_path_of_the_kubelets_folder_is_taken_from_here(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(node.proc)
+    node.start(20, named("model"))
+    names = ContainerNames(Path("nowhere"), node.changed, node.proc)
+    names.joined(QUOTAS, ())
+    found = names.termination_message(ContainerRef(POD, CONTAINER))
+    below = node.proc.relative_to("/") / "nowhere/pods" / POD / "containers/model/0badcafe"
+    assert found == node.proc / str(os.getppid()) / "root" / below
+
+
 def test_a_table_of_mounts_beyond_all_bounds_is_not_read(node: Node) -> None:
     node.start(20, named("model") + mount("/x") * (MOST_BYTES // 20))
     assert ids(node.names()) == [None, None]

@@ -110,7 +110,7 @@ def test_a_rewritten_document_reads_as_computed_and_keeps_every_other_line(sourc
 class Indented(yaml.SafeDumper):
     """Writes lists as Helm's users do."""
 
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: FBT001, FBT002
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: FBT001, FBT002 - PyYAML's
         super().increase_indent(flow, indentless=False)
 
 
