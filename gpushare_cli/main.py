@@ -89,7 +89,6 @@ def build_parser(*full: str) -> Parser:
         if name in full:
             module = importlib.import_module(f"gpushare_cli.{name}")
             module.add_parser(partial(verbs.add_parser, name, help=what))
-            verbs.choices[name].set_defaults(run=partial(_run, module))
         else:
             verbs.add_parser(name, help=what)
     return parser
@@ -99,17 +98,15 @@ def _verb(arguments: list[str]) -> int:
     asked = next((word for word in arguments if not word.startswith("-")), None)
     _ready_output(asked)
     args = build_parser(*[asked] if asked else []).parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = args.run
-    code = run(args)
+    code: int = _program(args.verb).run(args)
     sys.stdout.flush()
     return code
 
 
-def _run(verb: ModuleType, args: argparse.Namespace) -> int:
-    """Run a verb. Of a package, the options were loaded alone: what else it needs takes a while."""
-    module = importlib.import_module(f"{verb.__name__}.command") if hasattr(verb, "__path__") else verb
-    code: int = module.run(args)
-    return code
+def _program(verb: str) -> ModuleType:
+    """Return the module that runs a verb. Of a package, the options were loaded alone: the rest takes a while."""
+    module = importlib.import_module(f"gpushare_cli.{verb}")
+    return importlib.import_module(f"{module.__name__}.command") if hasattr(module, "__path__") else module
 
 
 def _ready_output(verb: str | None) -> None:
