@@ -44,7 +44,7 @@ def read_keys(findings: Findings, pod: PodView) -> Keys:
     """Find unknown keys and containers, each with a hint."""
     names = _names(pod)
     unknown = _unknown_of(pod.annotations, frozenset(names))
-    meant = {key: pod.annotations[key] for key in pod.annotations.keys() - unknown} if unknown else {**pod.annotations}
+    meant = {key: value for key, value in pod.annotations.items() if key not in unknown}
     fields: dict[str, str] = {}
     for key in contract.RETIRED:
         if key in pod.annotations:
@@ -58,9 +58,9 @@ def read_keys(findings: Findings, pod: PodView) -> Keys:
     return Keys(meant, fields, known=not unknown)
 
 
-def _unknown_of(annotations: Iterable[str], names: frozenset[str]) -> list[str]:
+def _unknown_of(annotations: Iterable[str], names: frozenset[str]) -> Mapping[str, None]:
     perhaps = [key for key in annotations if key not in OF_PODS and contract.GROUP in key.lower()]
-    return sorted(key for key in perhaps if _is_unknown(names, key)) if perhaps else perhaps
+    return dict.fromkeys(sorted(key for key in perhaps if _is_unknown(names, key)) if perhaps else ())
 
 
 def _is_unknown(names: frozenset[str], key: str) -> bool:
