@@ -10,8 +10,8 @@ from typing import Final, Self
 
 from gpushare.reasons import Reason
 
-MAX_PROBLEMS: Final = 10
-"""Problems of one pod that are reported at once. Finding a problem costs more than finding none."""
+MAX_PROBLEMS: Final = 64
+"""Problems of one pod that are reported at once: an agent of a node has sixty. More would cost what nobody reads."""
 MAX_LISTING: Final = 24_000
 """Characters of a list of problems."""
 _LAST_LINE: Final = 80
