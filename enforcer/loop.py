@@ -182,7 +182,7 @@ class EnforcementLoop:
             self._take_results(now)
             if (found := self._disk.run_within("asked", self._ask, None)) is not None:
                 (self._quotas, self._other_problems), self._knows = found, True
-            views = self._read_gpus()
+            views, now = self._read_gpus(), self._clock.boottime()  # a slow read is no time over quota
             if self._knows:
                 self._parts.hidden.take(views, self._quotas, now)
             for decision in self._evaluate(views, now) if self._knows else ():

@@ -20,6 +20,7 @@ LINES: Final = {
 }
 """Lines of each package. A number here only falls."""
 RAISED: Final[tuple[tuple[str, int, str], ...]] = (
+    ("enforcer", 5, "kills for bursts that are shorter than three samples"),
     ("gpushare", 27, "suggestions for mistyped words at a bounded cost"),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""

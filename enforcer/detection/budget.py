@@ -15,6 +15,10 @@ REFILL: Final = 24.0
 """Seconds within quota that give one second back. A container may be over quota for 2.4 s of each minute."""
 LITTLE: Final = 0.05
 """Part of its budget that a namespace may have used and still not answer for what others used of the GPU's."""
+OVERDRAFT: Final = 2.0
+"""Seconds beyond a budget that workers and their successors do not explain: an H100 counted both for 0.14 s at most.
+
+It is the least budget of a namespace, too: one of 0 s would never be used up."""
 EVERYBODY: Final = ""
 """Stands for all namespaces together, in place of one's name."""
 AccountKey = tuple[str, str]
@@ -44,15 +48,17 @@ def used_of(account: Account, now: float) -> float:
     return account.used if account.over else refilled(account.used, account.at, now)
 
 
-def seconds_empty(accounts: Mapping[AccountKey, Account], namespace: str, gpu: str, now: float) -> float:
+def seconds_empty(
+    accounts: Mapping[AccountKey, Account], namespace: str, gpu: str, now: float, overdraft: float = 0.0
+) -> float:
     """Return for how long a namespace has no budget left on a GPU, if all is within quota from now on.
 
     It has none once its own is used up. Where all namespaces together have used up the GPU's, it has none either,
-    unless it used little of its own, and the GPU's comes back first.
+    unless it used little of its own, and the GPU's comes back first. ``overdraft``: seconds that it may use beyond.
     """
     own, shared = accounts.get((namespace, gpu), Account()), accounts.get((EVERYBODY, gpu), Account())
-    by_all = _beyond(shared, 1.0, now) if _beyond(own, LITTLE, now) > 0 else 0.0
-    return REFILL * (max(0.0, by_all) + max(0.0, _beyond(own, 1.0, now)))
+    by_all = _beyond(shared, 1.0, now) - overdraft if _beyond(own, LITTLE, now) > 0 else 0.0
+    return REFILL * (max(0.0, by_all) + max(0.0, _beyond(own, 1.0, now) - overdraft))
 
 
 def _beyond(account: Account, part: float, now: float) -> float:
@@ -90,7 +96,7 @@ def charge(
     for quota in quotas:
         before_it = beyond.get(quota.namespace, used_mib.get(quota.namespace, 0))
         beyond[quota.namespace] = before_it - quota.ceiling_mib
-        sizes[quota.namespace] = max(sizes.get(quota.namespace, 0.0), quota.grace_seconds)
+        sizes[quota.namespace] = max(sizes.get(quota.namespace, OVERDRAFT), quota.grace_seconds)
     beyond[EVERYBODY] = sum(max(0, mib) for mib in beyond.values())
     sizes[EVERYBODY] = max(sizes.values(), default=0.0)
     parts = {(name, gpu): max(0, mib) / gpu_mib for name, mib in beyond.items()}

@@ -71,6 +71,7 @@ def evaluate(
         holders = _holders(readings, quota)
         answers = budget.answers(state.accounts, quota, now)
         case = _look(state.of(quota), quota, holders, steps[quota.gpu], now, rules)
+        case = _with_evidence(case, state, quota, now, rules)
         cases[key_of(quota)], more = _with_news(case, quota, rules, answers=answers)
         decisions += more
         if container_key(quota) not in busy and _is_due(cases[key_of(quota)], quota, now, rules, answers=answers):
@@ -136,7 +137,9 @@ def _kept(state: DetectorState, quotas: Sequence[Quota], now: float) -> dict[Key
     """Keep containers that are here, or have used some of their budget; what does not run is within its quota."""
     here, run = {key_of(quota) for quota in quotas}, {key_of(quota) for quota in quotas if quota.container_id}
     return {
-        key: case if key in run or case.phase is Phase.KILLING else replace(case, phase=Phase.WITHIN, used_mib=0)
+        key: case
+        if key in run or case.phase is Phase.KILLING
+        else replace(case, phase=Phase.WITHIN, used_mib=0, samples=0)
         for key, case in state.cases.items()
         if key in here or case.phase is Phase.KILLING or budget.refilled(case.used, case.at, now) > 0
     }
@@ -150,10 +153,26 @@ def _look(
     if case.used_mib > quota.ceiling_mib:
         return _over(case, quota, step, now, rules)
     if case.phase is not Phase.WITHIN:
-        return replace(case, samples=0, at=now)
+        return replace(case, at=now)
     if budget.refilled(case.used, case.at, now) > 0:
         return case
     return replace(case, used=0.0, killed=False)
+
+
+def _with_evidence(
+    case: ContainerState, state: DetectorState, quota: Quota, now: float, rules: DetectorConfig
+) -> ContainerState:
+    """Forget samples over quota at the first one within, unless a budget is overdrawn.
+
+    Else memory that is taken and freed within three samples, again and again, would cost nothing.
+    """
+    if case.used_mib > quota.ceiling_mib or not case.samples:
+        return case
+    used = budget.refilled(case.used, case.at, now)
+    overdrawn = used >= size_of(quota, rules) + budget.OVERDRAFT or budget.seconds_empty(
+        state.accounts, quota.namespace, quota.gpu, now, budget.OVERDRAFT
+    )
+    return case if overdrawn else replace(case, samples=0)
 
 
 def _with_threshold(case: ContainerState, quota: Quota, now: float) -> ContainerState:
@@ -170,7 +189,8 @@ def _over(case: ContainerState, quota: Quota, step: float, now: float, rules: De
     begins = case.phase is Phase.WITHIN
     used = budget.refilled(case.used, case.at, now) if begins else case.used
     if quota.on_exceed is not OnExceed.WARN and not _is_lowered(case):
-        used = min(used + (rules.first if begins else step), 2 * size_of(quota, rules))
+        size = size_of(quota, rules)
+        used = min(used + (rules.first if begins else step), size + max(size, 2 * budget.OVERDRAFT))
     elif not begins:
         used = budget.refilled(case.used, case.at, now)
     return replace(

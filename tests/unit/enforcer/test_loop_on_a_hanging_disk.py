@@ -105,7 +105,7 @@ def test_quotas_that_cannot_be_read_stay_as_they_were(world: World) -> None:
 def test_nobody_is_ended_before_a_restart_would_know_of_it(world: World) -> None:
     ready(world)
     disk = Hanging(world.folder / f".{state_file.NAME}.new")
-    world.reader.used[GPU] = {101: 9000}
+    world.reader.used[GPU] = {101: 4500}
     turns(world, 5)
     wait_for(lambda: Reason.AUDIT_UNWRITABLE in {each.reason for each in world.notices})
     assert world.decisions == []

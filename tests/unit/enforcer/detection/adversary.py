@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tests.unit.enforcer.detection.node import CARD_MIB, NEVER, STARTED, Node, Pod, neighbour
+from tests.unit.enforcer.detection.node import NEVER, STARTED, Node, Pod, neighbour
 
 SECONDS: Final = 120.0
 NEIGHBOUR_MIB: Final = 512
@@ -57,10 +57,10 @@ class Turn:
         return 0.0
 
 
-def attack(plan: Plan, share_mib: int, seed: int) -> float:
+def attack(plan: Plan, share_mib: int, gpu_mib: int, seed: int, grace: float = 5.0) -> float:
     """Return the MiB that a plan gains on average in 120 s; beside it is one honest share."""
-    node = Node([neighbour()], seed=seed)
-    free = CARD_MIB - NEIGHBOUR_MIB - plan.containers * share_mib
+    node = Node([neighbour()], seed=seed, gpu_mib=gpu_mib)
+    free = gpu_mib - NEIGHBOUR_MIB - plan.containers * share_mib
     wanted = int(plan.part * free / (plan.containers if plan.together else 1))
     made = 0
 
@@ -73,7 +73,7 @@ def attack(plan: Plan, share_mib: int, seed: int) -> float:
         return Pod(
             number=made, program=Turn(node, plan, number, share_mib + wanted, share_mib), namespace=space,
             memory_mib=share_mib, starts=node.now, stubborn=plan.stubborn, respawns=plan.alone, leaves=plan.fresh,
-            grouped=name, slot=number,
+            grouped=name, slot=number, grace_seconds=grace,
         )  # fmt: skip
 
     node.pods += [pod(number) for number in range(plan.containers)]
@@ -104,17 +104,20 @@ KNOWN: Final = (
     Plan(on=0.9, gap=5.0, fresh=True, stubborn=True),
     Plan(on=4.6, gap=0.3, stubborn=True),
     Plan(containers=6, pods=6, on=120.0, gap=0.0, together=True),
+    Plan(on=0.16, gap=0.1),
+    Plan(containers=4, on=0.16, gap=0.1),
+    Plan(containers=16, pods=16, on=0.16, gap=0.0),
 )
 """What searches found, against these rules and earlier ones (there up to 13.2 GiB); a search begins with them."""
 
 
-def best(share_mib: int, seed: int, *, most: int, tries: int, climbs: int) -> tuple[float, Plan]:
+def best(share_mib: int, gpu_mib: int, seed: int, *, most: int, tries: int, climbs: int) -> tuple[float, Plan]:
     """Search for the plan that gains most with up to so many containers."""
     chance = random.Random(seed)
-    most = max(1, min(most, (CARD_MIB - NEIGHBOUR_MIB) // share_mib - 1))
+    most = max(1, min(most, (gpu_mib - NEIGHBOUR_MIB) // share_mib - 1))
 
     def judged(plan: Plan) -> tuple[float, Plan]:
-        return attack(plan, share_mib, seed), plan
+        return attack(plan, share_mib, gpu_mib, seed), plan
 
     begins = [replace(plan, containers=min(most, plan.containers)) for plan in KNOWN]
     plans = [replace(plan, namespaces=min(plan.containers, plan.namespaces)) for plan in begins]
@@ -133,7 +136,8 @@ def _random(chance: random.Random, most: int) -> Plan:
     return Plan(
         containers=containers, pods=chance.choice([1, containers]),
         namespaces=chance.choice([1, 1, min(containers, 4)]),
-        on=chance.choice([0.3, 0.9, 1.9, 3.4, 4.6, 8.0, 120.0]), gap=chance.choice([0.0, 0.3, 1.0, 5.0, 20.0]),
+        on=chance.choice([0.06, 0.16, 0.3, 0.9, 1.9, 3.4, 4.6, 8.0, 120.0]),
+        gap=chance.choice([0.0, 0.1, 0.3, 1.0, 5.0, 20.0]),
         part=chance.choice([1.0, 1.0, 0.5, 0.1]), together=chance.random() < 0.3, fresh=chance.random() < 0.4,
         stubborn=chance.random() < 0.3, alone=chance.random() < 0.7,
     )  # fmt: skip

@@ -152,7 +152,9 @@ class Node:
     now: float = STARTED
     coarse: bool = False
     before: bool = False
-    card_mib: float = CARD_MIB
+    gpu_mib: int = CARD_MIB
+    card_mib: float = 0.0
+    """What processes may hold together; 0: the GPU's memory."""
     state: DetectorState = field(default_factory=DetectorState)
     decisions: list[tuple[float, KillDecision]] = field(default_factory=list)
     mib_seconds: dict[str, float] = field(default_factory=dict)
@@ -162,6 +164,7 @@ class Node:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self._ending: list[tuple[float, Pod, KillDecision]] = []
+        self.card_mib = self.card_mib or self.gpu_mib
 
     def run(self, seconds: float, each: Callable[[], object] = lambda: None) -> None:
         """Let time pass in samples at random intervals; ``each`` is called before a sample."""
@@ -193,7 +196,9 @@ class Node:
         self.excess += max(0, beyond) * step
         if self.before:
             self.state = _forgiven(self.state)
-        self.state, found = evaluate(self.state, quotas, {GPU: usages}, self.now, self.rules, gpu_mib={GPU: CARD_MIB})
+        self.state, found = evaluate(
+            self.state, quotas, {GPU: usages}, self.now, self.rules, gpu_mib={GPU: self.gpu_mib}
+        )
         self.decisions += [(self.now, decision) for decision in found]
         self._kill([decision for decision in found if decision.decision is Decision.KILL])
 

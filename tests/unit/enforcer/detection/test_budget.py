@@ -197,10 +197,10 @@ def test_whatever_was_held_a_namespace_has_budget_again_when_that_is_said_and_no
     card = Card(share(0, grace=grace), share(0, "tts", grace=grace))
     for samples, asr, tts in held:
         card.holds(samples * STEP, asr=asr, tts=tts)
-        assert all(0 <= each.used <= 2 * grace for each in card.accounts.values())
+        assert all(0 <= each.used <= 2 * max(grace, budget.OVERDRAFT) for each in card.accounts.values())
     card.holds(STEP, asr=0)
     said = card.empty()
-    assert said <= 24 * 2 * grace
+    assert said <= 24 * 2 * max(grace, budget.OVERDRAFT)
     card.holds(said - 2 * STEP, asr=0)
     assert (card.empty() > 0) == (said > 2 * STEP)
     card.holds(4 * STEP, asr=0)
@@ -209,7 +209,10 @@ def test_whatever_was_held_a_namespace_has_budget_again_when_that_is_said_and_no
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=60), st.integers(0, 24))
 def test_a_container_is_killed_when_a_count_by_hand_says_so(samples: list[tuple[bool, int]], grace: int) -> None:
-    """Time over quota uses the budget, 24 s give one back, and without budget the third sample in a row kills."""
+    """Time over quota uses the budget, 24 s give one back, and without budget the third sample in a row kills.
+
+    Where the budget is overdrawn by two seconds, samples within the quota in between make no difference.
+    """
     one, now, hand = share(1000, grace=grace / 4), 1000.0, Hand(grace / 4)
     state = DetectorState()
     for over, quarters in samples:
@@ -231,6 +234,7 @@ class Hand:
     grace: float
     used: float = 0.0
     row: int = 0
+    over: bool = False
     killed: bool = False
 
     @property
@@ -238,13 +242,15 @@ class Hand:
         return min(self.grace, max(0.0, self.grace + 0.5 - self.used))
 
     def kills(self, step: float, *, over: bool) -> bool:
-        begins = self.row == 0 or step > 10
+        begins = not self.over or step > 10
         if begins:
             self.used = max(0.0, self.used - step / 24)
+        size = self.grace + 0.5
         if over:
-            self.row = 1 if begins else self.row + 1
-            self.used = min(2 * (self.grace + 0.5), self.used + (0.5 if begins else step))
-        else:
+            self.row = 1 if step > 10 else self.row + 1
+            self.used = min(size + max(size, 2 * budget.OVERDRAFT), self.used + (0.5 if begins else step))
+        elif self.used < size + budget.OVERDRAFT:
             self.row = 0
+        self.over = over
         self.killed = over and self.row >= 3 and self.left <= 0
         return self.killed

@@ -89,9 +89,19 @@ def test_without_grace_three_samples_are_still_wanted() -> None:
 
 def test_a_spike_of_two_samples_says_nothing_to_anybody() -> None:
     bench = Bench(quota(grace_seconds=0.0))
-    for _ in range(50):
-        bench.see(OVER), bench.see(OVER), bench.see(UNDER)
+    for _ in range(10):
+        bench.see(OVER), bench.see(OVER)
+        for _ in range(int(24 / POLL)):
+            bench.see(UNDER)
     assert set(bench.decisions()) == {"GraceStarted"}
+
+
+@pytest.mark.parametrize("grace", [0.0, 1.0, 5.0])
+def test_spikes_that_follow_each_other_are_ended_two_seconds_after_the_budget(grace: float) -> None:
+    bench = Bench(quota(grace_seconds=grace))
+    while "Kill" not in bench.decisions():
+        bench.see(OVER), bench.see(OVER), bench.see(UNDER)
+        assert bench.now < 1000.0 + 2.0 * (grace + 4.0)
 
 
 def test_back_under_quota_in_time_is_spared_and_has_what_it_did_not_use() -> None:

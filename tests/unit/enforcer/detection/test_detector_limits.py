@@ -52,25 +52,25 @@ def crowd(size: int, *, names: Sequence[str] = ("asr",), first: int = 1) -> list
     ]
 
 
-def over(quotas: Iterable[Quota]) -> list[ProcessUsage]:
-    return [holder(n + 1, 9000, q.container_id or "", q.pod_uid) for n, q in enumerate(quotas)]
+def over(quotas: Iterable[Quota], mib: int = 9000) -> list[ProcessUsage]:
+    return [holder(n + 1, mib, q.container_id or "", q.pod_uid) for n, q in enumerate(quotas)]
 
 
 def test_the_minutes_budget_holds_back_all_but_a_few_kills() -> None:
     greedy = crowd(6)
     bench = Bench(*greedy, *crowd(7, first=100))
     for _ in range(int(90 / POLL)):
-        bench.see(*over(greedy))
+        bench.see(*over(greedy, 4400))
     assert bench.decisions().count("Kill") == RULES.kills, "nor while they are being carried out"
     for each in greedy[: RULES.kills]:
         bench.state = record_kill_result(bench.state, each, bench.now, RULES, acted=True)
     for _ in range(int(59 / POLL)):
-        bench.see(*over(greedy[RULES.kills :]))
+        bench.see(*over(greedy[RULES.kills :], 4400))
     assert bench.decisions().count("Kill") == RULES.kills
     assert bench.decisions().count("RateLimited") == len(greedy) - RULES.kills
     assert phase(bench.state, greedy[-1], bench.now) is Phase.POSTPONED
     for _ in range(10):
-        bench.see(*over(greedy[RULES.kills :]))
+        bench.see(*over(greedy[RULES.kills :], 4400))
     assert bench.decisions().count("Kill") == 2 * RULES.kills
 
 

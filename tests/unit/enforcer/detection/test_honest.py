@@ -56,6 +56,14 @@ def test_the_break_even_is_two_and_a_half_seconds_a_minute(on: float, *, killed:
     assert (node.kills() > 0) == killed
 
 
+@pytest.mark.parametrize("grace", [0.0, 5.0])
+def test_a_worker_that_is_replaced_every_six_seconds_is_never_killed(grace: float) -> None:
+    """The driver counts each for 0.14 s beside its successor: a budget is overdrawn by much more, or never."""
+    node = Node([Pod(number=1, program=Cycle(0.14, 6.0, 900, 450), grace_seconds=grace)])
+    node.run(extent.trials(HOUR, DAY))
+    assert node.kills() == 0
+
+
 def test_one_violation_shorter_than_a_long_grace_period_is_never_ended() -> None:
     node = Node([Pod(number=1, program=Cycle(29, 900, 4096), grace_seconds=30.0)], coarse=True)
     node.run(extent.trials(HOUR, DAY))
