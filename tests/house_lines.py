@@ -20,9 +20,13 @@ LINES: Final = {
 }
 """Lines of each package. A number here only falls."""
 RAISED: Final[tuple[tuple[str, int, str], ...]] = (
-    ("enforcer", 6, "kills for bursts that are shorter than three samples"),
-    ("gpushare_cli", 678, "manifests of other GPU systems: migrate, a third of it the table of dialects"),
+    ("enforcer", 5, "kills for bursts that are shorter than three samples"),
     ("gpushare", 27, "suggestions for mistyped words at a bounded cost"),
+    (
+        "gpushare_cli",
+        330,
+        "why a pod waits for a node, for each reason of the scheduler, and where a share could start",
+    ),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""
 SLACK: Final = 100

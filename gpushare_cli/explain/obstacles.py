@@ -1,6 +1,6 @@
 """What keeps a pod with a share from running, and how its containers ended."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from gpushare import contract
@@ -8,29 +8,20 @@ from gpushare.claim_messages import claim_in_use_message
 from gpushare.pod_claims import containers
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.reasons import Reason
-from gpushare_cli.explain import mps_file, no_share, pod_events, sizes
+from gpushare_cli.explain import mps_file, no_share, pod_events
 from gpushare_cli.explain.findings import Finding, FindingType
 from gpushare_cli.explain.pod_record import (
     PodRecord,
     claims_of,
     container_statuses,
-    exact_requests,
     first_pod_of,
     shortened,
     used_claims,
 )
+from gpushare_cli.explain.unplaced import unplaced
 
-NO_ROOM: Final = "cannot allocate all claims"
-"""Kubernetes' words for a claim that no node can satisfy now."""
-HINTS: Final[Mapping[str, str]] = {
-    "image will run as root": "the pod may not run as root: set securityContext.runAsUser to another user",
-    "ResourceClaim not created yet": "the webhook has not created the template of the claim yet; run gpu-share check",
-    "Preemption is not helpful": "no pod is preempted for a share: at any priority the pod waits for free capacity",
-}
-"""Words of Kubernetes, and what they mean for a share; the first that are there count."""
-ROOM: Final = (
-    "has enough free memory, compute or MPS clients; the scheduler places the pod when a GPU has enough of all three"
-)
+AS_ROOT: Final = "image will run as root"
+"""Words of the kubelet for a container that may not run as root."""
 OOM_KILLED: Final = "OOMKilled"
 SIGKILLED: Final = 137
 """The exit code of a process that SIGKILL ended."""
@@ -55,7 +46,9 @@ def obstacles(record: PodRecord) -> Iterator[Finding]:
     for each in container_statuses(record.pod):
         waiting = mapping(mapping(each, "state"), "waiting")
         if message := text(waiting, "message"):
-            yield _obstacle(f"container {text(each, 'name')} waits: {message}", record)
+            hint = "set securityContext.runAsUser to another user" if AS_ROOT in message else ""
+            whole = f"container {text(each, 'name')} waits: {message}"
+            yield Finding(type=FindingType.OBSTACLE, message=whole, hint=hint)
     if not record.has_ended:
         yield from _of_mps_file(record)
     reasons = list(filter(None, (text(record.status, "reason"), text(record.status, "message")))) or _disruption(record)
@@ -69,31 +62,12 @@ def _of_placement(record: PodRecord) -> Iterator[Finding]:
     excluded = no_share.is_excluded(record.namespace_name, record.release)
     closed = [] if excluded else no_share.closed(record.namespace, record.namespace_name, record.release)
     yield from (Finding(type=FindingType.OBSTACLE, message=message, hint=hint) for message, hint in closed)
-    yield from sizes.too_large(record)
-    for condition in objects(record.status, "conditions"):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            yield _obstacle(f"not placed: {text(condition, 'message')}", record)
+    yield from unplaced(record)
     name, known = text(record.spec, "schedulerName"), ", ".join(record.schedulers)
     if name not in {"", *record.schedulers}:
         message = f"schedulerName is {shortened(name)}: only Kubernetes' own scheduler places shares ({known})"
         hint = f"write schedulerName: {record.schedulers[0]}, unless webhook.schedulerNames lists {shortened(name)}"
         yield Finding(type=FindingType.OBSTACLE, message=message, hint=hint)
-
-
-def _obstacle(message: str, record: PodRecord) -> Finding:
-    known = next((hint for words, hint in HINTS.items() if words in message), "")
-    hint = _room(record) if NO_ROOM in message else known
-    return Finding(type=FindingType.OBSTACLE, message=message, hint=hint)
-
-
-def _room(record: PodRecord) -> str:
-    chosen = any(exactly.get("selectors") for claim in claims_of(record) for exactly in exact_requests(claim))
-    room = f"no GPU that its claim selects {ROOM}" if chosen else f"no GPU {ROOM}"
-    if record.gpus is None:
-        return f"{room}; whether any GPU is large enough is unknown, because you may not list ResourceSlices"
-    if list(sizes.too_large(record)):
-        return ""
-    return f"{room}; check that the selectors match a GPU: kubectl get resourceslices" if chosen else room
 
 
 def _of_mps_file(record: PodRecord) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -15,10 +16,10 @@ from gpushare.raw_objects import mapping
 from gpushare_cli import node_status
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.explain.kinds import POD, Kind
-from gpushare_cli.explain.pod_record import PodRecord, Usage, container_statuses
+from gpushare_cli.explain.pod_record import PodRecord, Usage, container_statuses, lacks_claims
 from gpushare_cli.explain.pod_record import claims_of as claims_in
-from gpushare_cli.explain.sizes import gpu_memory
 from gpushare_cli.lookups import optional, release_namespace
+from gpushare_cli.placement.placing import NOT_READ, Cluster
 from sidecar import pod_status
 
 T = TypeVar("T")
@@ -51,16 +52,22 @@ class Reader:
         return optional(lambda: release_namespace(self.api)) or SYSTEM_NAMESPACE
 
     @cached_property
-    def gpus(self) -> tuple[int, ...] | None:
-        """MiB of each published GPU; ``None`` where the user may not read ResourceSlices."""
-        where = path(RESOURCE_V1, "resourceslices")
-        return optional(
-            lambda: tuple(
-                mib
-                for each in self.api.listing(where, fieldSelector=f"spec.driver={DRIVER}")
-                for mib in gpu_memory(each)
-            )
-        )
+    def cluster(self) -> Cluster:
+        """What decides where a share could start."""
+        ours = f"spec.driver={DRIVER}"
+        slices = self._all(path(RESOURCE_V1, "resourceslices"), fieldSelector=ours)
+        if slices is None:
+            return NOT_READ
+        nodes, claims = self._all(path(CORE_V1, "nodes")), self._all(path(RESOURCE_V1, "resourceclaims"))
+        return Cluster(nodes=nodes, slices=slices, claims=claims)
+
+    @cached_property
+    def quotas(self) -> list[Object] | None:
+        """The ResourceQuotas of the namespace; ``None`` where the user may not read them."""
+        return self._all(path(CORE_V1, "resourcequotas", namespace=self.name))
+
+    def _all(self, where: str, **query: str) -> list[Object] | None:
+        return optional(lambda: list(self.api.listing(where, **query)))
 
     def record(self, pod: Object) -> PodRecord:
         """Read what there is about a pod beside itself.
@@ -73,11 +80,13 @@ class Reader:
         about = f"involvedObject.uid={mapping(pod, 'metadata').get('uid')}"
         events = optional(lambda: self.events(about))
         found = PodRecord(pod=pod, claims=claims, events=events, namespace=self.namespace)
-        sized = found.waits_for_node and claims_in(found)
-        return PodRecord(
-            pod=pod, claims=claims, events=events, namespace=self.namespace, gpus=self.gpus if sized else None,
-            release=self.release,
-        )  # fmt: skip
+        if not found.waits_for_node:
+            cluster = NOT_READ
+        elif lacks_claims(found):
+            cluster = Cluster(quotas=self.quotas)
+        else:
+            cluster = self.cluster if claims_in(found) else NOT_READ
+        return replace(found, cluster=cluster, release=self.release)
 
     def events(self, selector: str) -> list[Object]:
         """Read Events, without what nothing reads of them: a user who may write Events may write large ones."""

@@ -5,9 +5,9 @@ from typing import Final
 
 from enforcer.status.messages import used_amounts
 from gpushare import contract
-from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare.raw_objects import Object, mapping, text
 from gpushare_cli.explain.findings import Finding, FindingType
-from gpushare_cli.explain.pod_record import PodRecord, missing_claims
+from gpushare_cli.explain.pod_record import PodRecord, lacks_claims
 
 ENFORCER: Final = f"{contract.DRIVER}/enforcer"
 """What reports our Events."""
@@ -82,7 +82,4 @@ def _about(record: PodRecord) -> list[Object]:
 def _is_trouble(event: Object, record: PodRecord) -> bool:
     """Whether an Event of Kubernetes' own is about a share, still holds, and says what stands nowhere in the pod."""
     reason = text(event, "reason")
-    if reason == NO_CLAIM:
-        named = len(objects(record.spec, "resourceClaims"))
-        return record.claims is not None and (len(record.claims) < named or bool(missing_claims(record)))
-    return reason in TROUBLE
+    return lacks_claims(record) if reason == NO_CLAIM else reason in TROUBLE

@@ -11,6 +11,7 @@ from gpushare import contract, defaults
 from gpushare.claim_messages import ENDED
 from gpushare.pod_claims import claim_names, uses
 from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare_cli.placement.placing import NOT_READ, Cluster
 from sidecar.pod_status import Status
 from webhook.mutation.rewrite import is_our_claim
 
@@ -37,15 +38,15 @@ NO_USAGE: Final = Usage()
 class PodRecord:
     """One pod, its claims by name, its Events and its Namespace; ``None``: the reader may not read them.
 
-    ``schedulers`` are the profiles of Kubernetes' own scheduler. ``gpus`` are the MiB of each published GPU; they are
-    read for a pod that waits for a node, and ``None`` where the reader may not. ``release`` is gpu-share's namespace.
+    ``schedulers`` are the profiles of Kubernetes' own scheduler. ``cluster`` is read for a pod that waits for a node.
+    ``release`` is gpu-share's namespace.
     """
 
     pod: Object
     claims: Mapping[str, Object] | None
     events: Sequence[Object] | None
     namespace: Object | None = None
-    gpus: Sequence[int] | None = None
+    cluster: Cluster = NOT_READ
     usage: Usage = NO_USAGE
     schedulers: Sequence[str] = defaults.SCHEDULER_NAMES
     release: str = defaults.SYSTEM_NAMESPACE
@@ -117,6 +118,12 @@ def missing_claims(record: PodRecord) -> list[str]:
     """Name the claims of a pod that do not exist, as far as that is known."""
     claims = record.claims
     return [] if claims is None else [name for name in claim_names(record.pod) if name not in claims]
+
+
+def lacks_claims(record: PodRecord) -> bool:
+    """Tell whether a claim of a pod was not made yet, or is gone; a name stands in the pod only once it was made."""
+    named = len(objects(record.spec, "resourceClaims"))
+    return record.claims is not None and (len(record.claims) < named or bool(missing_claims(record)))
 
 
 def used_claims(record: PodRecord, container: Object) -> Iterator[tuple[Object, str]]:

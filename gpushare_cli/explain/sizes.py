@@ -1,20 +1,19 @@
-"""How much memory would fit or would have sufficed: the largest GPU, and the amount to ask for after a kill."""
+"""How much memory would have sufficed: the amount to ask for after a kill."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
 from enforcer.dra.resize import ResizeBounds, ceiling_of, resized
-from enforcer.quota.from_claims import parse_mib
 from enforcer.quota.types import MIN_TOLERANCE_MIB, TOLERANCE_SHARE
 from gpushare import contract
 from gpushare.errors import ResizeRefused
 from gpushare.main_container import main_container
 from gpushare.quantity import GIB, format_mib
-from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.explain import pod_events
 from gpushare_cli.explain.findings import Finding, FindingType
-from gpushare_cli.explain.pod_record import PodRecord, claims_of, requested
+from gpushare_cli.explain.pod_record import PodRecord, claims_of
 from gpushare_cli.prepared import prepared_of
 from webhook.mutation.rewrite import is_our_claim
 
@@ -23,50 +22,6 @@ SMALL_STEP: Final = 256
 SMALL: Final = 2 * GIB
 GARBAGE: Final = (KeyError, TypeError, AttributeError, ValueError)
 """What comes of a claim's status that our driver did not write."""
-
-
-def gpu_memory(resource_slice: Object) -> Iterator[int]:
-    """Yield the MiB that shares of each GPU of a ResourceSlice can have."""
-    for device in objects(mapping(resource_slice, "spec"), "devices"):
-        kind = text(mapping(mapping(device, "attributes"), "kind"), "string")
-        memory = mapping(mapping(device, "capacity"), contract.CAPACITY_MEMORY)
-        if kind == contract.KIND_GPU and (mib := parse_mib(memory.get("value"))):
-            yield mib
-
-
-def too_large(record: PodRecord) -> Iterator[Finding]:
-    """Yield the requests of a pod that waits for a node which no published GPU can hold, also when it is empty."""
-    if record.gpus is None or not record.waits_for_node:
-        return
-    if not record.gpus:
-        message = "no node publishes a GPU for sharing now; gpu-share check shows an operator why"
-        yield Finding(type=FindingType.OBSTACLE, message=message)
-        return
-    largest = max(record.gpus)
-    for names, mib in (group for claim in claims_of(record) for group in _on_one_gpu(claim)):
-        if mib > largest:
-            several = f"containers {', '.join(names)} together ask" if len(names) > 1 else f"container {names[0]} asks"
-            fits = f"the largest GPU has {in_gib(largest)}, so the pod never fits; ask for {in_gib(largest)} or less"
-            yield Finding(type=FindingType.OBSTACLE, message=f"{several} for {in_gib(mib)}, and {fits}")
-
-
-def _on_one_gpu(claim: Object) -> Iterator[tuple[Sequence[str], int]]:
-    """Yield the requests of a claim that have to be on one GPU, by name, with what they need there in MiB."""
-    amounts = {name: parse_mib(each.get(contract.CAPACITY_MEMORY)) or 0 for name, each in requested(claim)}
-    together: set[str] = set()
-    for each in objects(mapping(mapping(claim, "spec"), "devices"), "constraints"):
-        if each.get("matchAttribute") == contract.ATTRIBUTE_UUID:
-            named = each.get("requests")
-            names = [name for name in amounts if not isinstance(named, list) or not named or name in named]
-            together |= set(names)
-            yield names, sum(amounts[name] for name in names)
-    yield from (([name], mib) for name, mib in amounts.items() if name not in together)
-
-
-def in_gib(mib: int) -> str:
-    """Write an amount in GiB where that takes one decimal, such as ``15.5Gi``, else in MiB."""
-    whole, rest = divmod(mib * 10, GIB)
-    return format_mib(mib) if rest or not whole % 10 else f"{whole / 10:g}Gi"
 
 
 def sufficient_mib(peak_mib: int) -> int:

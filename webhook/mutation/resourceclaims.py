@@ -26,8 +26,8 @@ from webhook.mutation.template_content import content
 
 HASH_DIGITS: Final = 16
 _INTEGER: Final = Pattern(r"[0-9]{1,15}", 15)
-_ATTRIBUTES: Final = f'device.attributes["{DRIVER}"]'
-_BY_TURNS: Final = f'"{ATTRIBUTE_MODE}" in {_ATTRIBUTES} && {_ATTRIBUTES}.{ATTRIBUTE_MODE} == "{TIME_SLICING}"'
+ATTRIBUTES: Final = f'device.attributes["{DRIVER}"]'
+_BY_TURNS: Final = f'"{ATTRIBUTE_MODE}" in {ATTRIBUTES} && {ATTRIBUTES}.{ATTRIBUTE_MODE} == "{TIME_SLICING}"'
 Object = dict[str, Any]
 
 
@@ -208,7 +208,7 @@ def _instances(cut: Sequence[Share]) -> tuple[Request, ...]:
 
 def _request(request: Request, models: Sequence[str]) -> Object:
     if request.profile:
-        expressions = [f'{_ATTRIBUTES}.{ATTRIBUTE_PROFILE} == "{request.profile}"'] + [_expression(models)] * bool(
+        expressions = [f'{ATTRIBUTES}.{ATTRIBUTE_PROFILE} == "{request.profile}"'] + [model_expression(models)] * bool(
             models
         )
         selectors = [{"cel": {"expression": each}} for each in expressions]
@@ -217,7 +217,7 @@ def _request(request: Request, models: Sequence[str]) -> Object:
     if request.compute:
         amounts[contract.CAPACITY_COMPUTE] = str(request.compute)
     exactly: Object = {"deviceClassName": contract.DEVICE_CLASS, "capacity": {"requests": amounts}}
-    expressions = [_expression(models)] * bool(models) + [_BY_TURNS] * (request.gpus > 1)
+    expressions = [model_expression(models)] * bool(models) + [_BY_TURNS] * (request.gpus > 1)
     if expressions:
         exactly["selectors"] = [{"cel": {"expression": each}} for each in expressions]
     if request.gpus > 1:
@@ -225,13 +225,13 @@ def _request(request: Request, models: Sequence[str]) -> Object:
     return {"name": request.name, "exactly": exactly}
 
 
-def _expression(models: Sequence[str]) -> str:
+def model_expression(models: Sequence[str]) -> str:
     """Write the CEL that picks GPUs by a whole word of their model, for an L40 is no L4.
 
     The names hold neither quotes nor backslashes, and of what a pattern gives a meaning, only dots: ``read_models``.
     """
     pattern = f"(^|[^0-9a-z])({'|'.join(models).replace('.', '[.]')})([^0-9a-z]|$)"
-    return f'"{ATTRIBUTE_MODEL}" in {_ATTRIBUTES} && {_ATTRIBUTES}.{ATTRIBUTE_MODEL}.lowerAscii().matches("{pattern}")'
+    return f'"{ATTRIBUTE_MODEL}" in {ATTRIBUTES} && {ATTRIBUTES}.{ATTRIBUTE_MODEL}.lowerAscii().matches("{pattern}")'
 
 
 def _shared_request(shares: Sequence[Share]) -> str:
@@ -286,8 +286,8 @@ def _check_memory(findings: Findings, group: Group, most_mib: int | None) -> Non
     needed = group.together.memory_mib
     if most_mib is not None and needed > most_mib:
         message = (
-            f"the containers of this pod together request {format_mib(needed)} on one GPU; the largest GPU has "
-            f"{format_mib(most_mib)}: request less{_way_out(group.plan, most_mib)}"
+            f"the containers of this pod together request {format_mib(needed)} on one GPU, above the maximum "
+            f"of {format_mib(most_mib)} (webhook.maxMemory): request less{_way_out(group.plan, most_mib)}"
         )
         findings.problem(field_of(contract.MEMORY), message, Reason.ABOVE_MAXIMUM)
 

@@ -213,7 +213,7 @@ class _Limits:
         if message := self.policy.above_memory(mib, written):
             findings.problem(field, message, Reason.ABOVE_MAXIMUM)
         if most is not None and mib > most:
-            message = f"{written} is more than the largest GPU has, {format_mib(most)}; ask for less"
+            message = f"{written} is above the maximum of {format_mib(most)} (webhook.maxMemory); ask for less"
             findings.problem(field, message, Reason.ABOVE_MAXIMUM)
 
     def compute(self, asked: ShareAnnotation | None) -> int | None:

@@ -29,7 +29,8 @@ SITUATIONS: Final[dict[str, Callable[[Bed], Answer]]] = {}
 _VARIABLE: Final = (
     (r"explained-[0-9]+\b", "NAMESPACE"),
     (r"\b[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z", "TIME"),
-    (r"not placed: [^\n\"]*", "not placed: (the scheduler's words)"),
+    (r"  not placed: [0-9]+ node\(s\) didn't match[^\n]*\n    [^\n]*\n", ""),
+    (r"not placed: [0-9]+", "not placed: NODES"),
     (r"(-gpu-share-)[a-z0-9]{5}\b", r"\1xxxxx"),
     (r"(MiB of its [0-9]+ MiB on GPU-[a-z0-9-]+)[^\n\"]*", r"\1 (the enforcer's words)"),
     (r"\bworker-[a-z0-9]+(-[a-z0-9]{5})?\b", "worker-xxxxx"),

@@ -23,11 +23,13 @@ from gpushare.reasons import Reason
 from gpushare_cli.api_errors import AGAIN, sentence
 from gpushare_cli.audit import anchors
 from gpushare_cli.explain.pod import recorded
-from tests.integration.controlplane import objects, situations_of_pods, situations_of_workloads
+from tests.integration.controlplane import objects, pending, situations_of_pods, situations_of_workloads
 from tests.integration.controlplane.bed import Bed
 from tests.integration.controlplane.explaining import GPU, account, kill, prepared, product, runs, viewer
 from tests.integration.controlplane.objects import Object
-from tests.integration.controlplane.situating import SITUATIONS, normalised
+from tests.integration.controlplane.pending import PENDING
+from tests.integration.controlplane.situating import SITUATIONS, node, normalised
+from tests.testbed.cluster.controlplane import ADMIN
 
 pytestmark = pytest.mark.controlplane
 RECORD = os.environ.get("GPU_SHARE_RECORD")
@@ -82,7 +84,7 @@ def test_a_pod_that_finds_no_room_is_notified_why(bed: Bed) -> None:
     assert code == 1
     assert "Pending, on no node yet" in text
     assert "cannot allocate all claims" in text
-    assert "the scheduler places the pod when a GPU has enough of all three" in text
+    assert "because you may not list ResourceSlices" in text
 
 
 def test_who_may_not_look_is_notified(bed: Bed) -> None:
@@ -142,3 +144,20 @@ def test_each_situation_is_explained_as_written_down(bed: Bed, name: str) -> Non
         expected.write_text(text)
     assert "Traceback" not in text
     assert text == expected.read_text()
+
+
+@pytest.mark.parametrize("cause", PENDING)
+def test_each_cause_of_a_pod_that_waits_is_named_from_the_schedulers_own_message(bed: Bed, cause: str) -> None:
+    node(bed)
+    namespace = bed.namespace("pending")
+    waits = PENDING[cause](bed, namespace)
+    try:
+        bed.until(f"the pod waits: {waits.words}", lambda: waits.words in pending.reported(bed, namespace))
+        code, text = product(bed.plane.kubeconfig(ADMIN), "explain", f"{namespace}/{pending.POD}")
+    finally:
+        pending.clear(bed, namespace)
+    assert code == 1
+    lines = [line.strip() for line in text.splitlines()]
+    first = next((number for number, line in enumerate(lines) if waits.part in line), None)
+    assert first is not None, text
+    assert any(waits.hint in line for line in lines[first : first + 2]), text

@@ -165,15 +165,13 @@ def test_a_pod_that_came_back_under_its_quota_is_fine_again() -> None:
 
 
 def test_a_pod_without_room_says_so_and_what_that_means() -> None:
-    fine, lines = told(load("waiting") | {"gpus": [16384]})
+    fine, lines = told(load("waiting"))
     assert not fine
     assert lines[0].endswith(": Pending, on no node yet")
     assert row(lines) == ["main", "12Gi", "nothing yet", "N/A", "not started"]
-    assert lines[3].startswith("  not placed: 0/")
-    assert lines[4].startswith(
-        "    no GPU has enough free memory, compute or MPS clients; the scheduler places the pod"
-    )
-    assert len(lines) == 5, "that the template was not there at first is over"
+    assert lines[3] == "  not placed: 1 cannot allocate all claims"
+    assert lines[5] == "  not placed: 1 node(s) didn't match Pod's node affinity/selector"
+    assert len(lines) == 7, "that the template was not there at first is over"
 
 
 def test_a_claim_that_cannot_be_made_is_reported() -> None:

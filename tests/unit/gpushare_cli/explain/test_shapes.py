@@ -13,8 +13,10 @@ from gpushare_cli.explain.pod_record import PodRecord
 from gpushare_cli.explain.workload import WorkloadRecord
 from gpushare_cli.explain.workload_state import explain_workload
 from gpushare_cli.inject.workloads import pods
+from gpushare_cli.placement.placing import Cluster
 from tests.unit.gpushare_cli.explain.test_no_share import OPTED_IN
 from tests.unit.gpushare_cli.explain.test_pod import load
+from tests.unit.gpushare_cli.explain.test_unplaced import QUOTA, gpus, holding, of_model, waiting
 from tests.unit.gpushare_cli.explain.test_workload import EVENT, deployment
 from webhook.mutation.mutate import Mutation
 
@@ -38,7 +40,7 @@ def changed(whole: Any, path: tuple[Any, ...], value: object) -> Any:
 
 
 def whole_pod() -> dict[str, Any]:
-    content = load("killed") | {"namespace": OPTED_IN, "gpus": [16384]}
+    content = load("killed") | {"namespace": OPTED_IN}
     (claim,) = content["claims"].values()
     result = claim["status"]["allocation"]["devices"]["results"][0]
     same = {key: result.get(key) for key in ("driver", "pool", "device", "shareID")}
@@ -53,6 +55,14 @@ def whole_pod() -> dict[str, Any]:
 
 POD = whole_pod()
 SINGLE = {"pod", "namespace", "workload"}
+
+
+CLUSTER = {
+    "slices": list(gpus(taint="CriticalXid").slices or ()),
+    "nodes": list(gpus(taints=[{"key": "a", "effect": "NoSchedule"}]).nodes or ()),
+    "claims": [holding(1024)],
+    "quotas": [QUOTA],
+}
 
 
 def inside(content: Any) -> list[tuple[Any, ...]]:
@@ -79,6 +89,21 @@ def test_any_part_of_a_pods_objects_may_have_another_shape(value: object, phase:
         assert found.lines, path
         assert all(line.isprintable() for line in found.lines), path
         json.dumps(found.json())
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_any_part_of_a_cluster_may_have_another_shape(value: object) -> None:
+    content = of_model(waiting("1 cannot allocate all claims"))
+    for path in inside(CLUSTER):
+        found = explain(PodRecord(**content | {"cluster": Cluster(**changed(CLUSTER, path, value))}))
+        assert all(line.isprintable() for line in found.lines), path
+    for path in inside({"claims": list(content["claims"].values())}):
+        claims = changed({"claims": list(content["claims"].values())}, path, value)["claims"]
+        found = explain(PodRecord(**content | {"claims": dict(zip(content["claims"], claims, strict=True))}))
+        assert all(line.isprintable() for line in found.lines), path
+    for path in inside({"pod": content["pod"]}):
+        found = explain(PodRecord(**content | changed({"pod": content["pod"]}, path, value)))
+        assert all(line.isprintable() for line in found.lines), path
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)

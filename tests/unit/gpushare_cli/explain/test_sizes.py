@@ -1,4 +1,4 @@
-"""How much memory would fit, and how much would have sufficed."""
+"""How much memory would have sufficed."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from enforcer.quota.from_claims import parse_mib
 from enforcer.quota.types import Quota
-from gpushare.contract import ATTRIBUTE_UUID, DEVICE_CLASS, MAX_MEMORY
+from gpushare.contract import MAX_MEMORY
 from gpushare.quantity import format_mib, parse_memory
 from gpushare_cli.explain import sizes
 from gpushare_cli.explain.cluster_state import explain
@@ -16,75 +16,6 @@ from gpushare_cli.explain.findings import Finding
 from gpushare_cli.explain.pod_record import PodRecord, Usage
 from sidecar.pod_status import Status, Use
 from tests.unit.gpushare_cli.explain.test_pod import GPU, load
-
-
-def obstacles(content: dict[str, Any]) -> list[str]:
-    return [each.message for each in explain(PodRecord(**content)).findings if each.type == "obstacle"]
-
-
-def waiting(*amounts: str, gpus: list[int] | None, together: bool = False) -> dict[str, Any]:
-    content = load("waiting") | {"gpus": gpus}
-    (claim,) = content["claims"].values()
-    claim["spec"]["devices"]["requests"] = [
-        {"name": f"c{number}", "exactly": {"deviceClassName": DEVICE_CLASS, "capacity": {"requests": {"memory": each}}}}
-        for number, each in enumerate(amounts)
-    ]
-    if together:
-        claim["spec"]["devices"]["constraints"] = [{"matchAttribute": ATTRIBUTE_UUID}]
-    return content
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (waiting("100Gi", gpus=[8192, 15872]), "container c0 asks for 100Gi, and the largest GPU has 15.5Gi"),
-        (waiting("12800Mi", gpus=[12288]), "container c0 asks for 12.5Gi, and the largest GPU has 12Gi"),
-        (waiting("10Gi", "6Gi", gpus=[15872], together=True), "containers c0, c1 together ask for 16Gi"),
-        (waiting("10Gi", gpus=[]), "no node publishes a GPU"),
-    ],
-)
-def test_a_share_that_no_gpu_can_hold_is_named(content: dict[str, Any], says: str) -> None:
-    found = obstacles(content)
-    assert any(says in message for message in found), found
-    assert not any(
-        "the scheduler places the pod when a GPU has enough of all three" in line
-        for line in explain(PodRecord(**content)).lines
-    )
-
-
-@pytest.mark.parametrize(
-    "content",
-    [waiting("12Gi", gpus=[8192, 15872]), waiting("10Gi", "6Gi", gpus=[15872]), waiting("nonsense", gpus=[1])],
-)
-def test_what_fits_on_an_empty_gpu_waits_for_room(content: dict[str, Any]) -> None:
-    assert not any("never fits" in message for message in obstacles(content))
-    assert any(
-        line.endswith("clients; the scheduler places the pod when a GPU has enough of all three")
-        for line in explain(PodRecord(**content)).lines
-    )
-
-
-def test_a_claim_that_chooses_among_gpus_is_not_told_of_all_of_them() -> None:
-    content = waiting("12Gi", gpus=[15872])
-    (claim,) = content["claims"].values()
-    claim["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": "false"}}]
-    assert any(
-        "no GPU that its claim selects has enough free memory" in line for line in explain(PodRecord(**content)).lines
-    )
-
-
-def test_a_reader_without_the_right_does_not_learn_that_it_fits() -> None:
-    lines = explain(PodRecord(**waiting("100Gi", gpus=None))).lines
-    assert any("because you may not list ResourceSlices" in line for line in lines)
-
-
-def test_gpus_are_read_from_slices_of_any_shape() -> None:
-    def device(kind: object, value: object) -> dict[str, Any]:
-        return {"attributes": {"kind": {"string": kind}}, "capacity": {"memory": {"value": value}}}
-
-    devices = [device("gpu", "15872Mi"), device("status", "9Gi"), device("gpu", None), {}, None]
-    assert list(sizes.gpu_memory({"spec": {"devices": devices}})) == [15872]
-    assert list(sizes.gpu_memory({})) == []
 
 
 @given(st.integers(1, 2**22))
