@@ -165,6 +165,12 @@ def test_a_pod_that_waits_for_other_reasons_is_told_of_each_and_where_a_gpu_has_
     assert "nodes without a GPU count here" in told[2]
 
 
+def test_what_no_gpu_can_hold_is_said_once() -> None:
+    never = CASES["never fits"][0]
+    assert len([each for each in hints(never) if "never fits" in each]) == 1
+    assert f"not placed: {NO_GPU}: " in hints(never)
+
+
 def test_that_no_node_shares_a_gpu_is_said_first() -> None:
     told = hints(waiting(NO_GPU, cluster=Cluster(nodes=[objects.node("other")], slices=[], claims=[])))
     assert told[0].startswith("no node publishes a GPU for sharing now")
