@@ -87,7 +87,7 @@ pictures: $(STAMP) ## Draw the Grafana dashboard into docs/pictures from a real 
 bench: $(STAMP) ## Time the webhook and minimal servers (ARGS=api: at an API server; fair: beside attackers; soak: ten minutes; ready: pods on a real node, root)
 	@$(RUN)/python -m tests.load.bench $(ARGS)
 
-golden: $(STAMP) ## Regenerate tests/golden/*/expected.txt, NOTICE, pictures of gpu-share top, and what documents take from code (review the diff)
+golden: $(STAMP) ## Regenerate tests/golden/*/expected.txt, NOTICE, pictures of gpu-share top, migrated manifests, and what documents take from code (review the diff)
 	@$(RUN)/python -m tests.golden
 	@$(RUN)/python -m tests.support.frameworks
 	@$(RUN)/python -m tests.support.annotations
@@ -96,6 +96,7 @@ golden: $(STAMP) ## Regenerate tests/golden/*/expected.txt, NOTICE, pictures of 
 	@$(RUN)/python -m tests.support.values
 	@$(RUN)/python -m tests.support.notice
 	@$(RUN)/python -m tests.unit.gpushare_cli.test_top_pictures
+	@$(RUN)/python -m tests.unit.gpushare_cli.migrate.golden
 
 protos: $(STAMP) ## Generate enforcer/dra/stubs from its .proto files
 	@$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. enforcer/dra/stubs/*.proto

@@ -29,6 +29,7 @@ _MODULES: Final = {"mps": "enforcer.mps.host"}
 """Where a process is not the ``main`` of a part of its name."""
 VERBS: Final = {
     "inject": "rewrite pods in manifests as the webhook does, without a cluster",
+    "migrate": "rewrite what pods in manifests ask of other GPU systems, without a cluster",
     "check": "check whether this node and the cluster are ready for gpu-share",
     "top": "show GPUs, the containers on them, and their use against quota",
     "status": "inside a sidecar: show GPU memory use and quota of the pod's containers",
@@ -113,7 +114,7 @@ def _ready_output(verb: str | None) -> None:
     """Standard output may have been closed: then the exit code is all that is wanted. Or it knows few letters."""
     if (stream := getattr(sys, "stdout", None)) is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    elif verb != "inject" and isinstance(stream, TextIOWrapper):  # in a manifest no letter may change
+    elif verb not in ("inject", "migrate") and isinstance(stream, TextIOWrapper):  # in a manifest no letter may change
         stream.reconfigure(errors="backslashreplace")
 
 

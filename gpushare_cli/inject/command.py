@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         results = list(rewrite.with_templates(results))
     else:
         results = [replace(result, templates=()) for result in results]
-    sys.stdout.write(_WRITERS[args.output](results, args) if args.output else _as_it_came(texts, results))
+    sys.stdout.write(_WRITERS[args.output](results, args) if args.output else as_it_came(texts, results))
     return 0
 
 
@@ -250,7 +250,8 @@ def _counts(of: Counts, item: Mapping[str, Any], *, template: bool) -> bool:
         return False
 
 
-def _as_it_came(texts: Sequence[tuple[str, str]], results: Sequence[Result]) -> str:
+def as_it_came(texts: Sequence[tuple[str, str]], results: Sequence[Result]) -> str:
+    """Return all documents in one stream, each in its own format."""
     return (files.BOM if texts[0][1].startswith(files.BOM) else "") + rewrite.stream(results)
 
 

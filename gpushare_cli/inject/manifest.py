@@ -63,7 +63,11 @@ class Document:
         """
         if self.json:
             return self.text[: _lead(self.text)] + json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-        return patched(self.text, self.node, operations, value) or self._dumped(value)
+        return self.spliced(operations, value) or self._dumped(value)
+
+    def spliced(self, operations: Sequence[Mapping[str, Any]], value: Any) -> str | None:
+        """Return the YAML text with a JSON patch applied in place; ``None`` where all of it has to be written again."""
+        return patched(self.text, self.node, operations, value)
 
     def _dumped(self, value: Any) -> str:
         """Write the document without its comments, except those before its content."""

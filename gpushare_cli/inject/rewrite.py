@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -66,6 +66,11 @@ class Result:
         return _operations(self.changes)
 
     @property
+    def spliced(self) -> bool:
+        """Tell whether the changes can be made in the text of a YAML document; else its comments are lost."""
+        return self.document.spliced(self.operations, self.after) is not None
+
+    @property
     def text(self) -> str:
         """Return the document as it goes out: its own bytes when nothing changed."""
         return self.document.render(self.operations, self.after) if self.rewritten else self.document.text
@@ -77,6 +82,7 @@ def rewrite(
     namespace: str | None = None,
     known: Iterable[Problem] = (),
     at: Sequence[Steps] = (),
+    marks: Collection[str] = (contract.GROUP,),
 ) -> list[Result]:
     """Rewrite every document, or none.
 
@@ -86,6 +92,7 @@ def rewrite(
         namespace: the namespace of pods that name none; ``default`` when absent.
         known: problems of the stream that are reported before those of its pods.
         at: where objects of unknown kinds have pods.
+        marks: texts of which such an object has one, if its pods may have to be changed.
 
     Raises:
         PolicyDenied: pods are refused, or documents cannot be read; of each problem, document and field are named.
@@ -94,7 +101,8 @@ def rewrite(
     problems, complete = list(known), True
     for number, document in numbered(documents):
         try:
-            results.append(_rewrite(document, number, admit, namespace or DEFAULT_NAMESPACE, at))
+            here = at if any(mark in document.text for mark in marks) else ()
+            results.append(_rewrite(document, number, admit, namespace or DEFAULT_NAMESPACE, here))
         except PolicyDenied as error:
             problems += error.problems
             complete &= error.complete
@@ -144,7 +152,7 @@ def load(document: Document, number: int, *, any_kind: bool = False) -> Any:
 
 
 def _rewrite(document: Document, number: int, admit: Admit, namespace: str, at: Sequence[Steps]) -> Result:
-    before = load(document, number, any_kind=bool(at) and contract.GROUP in document.text)
+    before = load(document, number, any_kind=bool(at))
     changes, problems, complete = list[Change](), list[Problem](), True
     for place in pods(before, at):
         try:

@@ -31,13 +31,14 @@ class _New:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A mapping or list, how deep it stands, and what the patch adds to it."""
+    """A mapping or list, how deep it stands, what the patch adds to it, and the keys that it removes."""
 
     node: yaml.CollectionNode
     depth: int
     in_line: bool
     keys: dict[str, Any] = field(default_factory=dict)
     items: list[yaml.Node | _New] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
 
 
 def patched(text: str, node: yaml.Node | None, operations: Sequence[Mapping[str, Any]], value: Any) -> str | None:
@@ -91,8 +92,10 @@ class _Splicer:
     def spliced(self, operations: Sequence[Mapping[str, Any]]) -> str:
         """Return the text with all operations applied. Raises ``LookupError`` for one that cannot be placed."""
         for operation in operations:
-            self._put(operation["op"], _steps(operation["path"]), operation["value"])
+            self._put(operation["op"], _steps(operation["path"]), operation.get("value"))
         for place in self._places.values():
+            if place.gone:
+                self._remove_keys(place)
             if place.keys:
                 self._write_keys(place)
             self._write_items(place)
@@ -104,6 +107,8 @@ class _Splicer:
             place.items.insert(len(place.items) if step == "-" else int(step), _New(value))
         elif isinstance(place.node, yaml.SequenceNode):
             self._replace(place, self._child(place.node, step), value)
+        elif op == "remove":
+            place.gone.add(step)
         elif (old := member(place.node, step)) is not None:
             self._replace(place, old, value)
         else:
@@ -146,6 +151,38 @@ class _Splicer:
             step = self._list_step if isinstance(value, list) else _STEP
             self._below(place, end, value, self._column(place) + step)
 
+    def _remove_keys(self, place: _Place) -> None:
+        """Remove keys with their lines; a line that holds a comment alone stays."""
+        pairs = place.node.value
+        kept = [number for number, (key, _) in enumerate(pairs) if key.value not in place.gone]
+        if len(pairs) - len(kept) != len(place.gone):  # one of them is merged in
+            raise LookupError(place.gone)
+        ends = [(_start(key), self._end(value)) for key, value in pairs]
+        if place.in_line:
+            self._remove_in_line(place, ends, kept)
+            return
+        for number, (start, end) in enumerate(ends):
+            if number not in kept:
+                self._remove_lines(place, start, self._line_end(end), ends[number + 1 :])
+
+    def _remove_in_line(self, place: _Place, ends: list[tuple[int, int]], kept: list[int]) -> None:
+        last = kept[-1] if kept else -1
+        for number in set(range(last)) - set(kept):
+            self._edit(place, ends[number][0], ends[number + 1][0], "")
+        if last + 1 < len(ends):
+            self._edit(place, ends[last][1] if kept else ends[0][0], ends[-1][1], "")
+
+    def _remove_lines(self, place: _Place, start: int, end: int, later: list[tuple[int, int]]) -> None:
+        line = self._text.rfind("\n", 0, start) + 1
+        comments = [each for each in self._text[start:end].splitlines() if each.lstrip().startswith("#")]
+        if line and not self._text[line:start].strip():
+            start = line - len(self._newline)
+        elif later and not comments and not self._text[end : later[0][0]].strip():
+            end = later[0][0]  # the next key goes where this one was
+        else:
+            start = line + len(self._text[line:start].rstrip())
+        self._edit(place, start, end, "".join(self._newline + each for each in comments))
+
     def _write_keys(self, place: _Place) -> None:
         if place.in_line:
             self._write_last(place, flow(place.keys)[1:-1])
@@ -178,7 +215,7 @@ class _Splicer:
         """Write what goes before the closing brace or bracket."""
         parts = place.node.value
         at = self._end(place.node, inside=True) if parts else _end(place.node) - 1
-        self._edit(place, at, at, f", {text}" if parts else text)
+        self._edit(place, at, at, f", {text}" if len(parts) > len(place.gone) else text)
 
     def _column(self, place: _Place) -> int:
         """Return where the keys or dashes of a block stand."""

@@ -26,6 +26,8 @@ FILES = ":0"
         (["inject", "-f", ""], [FILES]),
         (["inject", "--filename="], [FILES]),
         (["inject", "--pod-at", ""], [NO_FILES]),
+        (["migrate", "--ca"], ["--card", NO_FILES]),
+        (["migrate", "-f", ""], [FILES]),
         (["audit", "ver"], ["verify", NO_FILES]),
         (["audit", "verify", "--stat"], ["--state", NO_FILES]),
         (["audit", "verify", "--state", "/v"], [FILES]),

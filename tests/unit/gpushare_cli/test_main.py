@@ -65,7 +65,8 @@ def test_processes_get_the_rest_of_the_line(part: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["version"], *([verb, "--help"] for verb in ("audit", "bundle", "check", "explain", "inject"))]
+    "words",
+    [[], ["version"], *([verb, "--help"] for verb in ("audit", "bundle", "check", "explain", "inject", "migrate"))],
 )
 def test_what_only_answers_how_it_is_called_loads_nothing_large(words: list[str]) -> None:
     code = """if True:

@@ -173,6 +173,10 @@ def add(path: str, value: Any) -> dict[str, Any]:
     return {"op": "add", "path": path, "value": value}
 
 
+def remove(path: str) -> dict[str, Any]:
+    return {"op": "remove", "path": path}
+
+
 def spliced(source: str, *operations: dict[str, Any]) -> str | None:
     (document,) = split(source)
     return patched(document.text, document.node, operations, jsonpatch.apply_patch(document.load(), operations))
@@ -211,7 +215,7 @@ def test_values_are_written_where_they_belong(source: str, operations: list[dict
     [
         ("? a\n: b\n", add("/z", 1)),
         ("a: |\n  b", add("/z", 1)),
-        ("a: b\nz: 1\n", {"op": "remove", "path": "/z"}),
+        ("a: &x {b: c, d: e}\nz: {<<: *x}\n", {"op": "remove", "path": "/z/b"}),
     ],
 )
 def test_what_cannot_be_spliced_is_written_as_a_whole_below_its_first_comments(
@@ -221,6 +225,30 @@ def test_what_cannot_be_spliced_is_written_as_a_whole_below_its_first_comments(
     (document,) = split(f"--- # c\n# d\n{source}")
     after = jsonpatch.apply_patch(document.load(), [operation])
     assert document.render([operation], after) == f"--- # c\n# d\n{dump(after)}"
+
+
+@pytest.mark.parametrize(
+    ("source", "operations", "text"),
+    [
+        ("a: b\nz: 1\n", [remove("/z")], "a: b\n"),
+        ("z: 1\na: b\n", [remove("/z")], "a: b\n"),
+        ("a: b\nz: 1", [remove("/z")], "a: b"),
+        ("a: b  # c\n# d\nz: 1  # e\n# f\n", [remove("/z")], "a: b  # c\n# d\n# f\n"),
+        ("a:\r\n  b: c\r\n  z: 1\r\nd: e\r\n", [remove("/a/z")], "a:\r\n  b: c\r\nd: e\r\n"),
+        ("a:\n  z:\n    # b\n    c: d\n\n  e: f\n", [remove("/a/z")], "a:\n    # b\n\n  e: f\n"),
+        ("a:\n- z:\n    c: d\n  e: f\n", [remove("/a/0/z")], "a:\n- e: f\n"),
+        ("a:\n- z: 1\n  # b\n  e: f\n", [remove("/a/0/z")], "a:\n-\n  # b\n  e: f\n"),
+        ("a:\n- z:\n    # b\n    c: d\n  e: f\n", [remove("/a/0/z")], "a:\n-\n    # b\n  e: f\n"),
+        ("a: {z: 1, b: c, w: 2, x: 3}  # d\n", [remove(f"/a/{key}") for key in "wxz"], "a: {b: c}  # d\n"),
+        ("a: {z: 1}\n", [remove("/a/z"), add("/a/b", "c")], "a: {b: c}\n"),
+        ("a:\n  x: 1\n  z: 1  # b\nd: e\n", [remove("/a/x"), remove("/a/z"), add("/a/b", "c")], "a:\n  b: c\nd: e\n"),
+        ("a: &x\n  b: c\n  z: 1\nd: *x\n", [remove("/d/z")], "a: &x\n  b: c\n  z: 1\nd: {b: c}\n"),
+    ],
+)  # fmt: skip
+def test_keys_are_removed_with_their_lines_and_comments_between_them_stay(
+    source: str, operations: list[dict[str, Any]], text: str
+) -> None:
+    assert spliced(source, *operations) == text
 
 
 def test_what_does_not_read_as_computed_is_not_used() -> None:
