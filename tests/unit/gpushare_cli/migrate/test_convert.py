@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import jsonpatch
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpushare.errors import PolicyDenied
 from gpushare_cli.migrate.convert import Known, convert
-from gpushare_cli.migrate.dialects import DIALECTS
+from gpushare_cli.migrate.dialects import DIALECTS, UNKNOWN
 
 Json = dict[str, Any]
 GPU, MEM, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
@@ -134,3 +137,41 @@ def test_parts_of_a_card_fit_on_it_together() -> None:
 
 def test_each_dialect_names_its_source() -> None:
     assert all(each.source and (each.resources or each.annotations or each.labels) for each in DIALECTS)
+
+
+ROWS = [rows for each in DIALECTS for rows in (each.resources, each.annotations, each.labels, each.variables)]
+KEYS = st.sampled_from([*(key.replace("*", "a") for rows in ROWS for key in rows), *UNKNOWN, "cpu", "a/~b"])
+JUNK = (
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.lists(st.integers(), max_size=1) | st.text(max_size=3)
+)
+VALUES = st.integers(-1, 200) | st.sampled_from(["1", "0.5", "25", "1Gi", "a", 1]) | JUNK
+FIELDS: st.SearchStrategy[Json] = st.just({}) | st.dictionaries(KEYS, VALUES, min_size=1, max_size=2)
+CONTAINERS = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(["a", "b", None])},
+        optional={
+            "resources": JUNK | st.fixed_dictionaries({}, optional={"limits": FIELDS | JUNK, "requests": FIELDS}),
+            "env": JUNK | st.lists(st.fixed_dictionaries({"name": KEYS, "value": VALUES}), max_size=1),
+        },
+    ),
+    max_size=2,
+)
+SCHEDULERS = st.sampled_from([name for each in DIALECTS for name in each.schedulers])
+SPEC = {"initContainers": CONTAINERS, "schedulerName": SCHEDULERS, "hostIPC": JUNK}
+PODS = st.fixed_dictionaries({
+    "metadata": JUNK | st.fixed_dictionaries({}, optional={"annotations": FIELDS | JUNK, "labels": FIELDS}),
+    "spec": JUNK | st.fixed_dictionaries({"containers": CONTAINERS}, optional=SPEC),
+})  # fmt: skip
+EVERYTHING = Known(card=1000, units={"aliyun.com/gpu-mem": 1}, replicas={GPU: 4, VGPU: 2, "nvidia.com/gpu.shared": 3})
+
+
+@given(PODS, st.sampled_from([Known(), EVERYTHING]))
+@settings(deadline=None, max_examples=500)
+def test_any_pod_is_refused_left_alone_or_converted_once(given: Json, known: Known) -> None:
+    """Also what no API server takes. A converted pod asks no other system any more."""
+    try:
+        found = convert(given, known)
+    except PolicyDenied:
+        return
+    if found is not None:
+        assert convert(jsonpatch.apply_patch(given, found.patch), known) is None
