@@ -182,7 +182,7 @@ class EnforcementLoop:
             self._take_results(now)
             if (found := self._disk.run_within("asked", self._ask, None)) is not None:
                 (self._quotas, self._other_problems), self._knows = found, True
-            views, now = self._read_gpus(), self._clock.boottime()  # a slow read is no time over quota
+            views, now = self._read_gpus()
             if self._knows:
                 self._parts.hidden.take(views, self._quotas, now)
             for decision in self._evaluate(views, now) if self._knows else ():
@@ -271,18 +271,20 @@ class EnforcementLoop:
             return KillResult(Reason.AUDIT_UNWRITABLE)
         return KillResult(Reason.BREAKER_OPEN) if self._breaker.is_open else self._parts.executor.execute(decision)
 
-    def _read_gpus(self) -> tuple[GpuSnapshot, ...]:
+    def _read_gpus(self) -> tuple[tuple[GpuSnapshot, ...], float]:
+        """Return the samples, and the time after them: how long the read took is no time over quota."""
         try:
             views = self._parts.watch.sample()
             problems = {view.gpu.uuid: view.problem for view in views if view.problem is not None}
         except NvmlError as error:
             views, problems = (), {nvml_outage.EVERYWHERE: error}
+        now = self._clock.boottime()
         for problem in problems.values():
             self._parts.metrics.nvml_errors.labels(str(problem.reason)).inc()
-        self._sight, changes = nvml_outage.update(self._sight, problems, self._clock.boottime())
+        self._sight, changes = nvml_outage.update(self._sight, problems, now)
         for change in changes:
             self._report_outage(change)
-        return views
+        return views, now
 
     def _report_outage(self, change: nvml_outage.OutageChange) -> None:
         """Report once when NVML cannot be read and once when it can again; operators get an Event for what lasts."""

@@ -63,17 +63,20 @@ class Life(GpuReader):
     """What one life sees, decides and writes down."""
 
     def __init__(self, folder: Path, grace: float, told: TextIO) -> None:
-        self.folder, self.grace, self._told, self.now = folder, grace, told, 0.0
+        self.folder, self.grace, self._told, self._sampled = folder, grace, told, False
 
     def clock(self) -> float:
-        self.now = CLOCK.boottime()
-        return self.now
+        now = CLOCK.boottime()
+        if self._sampled:  # the time that follows a sample is its time
+            self._sampled = False
+            self._say("look", now)
+        return now
 
     def gpus(self) -> tuple[Any, ...]:
         return (card(GPU, 0),)
 
     def sample(self, uuid: str) -> GpuSample:
-        self._say("look", self.now)
+        self._sampled = True
         return GpuSample(uuid=uuid, total_mib=CARD, used_mib=9000, processes=(GpuProcess(100, 9000),))
 
     def identify(self, pid: int) -> Identity:

@@ -87,14 +87,16 @@ class Patient:
 
 
 class Remembered(Clock):
-    """The enforcer's clock, which remembers what it said last: the time of the look that follows."""
+    """The enforcer's clock. ``after`` is called with the time that it gives next: that of a look which has ended."""
 
     def __init__(self) -> None:
-        self.said = now()
+        self.after: Callable[[float], None] | None = None
 
     def boottime(self) -> float:
-        self.said = now()
-        return self.said
+        time, after, self.after = now(), self.after, None
+        if after is not None:
+            after(time)
+        return time
 
 
 class Reader(GpuReader):
@@ -125,12 +127,16 @@ class Reader(GpuReader):
             sample = self._sample(uuid)
             check(sample)
         except NvmlError:
-            self._trace.tell("sample", clock=self._clock.said, rows=None)
+            self._trace_rows(None)
             raise
-        self._trace.tell(
-            "sample", clock=self._clock.said, rows=[(each.pid, each.used_mib) for each in sample.processes]
-        )
+        self._trace_rows([(each.pid, each.used_mib) for each in sample.processes])
         return sample
+
+    def _trace_rows(self, rows: list[tuple[int, int]] | None) -> None:
+        if threading.get_ident() == self._main:
+            self._clock.after = lambda clock: self._trace.tell("sample", clock=clock, rows=rows)
+        else:
+            self._trace.tell("sample", clock=now(), rows=rows)
 
     def _sample(self, uuid: str) -> GpuSample:
         page, rows = self._page, self._page.rows()
