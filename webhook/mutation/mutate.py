@@ -95,6 +95,7 @@ def _created(findings: Findings, pod: Json, annotations: Json, user: str, around
     view = findings.attempt(view_pod, findings, pod, annotations)
     if view is None:
         validation.check_host(findings, pod, around.policy, around.settings)
+        # Nobody gets this: what could not be read is a problem, so ``collect`` denies the pod.
         return Mutation(reason=Reason.UNCHANGED, pod=pod)
     if _is_mirror(view, user):
         return Mutation(reason=Reason.MIRROR_POD, pod=pod)

@@ -72,7 +72,10 @@ def hide_gpus(findings: Findings, container: Container) -> Json:
 
 
 def environment(container: Container, share: Share, policy: NamespacePolicy) -> dict[str, str]:
-    """Return the variables of a sharing container, in the order in which they are written."""
+    """Return the variables of a sharing container, in the order in which they are written.
+
+    With 4 GiB of one GPU the limit is ``CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M``, an entry for each GPU.
+    """
     if share.profile:
         return NO_GPU_ENV | _capabilities(container, policy) | {contract.MIG_PROFILE_VARIABLE: share.profile}
     wanted = NO_GPU_ENV | mps_variables.DAEMON | mps_variables.limits(share.memory_mib, share.compute, share.gpus)
