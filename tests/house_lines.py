@@ -25,8 +25,8 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("gpushare", 27, "suggestions for mistyped words at a bounded cost"),
     (
         "gpushare_cli",
-        330,
-        "why a pod waits for a node, for each reason of the scheduler, and where a share could start",
+        384,
+        "why a pod waits for a node, and where a share could start, in explain and check",
     ),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""

@@ -19,7 +19,7 @@ from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, path
 from gpushare.patterns import Pattern
 from gpushare.raw_objects import mapping, objects, text
 from gpushare.reasons import Reason
-from gpushare_cli.check import feature_gates, installation, workloads
+from gpushare_cli.check import feature_gates, installation, startable, workloads
 from gpushare_cli.check.connection import Ask, Connection
 from gpushare_cli.check.host_needs import host_needs
 from gpushare_cli.check.installation import NAMED, RESTORE, as_shipped
@@ -98,7 +98,9 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
         ("DeviceTaintRules", taint_rules),
         ("GPUs left out", left_out),
         ("GPUs of two drivers", contended),
+        ("nodes for a new share", startable.nodes),
         ("namespaces that opted in", opted_in),
+        ("claims in these namespaces", startable.namespaces),
         ("host access of sharing pods", host_needs),
     )
 

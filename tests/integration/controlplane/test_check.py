@@ -83,6 +83,29 @@ def test_a_webhook_that_does_not_answer_is_found_by_trying(release: Release) -> 
     assert "failed calling webhook" in found["sharing pod"][1]
 
 
+def test_nodes_that_all_keep_shares_away_are_not_green(release: Release) -> None:
+    for node in release.cluster.list(path(CORE_V1, "nodes"))[0]:
+        release.edit(
+            path(CORE_V1, "nodes", node["metadata"]["name"]), lambda item: item["spec"].update(unschedulable=True)
+        )
+    _, found = check(release.admin, "--cluster", "-n", release.namespace)
+    assert found["nodes for a new share"][0] == "warning"
+
+
+def test_a_quota_without_room_for_a_claim_is_not_green(release: Release) -> None:
+    quotas = path(CORE_V1, "resourcequotas", namespace=release.namespace)
+    limit = {"metadata": {"name": "none"}, "spec": {"hard": {"count/resourceclaims.resource.k8s.io": "0"}}}
+    release.cluster.create(quotas, limit)
+    try:
+        release.bed.until("it counts", lambda: "used" in release.cluster.list(quotas)[0][0].get("status", {}))
+        _, found = check(release.admin, "--cluster", "-n", release.namespace)
+    finally:
+        release.cluster.delete(f"{quotas}/none")
+    level, detail = found["claims in these namespaces"]
+    assert level == "warning"
+    assert f"{release.namespace}: ResourceQuota none" in detail
+
+
 LIVES: Final = {
     "is after": (timedelta(days=-30), timedelta(days=-1)),
     "is before": (timedelta(days=1), timedelta(days=30)),

@@ -126,7 +126,7 @@ hostPath: {path: /dev/shm, type: Directory}
   resources: [namespaces]
   verbs: [list, watch] # a list is streamed as a watch
 - apiGroups: [""]
-  resources: [nodes, pods]
+  resources: [nodes, pods, resourcequotas]
   verbs: [list]
 - apiGroups: [resource.k8s.io]
   resources: [resourceslices, devicetaintrules]
@@ -149,7 +149,7 @@ hostPath: {path: /dev/shm, type: Directory}
 {{- /* What operators read of a cluster: for `gpu-share check`, `explain` and `audit anchors`. */}}
 {{- define "gpu-share.readRules" -}}
 - apiGroups: [""]
-  resources: [namespaces, nodes, pods]
+  resources: [namespaces, nodes, pods, resourcequotas]
   verbs: [get, list, watch]
 - apiGroups: [resource.k8s.io]
   resources: [deviceclasses, devicetaintrules, resourceslices, resourceclaims, resourceclaimtemplates]

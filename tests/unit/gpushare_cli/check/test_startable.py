@@ -1,0 +1,78 @@
+"""Whether a share could start, by what a cluster's nodes, ResourceSlices and ResourceQuotas say."""
+
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from gpushare_cli.check import startable
+from gpushare_cli.check.result import Level
+from gpushare_cli.placement.placing import CLAIMS
+from tests.unit.gpushare_cli.check.api import Api
+
+CORDONED = {"unschedulable": True}
+TAINTED = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
+OURS = {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
+
+
+def node(name: str, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def gpu(name: str, *, kind: str = contract.KIND_GPU, mib: int = 16384, **more: Any) -> dict[str, Any]:
+    device = {
+        "name": "gpu-0", "attributes": {"kind": {"string": kind}, "model": {"string": "T4"}},
+        "capacity": {contract.CAPACITY_MEMORY: {"value": f"{mib}Mi"}}, "allowMultipleAllocations": True, **more,
+    }  # fmt: skip
+    return {"spec": {"nodeName": name, "pool": {"name": name}, "devices": [device]}}
+
+
+def asked(*nodes: dict[str, Any], slices: list[dict[str, Any]] | None = None) -> Any:
+    published = [gpu(each["metadata"]["name"]) for each in nodes] if slices is None else slices
+    return startable.nodes(
+        Api({"nodes": nodes, "resourceslices": published, "mutatingwebhookconfigurations": [], "deployments": []})  # type: ignore[arg-type]
+    )
+
+
+def test_a_node_that_takes_a_share_is_enough() -> None:
+    found = asked(node("a"), node("b", **OURS), node("c", **CORDONED))
+    assert (found.level, found.detail) == (Level.OK, "2 nodes; not c: cordoned, so it takes no new pods")
+
+
+@pytest.mark.parametrize(("spec", "hint"), [(CORDONED, "kubectl uncordon a"), (TAINTED, "webhook.shareTolerations")])
+def test_where_each_node_keeps_shares_away_it_is_no_longer_green(spec: dict[str, Any], hint: str) -> None:
+    found = asked(node("a", **spec), node("b", **spec))
+    assert found.level is Level.WARNING
+    assert hint in found.hint
+
+
+def test_gpus_that_get_no_new_shares_are_named() -> None:
+    taints = [{"key": "gpu-share.io/unhealthy", "value": "XidError", "effect": "NoSchedule"}]
+    found = asked(node("a"), slices=[gpu("a", taints=taints)])
+    assert found.level is Level.WARNING
+    assert "XidError" in found.detail
+
+
+def test_instances_alone_are_no_fault_and_no_gpu_is_one() -> None:
+    assert asked(node("a"), slices=[gpu("a", kind=contract.KIND_MIG)]).level is Level.OK
+    assert asked(node("a"), slices=[]).level is Level.WARNING
+
+
+def quota(namespace: str, hard: int, used: int) -> dict[str, Any]:
+    status = {"hard": {CLAIMS: str(hard)}, "used": {CLAIMS: str(used)}}
+    return {"metadata": {"name": "most", "namespace": namespace}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("quotas", "detail"),
+    [
+        ([], "in 2 namespaces"),
+        ([quota("asr", 4, 3), quota("stranger", 0, 0)], "in 2 namespaces"),
+        ([quota("asr", 4, 3), quota("tts", 4, 4)], "not in 1 of 2 namespaces: tts: ResourceQuota most allows 4 of"),
+    ],
+)  # fmt: skip
+def test_each_namespace_without_room_for_a_claim_is_named(quotas: list[dict[str, Any]], detail: str) -> None:
+    names = [{"metadata": {"name": name}} for name in ("asr", "tts")]
+    found = startable.namespaces(Api({"namespaces": names, "resourcequotas": quotas}))  # type: ignore[arg-type]
+    assert found.detail.startswith(detail)
+    assert found.fine == (not detail.startswith("not"))
