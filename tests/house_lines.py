@@ -28,6 +28,11 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
         384,
         "why a pod waits for a node, and where a share could start, in explain and check",
     ),
+    (
+        "gpushare_cli",
+        25,
+        "check: each namespace tried, Pod Security of our own, Reasons of unhealthy GPUs, nodes that only report",
+    ),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""
 SLACK: Final = 100

@@ -16,14 +16,16 @@ from gpushare.quantity import format_mib, parse_memory
 from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check.feature_gates import PROBE, PROBE_DRIVER
-from gpushare_cli.check.installation import MIN_MEMORY, RESTORE, Installation, installation
+from gpushare_cli.check.installation import MIN_MEMORY, NAMED, RESTORE, Installation, installation
 from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
-from gpushare_cli.terminal import clean
+from gpushare_cli.check.workloads import reports
+from gpushare_cli.lookups import optional
+from gpushare_cli.terminal import clean, counted, some
 from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
 USUAL_MIB: Final = 1024
-TRIES: Final = 5
+TRIES: Final = 50
 """Namespaces that are tried where none is named: another product's policy can refuse the pod in one of them."""
 USED_UP: Final = ("exceeded quota:", "failed quota:")
 """How the API server names a ResourceQuota; a namespace may have the word in its name."""
@@ -31,6 +33,8 @@ OPT_IN: Final = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
 LIST: Final = f"kubectl get namespaces --selector {contract.NAMESPACE_LABEL}=true"
 REFUSES: Final = "does not share GPUs"
 """The webhook's answer about a namespace that has not opted in."""
+KILL: Final = "kill"
+"""The policy of a namespace that enforcers follow unless ``enforcer.enforce`` is false."""
 MAX_REFUSAL: Final = 4096
 """Characters that are read of a refusal."""
 OUR_CERTIFICATE: Final = Search(
@@ -73,34 +77,36 @@ class Tried:
         """Return the parsed policy. Raises PolicyDenied."""
         return NamespacePolicy.from_annotations(self.annotations)
 
-    def terms(self) -> str:
-        """Describe which shares can be had here."""
+    def terms(self, idle: Sequence[str]) -> str:
+        """Describe which shares can be had here; ``idle`` are the nodes whose enforcers kill nothing."""
         if not self.known:
             return ""
         default, most = self.policy.default_memory_mib, self.policy.max_memory_mib
         parts = [f"default {format_mib(default)}" if default else f"no default (each pod must set {contract.MEMORY})"]
         parts += [f"at most {format_mib(most)}" if most else "no maximum"]
-        return ", ".join(
-            [
-                f"GPU memory: {parts[0]}",
-                *parts[1:],
-                f"over quota: {self.annotations.get(contract.ON_EXCEED, defaults.ON_EXCEED)}",
-            ]
-        )
+        exceeding = self.annotations.get(contract.ON_EXCEED, defaults.ON_EXCEED)
+        but = f" (not on {some(idle, NAMED)}: enforcer.enforce is false)" if idle and exceeding == KILL else ""
+        return ", ".join([f"GPU memory: {parts[0]}", *parts[1:], f"over quota: {exceeding}{but}"])
 
 
 def trial(api: KubeClient, named: str | None) -> CheckResult:
-    """Try the namespace that was named, or the first opted-in one that takes the pod."""
+    """Try the namespace that was named, or each that opted in; one that takes the pod shows that the release works."""
     if named is not None:
         return _named(api, named)
     found = installation(api)
-    results = list[CheckResult]()
-    for each in islice(_opted_in(api, _closed(found)), TRIES):
-        results.append(_tried(api, each, found))
-        if results[-1].fine:
-            return results[-1]
-    wrong = [each for each in results if each.level is Level.WRONG]
-    return next(iter(wrong or results), None) or _reached(api, found)
+    idle = _idle(api)
+    results = [_tried(api, each, found, idle) for each in islice(_opted_in(api, _closed(found)), TRIES)]
+    wrong, bad = ([each for each in results if each.level is Level.WRONG], [each for each in results if not each.fine])
+    if not bad or len(bad) == len(results):
+        return next(iter(wrong or results), None) or _reached(api, found)
+    first = next(iter(wrong or bad))
+    return warning(f"{len(bad)} of {counted(len(results), 'namespace')}: {first.detail}", first.hint)
+
+
+def _idle(api: KubeClient) -> list[str]:
+    """Return the nodes whose enforcers say that they kill nothing; none where their reports may not be read."""
+    found = optional(lambda: reports(api)) or {}
+    return [node for node, report in found.items() if report and not report.enforcing]
 
 
 def _reached(api: KubeClient, found: Installation) -> CheckResult:
@@ -133,11 +139,11 @@ def _named(api: KubeClient, name: str) -> CheckResult:
             return failed(f"there is no namespace {name}", LIST)
         if error.status != HTTPStatus.FORBIDDEN:
             raise
-        return _tried(api, Tried(namespace=name, annotations={}, known=False), found)
+        return _tried(api, Tried(namespace=name, annotations={}, known=False), found, ())
     if mapping(metadata, "labels").get(contract.NAMESPACE_LABEL) != "true":
         label = f"kubectl label namespace {name} {contract.NAMESPACE_LABEL}=true"
         return failed(f"namespace {name} has not opted in: annotations of {contract.GROUP} have no effect there", label)
-    return _tried(api, Tried(namespace=name, annotations=mapping(metadata, "annotations")), found)
+    return _tried(api, Tried(namespace=name, annotations=mapping(metadata, "annotations")), found, _idle(api))
 
 
 def _closed(found: Installation) -> set[str]:
@@ -163,7 +169,7 @@ def _opted_in(api: KubeClient, excluded: set[str]) -> Iterator[Tried]:
             yield Tried(namespace=text(metadata, "name"), annotations=mapping(metadata, "annotations"))
 
 
-def _tried(api: KubeClient, where: Tried, found: Installation) -> CheckResult:
+def _tried(api: KubeClient, where: Tried, found: Installation, idle: Sequence[str]) -> CheckResult:
     begun = time.monotonic()
     try:
         pod = probe(_memory(where, found))
@@ -171,7 +177,7 @@ def _tried(api: KubeClient, where: Tried, found: Installation) -> CheckResult:
         flaws = list(flaws_of(made, where.policy, exact=where.known and found.comparable))
         took = f"{(time.monotonic() - begun) * 1000:.0f} ms"
         added = f"the webhook added a share to a test pod in namespace {where.namespace} (dry run, {took})"
-        detail = "; ".join(filter(None, (added, where.terms())))
+        detail = "; ".join(filter(None, (added, where.terms(idle))))
     except GpuShareError as error:
         return _refused(error, where.namespace, found)
     if flaws:

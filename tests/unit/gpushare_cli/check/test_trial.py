@@ -1,6 +1,7 @@
 """The pod that is tried by dry run, and what is made of the answer."""
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.version import installed
-from gpushare_cli.check.trial import flaws_of, probe, trial
+from gpushare_cli.check.trial import TRIES, flaws_of, probe, trial
 from tests.unit.gpushare_cli.check.api import Api
 from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
@@ -165,17 +166,17 @@ def test_a_certificate_of_another_webhook_is_not_taken_for_ours() -> None:
     assert detail.startswith("refused in namespace a: ")
 
 
-def test_the_first_namespace_is_tried_with_what_its_policy_allows() -> None:
+def test_each_namespace_is_tried_with_what_its_policy_allows() -> None:
     server = Server(namespaces=[namespace("b"), namespace("a", max_memory="700Mi")])
     level, detail = asked(server)
-    assert (level, server.tried) == ("ok", [("a", "700Mi")])
+    assert (level, server.tried) == ("ok", [("a", "700Mi"), ("b", "1024Mi")])
     assert detail.startswith("the webhook added a share to a test pod in namespace a (dry run, ")
     assert detail.endswith("no default (each pod must set gpu-share.io/memory), at most 700Mi, over quota: kill")
 
 
-def test_another_namespace_is_tried_where_one_refuses_and_all_have_to_refuse() -> None:
+def test_all_namespaces_have_to_refuse_for_the_release_to_be_wrong() -> None:
     spaces = [namespace("a"), namespace("b")]
-    assert asked(Server({"a": "a policy of somebody else"}, namespaces=spaces))[0] == "ok"
+    assert asked(Server({"a": "a policy of somebody else"}, namespaces=spaces))[0] == "warning"
     found = asked(Server(dict.fromkeys("ab", "failed calling webhook"), namespaces=spaces))
     assert (found[0], "refused in namespace a: " in found[1]) == ("wrong", True)
 
@@ -223,3 +224,25 @@ def test_who_may_not_create_pods_has_not_asked() -> None:
     said = 'User "jo" cannot create resource "pods" in API group "" in the namespace "a"'
     with pytest.raises(ClusterError, match="cannot create"):
         asked(Server({"a": said}, a=namespace("a")), "a")
+
+
+def test_nodes_that_do_not_enforce_stand_beside_the_policy_to_kill() -> None:
+    def reported(node: str, *, enforcing: bool) -> dict[str, Any]:
+        body = json.dumps({"version": "0.1.0", "enforcing": enforcing})
+        return {"metadata": {"annotations": {contract.ENFORCER: body}}, "spec": {"nodeName": node}}
+
+    slices = [reported("a-1", enforcing=False), reported("a-2", enforcing=True)]
+    for policy, said in (("kill", "over quota: kill (not on a-1: enforcer.enforce is false)"), ("warn", "warn")):
+        server = Server(namespaces=[namespace("a", on_exceed=policy)], resourceslices=slices)
+        assert asked(server)[1].endswith(said)
+    assert asked(Server(namespaces=[namespace("a")], resourceslices=slices[1:]))[1].endswith("over quota: kill")
+
+
+def test_namespaces_that_refuse_are_named_beside_one_that_takes_the_pod() -> None:
+    spaces = [namespace(each) for each in "abc"]
+    level, detail = asked(Server({"b": "a policy denies sidecars"}, namespaces=spaces))
+    assert (level, detail.startswith("1 of 3 namespaces: refused in namespace b: ")) == ("warning", True)
+    assert "a policy denies sidecars" in detail
+    many = [namespace(f"n{number}") for number in range(TRIES + 5)]
+    server = Server(namespaces=many)
+    assert (asked(server)[0], len(server.tried)) == ("ok", TRIES)
