@@ -23,6 +23,8 @@ class Answer:
     level: Level
     detail: str
     hint: str
+    complete: bool = True
+    """False: because of this answer, nothing else of its category was asked."""
 
 
 class Symbol(StrEnum):
@@ -49,7 +51,12 @@ def run(args: argparse.Namespace) -> int:
             break
         time.sleep(AGAIN_SECONDS)
     if args.output == "json":
-        print(json.dumps({"ok": not wrong, "checks": [asdict(answer) for answer in answers]}, indent=2))
+        unknown = not wrong and not all(answer.complete for answer in answers)
+        print(
+            json.dumps(
+                {"ok": None if unknown else not wrong, "checks": [asdict(answer) for answer in answers]}, indent=2
+            )
+        )
     else:
         terminal = Terminal.of(sys.stdout, args.color)
         print("\n".join(lines(answers, terminal)))
@@ -112,7 +119,7 @@ def _not_asked(withheld: Sequence[tuple[Checker, CheckResult]]) -> Answer:
 
 def _answer(question: Checker, finding: CheckResult) -> Answer:
     hint = "" if finding.level is Level.OK else finding.hint or question.hint
-    return Answer(question.category, question.description, finding.level, finding.detail, hint)
+    return Answer(question.category, question.description, finding.level, finding.detail, hint, not finding.last)
 
 
 def lines(answers: Sequence[Answer], terminal: Terminal) -> list[str]:

@@ -218,7 +218,7 @@ def test_a_cluster_is_wrong_where_it_was_asked_for_or_named(
     monkeypatch.setattr(node, "checkers", lambda *_, **__: [])
     assert main(["check", "-o", "json", *(each.format(tmp=tmp_path) for each in options)]) == code
     found = json.loads(capsys.readouterr().out)
-    assert found["ok"] == (code == 0)
+    assert found["ok"] is (False if code else None), "a cluster that was not asked is not a good one"
     assert "no usable kubeconfig" in found["checks"][0]["detail"]
 
 
@@ -252,6 +252,12 @@ def test_json_and_the_exit_code_say_the_same(
     assert [one["level"] for one in found["checks"]] == [Level.OK, Level.WRONG, Level.WARNING]
     monkeypatch.setattr(command, "checkers", lambda _args: QUESTIONS[-1:])
     assert main(["check"]) == 0
+
+
+def test_json_is_ok_where_all_was_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(command, "checkers", lambda _args: QUESTIONS[-1:])
+    assert main(["check", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
 def test_waiting_asks_again_until_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
