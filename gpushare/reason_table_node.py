@@ -45,7 +45,7 @@ _GPUS: Final = (
         reason=Reason.DRIVER_MISMATCH, places=_UNHEALTHY,
         meaning="The NVIDIA kernel module and the NVML library have different versions, for example after a driver "
         "upgrade.",
-        action="Restart the enforcer's pod. If it lasts, reboot the node.",
+        action="Drain the node and reboot it: kubectl drain NODE --ignore-daemonsets --delete-emptydir-data.",
     ),
     ReasonRow(
         reason=Reason.IMPLAUSIBLE_SAMPLE, places=_UNREADABLE,

@@ -17,7 +17,8 @@ from enforcer.resourceslices.contention import UNKNOWN, device_names
 from gpushare import contract
 from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, path
 from gpushare.patterns import Pattern
-from gpushare.raw_objects import mapping, objects, text
+from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare.reason_table import BY_REASON
 from gpushare.reasons import Reason
 from gpushare_cli.check import feature_gates, installation, startable, workloads
 from gpushare_cli.check.connection import Ask, Connection
@@ -88,6 +89,7 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
         ("webhook certificate", lambda api: webhook(api, datetime.now(UTC))),
         ("certificate renewal", workloads.certificates),
         ("webhook replicas", workloads.webhooks),
+        ("Pod Security of the release's namespace", own_namespace),
         ("sharing pod", lambda api: trial(api, namespace)),
         ("enforcers", workloads.enforcers),
         ("MPS pods", workloads.mps_hosts),
@@ -179,7 +181,7 @@ def bundle(name: str, config: Mapping[str, Any], now: datetime, hint: str) -> Ch
         )
     if last <= now + SOON:
         return warning(f"{name}: its caBundle expires on {last:%Y-%m-%d %H:%M}", hint)
-    return ok(f"{name}, valid until {last:%Y-%m-%d}")
+    return ok(f"{name}, its CA is valid until {last:%Y-%m-%d}")
 
 
 def published(api: KubeClient) -> CheckResult:
@@ -187,7 +189,7 @@ def published(api: KubeClient) -> CheckResult:
     items = workloads.slices(api)
     devices = [device for item in items for device in item["spec"].get("devices") or []]
     gpus = [device for device in devices if contract.CAPACITY_MEMORY in (device.get("capacity") or {})]
-    tainted = sum(1 for device in gpus if device.get("taints"))
+    tainted = [each for item in items for each in _tainted(item)]
     if not gpus:
         return warning(
             "none", (f"label a GPU node {contract.NODE_LABEL}=true; the enforcer of that node then publishes its GPUs")
@@ -196,8 +198,19 @@ def published(api: KubeClient) -> CheckResult:
     detail = f"{len(gpus)} on {counted(len(nodes), 'node')} ({_modes(gpus)})"
     if not tainted:
         return ok(detail)
-    answer = failed if tainted == len(gpus) else warning
-    return answer(f"{detail}, {tainted} of them tainted", "read the taints: kubectl get resourceslices -o yaml")
+    answer = failed if len(tainted) == len(gpus) else warning
+    reasons = [BY_REASON[Reason(why)].action for _, why in tainted if why in BY_REASON]
+    hint = "; ".join(dict.fromkeys(reasons)) or "read the taints: kubectl get resourceslices -o yaml"
+    return answer(f"{detail}, {len(tainted)} of them tainted: {some([each for each, _ in tainted], NAMED)}", hint)
+
+
+def _tainted(item: Object) -> Iterator[tuple[str, str]]:
+    """Yield each tainted GPU of a slice with the Reason of its enforcer, else the taint's key."""
+    for device in objects(mapping(item, "spec"), "devices"):
+        if contract.CAPACITY_MEMORY in mapping(device, "capacity") and (taints := objects(device, "taints")):
+            ours = [text(each, "value") for each in taints if text(each, "key") == contract.UNHEALTHY]
+            why = clean(next(iter(ours), text(taints[0], "key")))
+            yield clean(f"{item['spec'].get('nodeName')}: {text(device, 'name')}: {why}"), why
 
 
 def _modes(devices: Iterable[Mapping[str, Any]]) -> str:
@@ -250,6 +263,17 @@ def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
     except (ValueError, RecursionError):
         return {}
     return {clean(gpu): clean(str(why)) for gpu, why in found.items()} if isinstance(found, dict) else {}
+
+
+def own_namespace(api: KubeClient) -> CheckResult:
+    """Look whether Pod Security refuses the pods of enforcers and MPS when they are next replaced."""
+    name = release_namespace(api)
+    items, _ = api.list(path(CORE_V1, "namespaces"), fieldSelector=f"metadata.name={name}")
+    level = next((mapping(mapping(each, "metadata"), "labels").get(POD_SECURITY) for each in items), None)
+    if level not in STRICT:
+        return ok(level or "no label")
+    detail = f"namespace {name} has {POD_SECURITY}={level}: it refuses the next pods of enforcers and MPS"
+    return failed(detail, f"kubectl label --overwrite namespace {name} {POD_SECURITY}=privileged")
 
 
 def opted_in(api: KubeClient) -> CheckResult:

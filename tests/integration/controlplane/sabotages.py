@@ -100,6 +100,11 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         "accounts, roles and their bindings", "serviceaccounts/gpu-share-enforcer is missing",
         lambda r: r.delete(path(CORE_V1, "serviceaccounts", "gpu-share-enforcer", SYSTEM)),
     ),
+    "Pod Security refuses the next enforcer": (
+        "Pod Security of the release's namespace", "pod-security.kubernetes.io/enforce=baseline",
+        lambda r: r.edit(path(CORE_V1, "namespaces", SYSTEM), lambda item: item["metadata"]["labels"].update(
+            {"pod-security.kubernetes.io/enforce": "baseline"})),
+    ),
     "a node publishes nothing": (
         "nodes that share their GPUs", "2 labelled; without a device in a ResourceSlice: check-b",
         lambda r: r.delete(path(RESOURCE_V1, SLICES, f"check-b-{contract.DRIVER}")),

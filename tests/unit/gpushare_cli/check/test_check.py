@@ -18,6 +18,7 @@ from enforcer.resourceslices.contention import UNKNOWN
 from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
+from gpushare.reason_table import BY_REASON
 from gpushare.reasons import Reason
 from gpushare_cli.check import cluster, command, node, workloads
 from gpushare_cli.check.connection import Connection
@@ -327,3 +328,25 @@ def test_gpus_are_counted_by_mode_and_those_that_are_tainted_are_mentioned() -> 
         assert cluster.published(Api({"resourceslices": slices})).level == level  # type: ignore[arg-type]
     for ask in (cluster.published, cluster.opted_in):
         assert ask(Api({"resourceslices": [], "namespaces": []})).level == "warning"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reason", [Reason.DRIVER_MISMATCH, Reason.GPU_LOST])
+def test_an_unhealthy_gpu_is_named_with_its_reason_and_what_to_do(reason: Reason) -> None:
+    taint = {"key": contract.UNHEALTHY, "value": str(reason), "effect": "NoSchedule"}
+    device = {"name": "gpu-3", "capacity": {"memory": {"value": "15Gi"}}, "taints": [taint]}
+    slices = [{"spec": {"nodeName": "n", "devices": [device]}}]
+    found = cluster.published(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
+    assert (found.level, f"n: gpu-3: {reason}" in found.detail) == ("wrong", True)
+    assert found.hint == BY_REASON[reason].action
+    assert ("kubectl drain" in found.hint) == (reason is Reason.DRIVER_MISMATCH)
+
+
+@pytest.mark.parametrize(
+    ("level", "answer"), [("privileged", "ok"), (None, "ok"), ("baseline", "wrong"), ("restricted", "wrong")]
+)
+def test_pod_security_that_refuses_the_next_enforcer_is_wrong(level: str | None, answer: str) -> None:
+    labels = {} if level is None else {cluster.POD_SECURITY: level}
+    table = {"namespaces": [{"metadata": {"name": "gpu-share-system", "labels": labels}}]}
+    found = cluster.own_namespace(Api(table))  # type: ignore[arg-type] # it only lists
+    assert (found.level, found.detail) == (answer, found.detail if answer == "wrong" else level or "no label")
+    assert answer == "ok" or f"{cluster.POD_SECURITY}={level}" in found.detail
