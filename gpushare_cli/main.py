@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Final, NoReturn
 
 from gpushare.errors import ConfigError, GpuShareError
+from gpushare.suggestion import nearest
 from gpushare_cli import api_errors, extras
 from gpushare_cli.exit_codes import FINE, INTERRUPTED, NOT_FINE, WRONG_USE
 
@@ -98,7 +99,10 @@ def build_parser(*full: str) -> Parser:
 def _verb(arguments: list[str]) -> int:
     asked = next((word for word in arguments if not word.startswith("-")), None)
     _ready_output(asked)
-    args = build_parser(*[asked] if asked else []).parse_args(arguments)
+    parser = build_parser(*[asked] if asked else [])
+    if asked and asked not in VERBS and (near := nearest(asked, VERBS)):
+        parser.error(f"there is no verb {asked!r}; did you mean {near}?")
+    args = parser.parse_args(arguments)
     code: int = _program(args.verb).run(args)
     sys.stdout.flush()
     return code

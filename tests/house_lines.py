@@ -30,8 +30,8 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ),
     (
         "gpushare_cli",
-        25,
-        "check: each namespace tried, Pod Security of our own, Reasons of unhealthy GPUs, nodes that only report",
+        29,
+        "mistyped verbs; check: each namespace, our own Pod Security, unhealthy GPUs, nodes that only report",
     ),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""

@@ -188,3 +188,10 @@ def test_a_namespace_that_cannot_be_is_refused_before_the_cluster_is_asked(
 ) -> None:
     assert main([*words, "--namespace", name]) == 2
     assert "is not the name of a namespace" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("word", "meant"), [("chek", "check"), ("explian", "explain"), ("auidt", "audit"), ("q", "")])
+def test_a_mistyped_verb_gets_the_one_that_is_meant(word: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == 2
+    said = capsys.readouterr().err
+    assert (f"did you mean {meant}?" in said, "did you mean" in said) == (bool(meant), bool(meant))
