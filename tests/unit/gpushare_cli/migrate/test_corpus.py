@@ -144,7 +144,7 @@ def test_what_no_manifest_says_is_asked_for(without: str) -> None:
     said = list[str]()
     for _, pod in rows():
         try:
-            convert(pod, Known(**known))  # type: ignore[arg-type]
+            convert(pod, Known(**known))  # type: ignore[arg-type] # values of several types
         except PolicyDenied as error:
             said += [each.message for each in error.problems]
     option = {"card": "--card", "units": "--unit", "replicas": "--replicas"}[without]
