@@ -8,6 +8,8 @@ STAMP := $(VENV)/.requirements-dev
 KUBERNETES ?= 1.37 1.36
 # Test processes at once: three for each of two cores, because many tests wait more than they compute.
 WORKERS ?= 6
+# Where it is set, each test process compiles every test and each program of ours every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help docs demo test safety scale placement mutants release-check gpu-parcel gpu-parcel-check integration e2e cluster cluster-down lint format bench pictures golden manifests protos lock release clean

@@ -53,6 +53,7 @@ SECONDS: Final = {
 """Measured with ``python -m tests.testbed.parallel``, which prints what each file took."""
 VM_SECONDS: Final = {
     "tests/e2e/vm/test_capabilities.py": 310,
+    "tests/e2e/vm/test_faults.py": 600,
     "tests/e2e/vm/test_life.py": 632,
     "tests/e2e/vm/test_memory_pressure.py": 196,
     "tests/e2e/vm/test_power_cuts.py": 102,
