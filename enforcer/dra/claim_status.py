@@ -170,7 +170,7 @@ class Conditions:
 
 
 def limit_condition(claim: PreparedClaim, proofs: Proofs, when: datetime) -> Object:
-    """Write what server-side apply needs to set the condition of each GPU that something is known about."""
+    """Write what server-side apply needs to set the conditions of GPUs that something is known about, and no others."""
     found = [(each, _of_request(claim, each, proofs)) for each in claim.granted]
     devices = [_share(each) | {"conditions": [_condition(mine, _time(when))]} for each, mine in found if mine]
     return _object(claim) | {"status": {"devices": devices}}
@@ -180,16 +180,21 @@ def already_published(claim: Object, body: Object) -> bool:
     """Tell whether a claim's status says that already, or the claim is another by now."""
     if claim["metadata"]["uid"] != body["metadata"]["uid"]:
         return True
-    there = {_states(each) for each in (claim.get("status") or {}).get("devices") or []}
-    return {_states(each) for each in body["status"]["devices"]} <= there
+    return _states(body) == _states(claim)
 
 
-def _states(entry: Object) -> tuple[object, ...]:
+def _states(claim: Object) -> set[tuple[object, ...]]:
     """The key for deduplication: of bad states the name alone, because the sentence names short-lived processes."""
-    limits = [each for each in entry.get("conditions") or [] if each.get("type") == LIMIT_IN_FORCE]
-    words = (each.get("message") if each.get("reason") == Reason.IN_FORCE else None for each in limits)
-    share = entry.get("pool"), entry.get("device"), entry.get("shareID")
-    return *share, *(each.get("reason") for each in limits), *words
+    return {
+        (
+            *(entry.get(key) for key in ("driver", "pool", "device", "shareID")),
+            each.get("reason"),
+            each.get("message") if each.get("reason") in {Reason.IN_FORCE, Reason.UNKNOWN} else None,
+        )
+        for entry in (claim.get("status") or {}).get("devices") or []
+        for each in entry.get("conditions") or []
+        if each.get("type") == LIMIT_IN_FORCE
+    }
 
 
 def _of_request(claim: PreparedClaim, granted: AllocatedDevice, proofs: Proofs) -> Proofs:

@@ -120,7 +120,7 @@ class DraPlugin:
     def write_conditions(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
         """Say in a claim's status whether its limits are in force; false where it has to be written again."""
         claim = self._store.get(claim_uid)
-        return claim is None or not proofs or self._conditions.write(claim, proofs)
+        return claim is None or self._conditions.write(claim, proofs)
 
     def terminating_pods(self) -> frozenset[str]:
         """UIDs of the pods whose claims were undone while their processes live on: what those hold cannot be shared."""

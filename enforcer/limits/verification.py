@@ -21,6 +21,8 @@ from enforcer.quota.types import LimitStatus
 from gpushare.reasons import Reason
 
 BAD: Final = frozenset({Reason.NOT_APPLIED, Reason.LIMIT_ESCAPED})
+STEADY: Final = frozenset({Reason.IN_FORCE, Reason.UNKNOWN})
+"""States whose sentences name no process, and change only with what they state."""
 NAMED: Final = 5
 """So many processes are spelled out in a sentence."""
 GPU_UNREAD: Final = "the enforcer cannot read the GPU, so it does not know whether the limit is in force"
@@ -78,8 +80,9 @@ def debounce(before: VerificationHistory, found: LimitStatus, *, idle: bool) -> 
     """Take in one look.
 
     A state that is bad for the container, and any doubt about one that was well, has to be seen twice in a row. A
-    container that holds nothing now (``idle``) gives no reason for doubt; before it ever did nothing is reported. What
-    is reported of a state stays as it was first reported, but for ``InForce``, whose figures may change.
+    container that holds nothing now (``idle``) gives no reason for doubt: its limit stays in force, and nothing else
+    that was reported outlives its processes, or the trouble of a GPU. What is reported of a bad state stays as it was
+    first reported, because it names processes that come and go.
 
     Args:
         before: what was known.
@@ -87,10 +90,10 @@ def debounce(before: VerificationHistory, found: LimitStatus, *, idle: bool) -> 
         idle: it holds no memory of the GPU.
     """
     reported = before.reported
+    if idle and found.state is Reason.UNKNOWN:
+        return VerificationHistory(reported if reported is not None and reported.state is Reason.IN_FORCE else None)
     if reported is not None and found.state is reported.state:
-        return VerificationHistory(found if found.state is Reason.IN_FORCE else reported)
-    if idle and found.state is Reason.UNKNOWN and (reported is None or reported.state is Reason.IN_FORCE):
-        return VerificationHistory(reported)
+        return VerificationHistory(found if found.state in STEADY else reported)
     at_once = found.state is Reason.IN_FORCE or (reported is None and found.state is Reason.UNKNOWN)
     if at_once or before.suspected is found.state:
         return VerificationHistory(found)
@@ -112,11 +115,8 @@ def _of_mps(evidence: Evidence) -> tuple[Reason, str]:
 def _doubts(processes: Sequence[Process]) -> Iterator[tuple[Reason, str]]:
     if any(each.client is None for each in processes):
         yield Reason.UNKNOWN, "the enforcer cannot list the clients of the GPU's MPS daemon"
-    yield from (
-        (Reason.UNKNOWN, f"the enforcer cannot read the limit in the environment of process {each.pid}")
-        for each in processes
-        if each.environ is None
-    )
+    if any(each.environ is None for each in processes):
+        yield Reason.UNKNOWN, "the enforcer cannot read the limit in the environment of a process"
 
 
 def _well(processes: Sequence[Process], evidence: Evidence) -> tuple[Reason, str]:

@@ -34,6 +34,8 @@ SUSPECT_EVERY: Final = 4
 """What was seen once is looked at again after this part of the time between looks."""
 Key = tuple[str, str]
 """A container's id and a GPU's UUID."""
+Findings = frozenset[tuple[str, str, LimitStatus]]
+"""Container, GPU and what is known of its limit, of one claim."""
 
 
 class NodeEvidence:
@@ -107,7 +109,10 @@ class LimitVerifier:
         self._eyes, self._watch, self._checkpoint, self._events = eyes, watch, checkpoint, events
         self._conditions, self._every, self._looked = conditions, every, -every
         self._known: dict[Key, VerificationHistory] = {}
-        self._unreported: set[str] = set()
+        self._written: dict[str, Findings | None] = {}
+        """What the status of each claim has; ``None``: that is not known, because an earlier enforcer wrote it."""
+        self._at_first: Findings | None = None
+        """What a claim has that is new to us: at our first look it may be an earlier enforcer's."""
         self._clock = clock
         self._warned: dict[tuple[Key, Reason], float] = {}
         """When the owner of a pod was notified last of a limit not in force."""
@@ -152,7 +157,7 @@ class LimitVerifier:
         self.proven = {key: known.reported for key, known in self._known.items() if known.reported is not None}
         sure = {key for key, known in self._known.items() if known.suspected is None} & self.proven.keys()
         self.verified.replace({key: Verified(self.proven[key], processes[key]) for key in sure & processes.keys()})
-        self._notify(quotas)
+        self._notify(given, quotas)
 
     def _evidence(
         self, quota: Quota, backend: Backend, holders: Sequence[ProcessUsage] | None, clients: Collection[int] | None
@@ -185,7 +190,6 @@ class LimitVerifier:
         self._known[key] = known
         if known.reported is None or before == known.reported:
             return
-        self._unreported.add(quota.claim_uid)
         log.info(
             "limit", reason=str(known.reported.state), namespace=quota.namespace, pod=quota.pod,
             container=quota.container, gpu=quota.gpu, backend=known.reported.backend, found=known.reported.sentence,
@@ -202,16 +206,24 @@ class LimitVerifier:
         self._warned.setdefault((key, state), now)
         return news
 
-    def _notify(self, quotas: Mapping[Key, Quota]) -> None:
-        self._unreported &= {quota.claim_uid for quota in quotas.values()}
-        for claim in sorted(self._unreported):
-            mine = [
-                (quota, self.proven[key])
-                for key, quota in quotas.items()
-                if quota.claim_uid == claim and key in self.proven
-            ]
-            if self._conditions is None or self._conditions.write_conditions(claim, mine):
-                self._unreported.discard(claim)
+    def _notify(self, given: Sequence[Quota], quotas: Mapping[Key, Quota]) -> None:
+        """Write into the status of each claim what it does not have, and take away what is no longer so.
+
+        A claim with a container that was not looked at, or of which something was seen once, has to wait.
+        """
+        proofs: dict[str, list[tuple[Quota, LimitStatus]]] = {each.claim_uid: [] for each in given}
+        for key in quotas.keys() & self.proven.keys():
+            proofs[quotas[key].claim_uid].append((quotas[key], self.proven[key]))
+        self._written = {claim: self._written.get(claim, self._at_first) for claim in proofs}
+        self._at_first = frozenset()
+        settled = {key for key, known in self._known.items() if known.suspected is None}
+        undecided = {quota.claim_uid for key, quota in quotas.items() if key not in settled}
+        for claim in sorted(proofs.keys() - undecided):
+            found = frozenset((quota.container, quota.gpu, status) for quota, status in proofs[claim])
+            if self._written[claim] == found:
+                continue
+            if self._conditions is None or self._conditions.write_conditions(claim, proofs[claim]):
+                self._written[claim] = found
 
 
 def warning(quota: Quota, found: LimitStatus) -> UserMessage:

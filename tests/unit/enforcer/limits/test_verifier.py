@@ -161,7 +161,27 @@ def test_where_nobody_holds_anything_nobody_is_asked_and_nothing_reported(node: 
     node.used[GPU].clear()
     assert node.look(2) is None
     assert node.asked == [set(), set()]
-    assert not node.changes
+    assert node.changes == [{}], "once, because an earlier enforcer may have left something"
+
+
+def test_what_an_earlier_enforcer_or_a_gpu_that_was_away_left_is_taken_away(node: Node) -> None:
+    """What stands of an idle container after a trouble is what stands of one that starts after it."""
+    node.used[GPU].clear()
+    node.blind = True
+    assert node.look(2) is Reason.UNKNOWN
+    node.blind = False
+    assert node.look(2) is None
+    assert node.changes == [{"model": "Unknown"}, {}]
+
+
+def test_of_what_cannot_be_verified_the_newest_cause_is_reported(node: Node) -> None:
+    node.blind = True
+    node.look(2)
+    node.blind = False
+    del node.mps[GPU]
+    node.look()
+    assert "MPS daemon" in node.prover.proven[KEY].sentence
+    assert node.changes == [{"model": "Unknown"}, {"model": "Unknown"}]
 
 
 def test_a_silent_daemon_accuses_nobody(node: Node) -> None:
@@ -205,6 +225,7 @@ def test_a_container_that_is_gone_is_forgotten(node: Node) -> None:
     node.quotas[0] = quota(container_id=None)
     assert node.look() is None
     assert not node.prover.suspected
+    assert node.changes == [{}]
 
 
 def test_where_nothing_was_given_nothing_can_be_in_force(node: Node) -> None:
