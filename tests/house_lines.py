@@ -21,6 +21,7 @@ LINES: Final = {
 """Lines of each package. A number here only falls."""
 RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("enforcer", 6, "kills for bursts that are shorter than three samples"),
+    ("enforcer", 5, "a limit's condition that goes with its trouble, also one of an earlier enforcer"),
     ("gpushare_cli", 694, "manifests of other GPU systems: migrate, a third of it the table of dialects"),
     ("gpushare", 27, "suggestions for mistyped words at a bounded cost"),
     (

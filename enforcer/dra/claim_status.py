@@ -11,6 +11,7 @@ import structlog
 
 from enforcer.dra.prepared_claim import AllocatedDevice, PreparedClaim
 from enforcer.limits.applier import LimitApplier
+from enforcer.limits.verification import STEADY
 from enforcer.mps.shared_memory import server_files
 from enforcer.quota.types import LimitStatus, Mode, Quota
 from enforcer.status.api_writer import ApiWriter
@@ -23,6 +24,7 @@ Object = dict[str, Any]
 MANAGER: Final = f"{DRIVER}/driver"
 PROVER: Final = f"{DRIVER}/proof"
 """Another field manager than of what Prepare says, so that neither has to know the other's fields."""
+_SHARE: Final = ("driver", "pool", "device", "shareID")
 WORST: Final = (Reason.LIMIT_ESCAPED, Reason.NOT_APPLIED, Reason.PER_PROCESS_ONLY, Reason.UNKNOWN, Reason.IN_FORCE)
 MAX_MESSAGE: Final = 1024
 FILES: Final = 16
@@ -76,8 +78,8 @@ def _time(when: datetime) -> str:
 
 def _share(granted: AllocatedDevice) -> Object:
     """What tells the entries of a claim's status apart."""
-    found: Object = {"driver": DRIVER, "pool": granted.pool, "device": granted.device}
-    return found if granted.share_id is None else found | {"shareID": granted.share_id}
+    found = dict(zip(_SHARE, (DRIVER, granted.pool, granted.device, granted.share_id), strict=True))
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _ways(granted: AllocatedDevice, backends: Mapping[str, str], files: Files) -> Object:
@@ -185,14 +187,11 @@ def already_published(claim: Object, body: Object) -> bool:
 
 def _states(claim: Object) -> set[tuple[object, ...]]:
     """The key for deduplication: of bad states the name alone, because the sentence names short-lived processes."""
+    entries = (claim.get("status") or {}).get("devices") or []
+    shown = [(entry, each) for entry in entries for each in entry.get("conditions") or []]
     return {
-        (
-            *(entry.get(key) for key in ("driver", "pool", "device", "shareID")),
-            each.get("reason"),
-            each.get("message") if each.get("reason") in {Reason.IN_FORCE, Reason.UNKNOWN} else None,
-        )
-        for entry in (claim.get("status") or {}).get("devices") or []
-        for each in entry.get("conditions") or []
+        (*map(entry.get, _SHARE), each.get("reason"), each.get("reason") in STEADY and each.get("message"))
+        for entry, each in shown
         if each.get("type") == LIMIT_IN_FORCE
     }
 

@@ -211,19 +211,18 @@ class LimitVerifier:
 
         A claim with a container that was not looked at, or of which something was seen once, has to wait.
         """
-        proofs: dict[str, list[tuple[Quota, LimitStatus]]] = {each.claim_uid: [] for each in given}
-        for key in quotas.keys() & self.proven.keys():
-            proofs[quotas[key].claim_uid].append((quotas[key], self.proven[key]))
-        self._written = {claim: self._written.get(claim, self._at_first) for claim in proofs}
+        self._written = {each.claim_uid: self._written.get(each.claim_uid, self._at_first) for each in given}
         self._at_first = frozenset()
         settled = {key for key, known in self._known.items() if known.suspected is None}
         undecided = {quota.claim_uid for key, quota in quotas.items() if key not in settled}
-        for claim in sorted(proofs.keys() - undecided):
-            found = frozenset((quota.container, quota.gpu, status) for quota, status in proofs[claim])
-            if self._written[claim] == found:
-                continue
-            if self._conditions is None or self._conditions.write_conditions(claim, proofs[claim]):
+        for claim in sorted(self._written.keys() - undecided):
+            keys = [key for key, quota in quotas.items() if quota.claim_uid == claim and key in self.proven]
+            found = frozenset((quotas[key].container, key[1], self.proven[key]) for key in keys)
+            if self._written[claim] != found and self._write(claim, [(quotas[key], self.proven[key]) for key in keys]):
                 self._written[claim] = found
+
+    def _write(self, claim: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
+        return self._conditions is None or self._conditions.write_conditions(claim, proofs)
 
 
 def warning(quota: Quota, found: LimitStatus) -> UserMessage:

@@ -164,8 +164,8 @@ def test_on_a_read_only_disk_nobody_is_killed_until_a_reboot_mends_it(
         site.until("the enforcer says so", lambda: logged(site, Reason.AUDIT_UNWRITABLE), GRACE * 3)
         time.sleep(GRACE)
         assert "INTENT" not in kinds(site, patient, "over")
-        held = site.exec(patient, "over", "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
-        assert "6Gi" in held, "the process over its quota lives: there is no kill without a record"
+        running = site.exec(patient, "over", "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+        assert "6Gi" in running, "the process over its quota lives: there is no kill without a record"
         vm.reset()
     site.drop(patient, wait=True)
     exceed(site, namespace, "recorded", gpu)
