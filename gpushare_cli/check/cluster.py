@@ -100,9 +100,9 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
         ("DeviceTaintRules", taint_rules),
         ("GPUs left out", left_out),
         ("GPUs of two drivers", contended),
-        ("nodes for a new share", startable.nodes),
+        ("nodes for a new share", startable.on_nodes),
         ("namespaces that opted in", opted_in),
-        ("claims in these namespaces", startable.namespaces),
+        ("claims in these namespaces", startable.in_namespaces),
         ("host access of sharing pods", host_needs),
     )
 
@@ -236,7 +236,7 @@ def left_out(api: KubeClient) -> CheckResult:
 
 def contended(api: KubeClient) -> CheckResult:
     """Name the GPUs that another DRA driver publishes as well, by the names that both give them."""
-    items = workloads.slices(api, fieldSelector=f"spec.driver!={contract.DRIVER}")
+    items = workloads.slices(api, ours=False)
     ours = {name for item in workloads.slices(api) for _, name in _names(item)}
     found = [
         f"{item['spec'].get('nodeName')}: {device} of {item['spec']['driver']}"
@@ -268,8 +268,8 @@ def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
 def own_namespace(api: KubeClient) -> CheckResult:
     """Look whether Pod Security refuses the pods of enforcers and MPS when they are next replaced."""
     name = release_namespace(api)
-    items, _ = api.list(path(CORE_V1, "namespaces"), fieldSelector=f"metadata.name={name}")
-    level = next((mapping(mapping(each, "metadata"), "labels").get(POD_SECURITY) for each in items), None)
+    found = find(api, path(CORE_V1, "namespaces", name)) or {}
+    level = mapping(mapping(found, "metadata"), "labels").get(POD_SECURITY)
     if level not in STRICT:
         return ok(level or "no label")
     detail = f"namespace {name} has {POD_SECURITY}={level}: it refuses the next pods of enforcers and MPS"
@@ -279,8 +279,8 @@ def own_namespace(api: KubeClient) -> CheckResult:
 def opted_in(api: KubeClient) -> CheckResult:
     """Count labelled namespaces; name those where Pod Security lets pods reach the node around their shares."""
     label = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
-    items = api.listing(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")
-    enforced = {each["metadata"]["name"]: (each["metadata"].get("labels") or {}).get(POD_SECURITY) for each in items}
+    found = [mapping(each, "metadata") for each in workloads.namespaces(api)]
+    enforced = {text(each, "name"): mapping(each, "labels").get(POD_SECURITY) for each in found}
     if not enforced:
         return warning("none", label)
     loose = sorted(name for name, level in enforced.items() if level not in STRICT)

@@ -3,16 +3,49 @@
 from collections.abc import Callable
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from gpushare.errors import ClusterError
-from gpushare.kube_client import KubeClient
+from gpushare.kube_client import KubeClient, Object
 from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check.result import CheckResult, failed, warning
 
 AS_OPERATOR: Final = "use the credentials of a cluster operator (--kubeconfig, --context)"
 
 Ask = Callable[[KubeClient], CheckResult]
+
+
+class ReadOnce(KubeClient):
+    """Reads each object and each list at most once, failures included: all questions see one state of the cluster."""
+
+    def __init__(self, api: KubeClient) -> None:
+        self._api = api
+        self._known: dict[object, Any] = {}
+
+    def get(self, where: str, **query: Any) -> Object:
+        """Read an object."""
+        found: Object = self._once(self._api.get, where, query)
+        return found
+
+    def list(self, where: str, **query: str) -> tuple[list[Object], str]:
+        """Read a whole list."""
+        found: tuple[list[Object], str] = self._once(self._api.list, where, query)
+        return found
+
+    def create(self, where: str, body: Object, **query: str) -> Object:
+        """Create an object."""
+        return self._api.create(where, body, **query)
+
+    def _once(self, read: Callable[..., Any], where: str, query: dict[str, Any]) -> Any:
+        key = (read.__name__, where, *sorted(query.items()))
+        if key not in self._known:
+            try:
+                self._known[key] = read(where, **query)
+            except ClusterError as error:
+                self._known[key] = error
+        if isinstance(found := self._known[key], ClusterError):
+            raise found
+        return found
 
 
 class Connection:
@@ -25,7 +58,7 @@ class Connection:
     def connected(self, ask: Ask, without: Callable[[str], CheckResult]) -> CheckResult:
         """Connect and ask the first question; ``without`` makes the result where there is no cluster to ask."""
         try:
-            self._cluster = KubeClient.connect(*self._where)
+            self._cluster = ReadOnce(KubeClient.connect(*self._where))
         except ClusterError as error:
             return replace(without(error.message), last=True)
         try:

@@ -11,6 +11,7 @@ from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare_cli.check.result import CheckResult, failed, ok
+from gpushare_cli.check.workloads import slices
 
 PROBE: Final = "gpu-share-check-"
 PROBE_DRIVER: Final = f"check.{contract.GROUP}"
@@ -94,8 +95,7 @@ def _try(api: KubeClient, kind: str, plural: str, spec: Json, namespace: str = "
 
 def _published(api: KubeClient) -> Json | None:
     """What became of our enforcers' devices; ``None`` while there are none. All but MIG instances are for several."""
-    items = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
-    devices = [device for item in items for device in item["spec"].get("devices") or []]
+    devices = [device for item in slices(api) for device in item["spec"].get("devices") or []]
     return {"allowMultipleAllocations": _any(devices)} if devices else None
 
 

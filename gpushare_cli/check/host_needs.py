@@ -4,10 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from shlex import quote
-from typing import Final
 
 from gpushare import contract
-from gpushare.claim_messages import ENDED
 from gpushare.errors import PolicyDenied
 from gpushare.host_access import (
     CAPABILITIES,
@@ -22,29 +20,28 @@ from gpushare.host_access import (
     overlaps,
     within,
 )
-from gpushare.kube_client import CORE_V1, KubeClient, path
+from gpushare.kube_client import KubeClient
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare_cli.check.result import CheckResult, ok, warning
+from gpushare_cli.check.workloads import namespaces, sharing_pods
 from gpushare_cli.terminal import clean, counted
 
 Needs = Mapping[str, frozenset[str]]
 """By annotation, what has to be listed in it."""
-SHARING: Final = f"{contract.MANAGED_LABEL}=true"
 
 
 def host_needs(api: KubeClient) -> CheckResult:
     """Name what would be refused if the pods that run now were created again, and the commands that allow it."""
     used: dict[str, dict[str, frozenset[str]]] = defaultdict(lambda: defaultdict(frozenset))
-    for pod in api.list(path(CORE_V1, "pods"), labelSelector=SHARING)[0]:
-        if text(mapping(pod, "status"), "phase") not in ENDED:
-            for key, value in needs_of(pod):
-                space = used[text(mapping(pod, "metadata"), "namespace")]
-                space[key] |= {value}
+    for pod in sharing_pods(api):
+        for key, value in needs_of(pod):
+            space = used[text(mapping(pod, "metadata"), "namespace")]
+            space[key] |= {value}
     if not used:
         return ok("sharing pods use no host paths, added capabilities or toolkit variables")
-    items = api.listing(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")
-    annotations = {each["metadata"]["name"]: mapping(mapping(each, "metadata"), "annotations") for each in items}
+    spaces = [mapping(each, "metadata") for each in namespaces(api)]
+    annotations = {text(each, "name"): mapping(each, "annotations") for each in spaces}
     missing = [
         command
         for name in sorted(annotations.keys() & used.keys())
@@ -52,9 +49,9 @@ def host_needs(api: KubeClient) -> CheckResult:
     ]
     if not missing:
         return ok("namespaces list all that sharing pods use")
-    spaces = len({each.split()[3] for each in missing})
+    number = len({each.split()[3] for each in missing})
     detail = (
-        f"{counted(spaces, 'namespace')} with sharing pods that could not be created again; allow what they use, or"
+        f"{counted(number, 'namespace')} with sharing pods that could not be created again; allow what they use, or"
     )
     return warning(f"{detail} change the pods", "; ".join(missing))
 

@@ -26,6 +26,9 @@ RESTORE: Final = (
 DEPLOYMENT: Final = "gpu-share-webhook"
 NAMED: Final = 5
 """So many objects, nodes or namespaces are named."""
+OURS: Final = "app.kubernetes.io/part-of=gpu-share"
+"""Selects the workloads of gpu-share, and their pods."""
+NAME_LABEL: Final = "app.kubernetes.io/name"
 VERSION_LABEL: Final = "app.kubernetes.io/version"
 UNKNOWN: Final = "0"
 """Version of a checkout that was never installed."""
@@ -64,18 +67,13 @@ class Installation:
         return bool(self.version) and not self.of_another_release
 
 
-def workload(name: str) -> str:
-    """Return the label selector of a workload of gpu-share, and of its pods."""
-    return f"app.kubernetes.io/part-of=gpu-share,app.kubernetes.io/name=gpu-share-{name}"
-
-
 def installation(api: KubeClient) -> Installation:
     """Find the release in the namespace that the webhook configuration names.
 
     No labels of other namespaces are searched: a tenant can write those.
     """
     namespace = release_namespace(api)
-    named = api.list(path(APPS_V1, "deployments", namespace=namespace), labelSelector=workload("webhook"))[0]
+    named = api.list(path(APPS_V1, "deployments", namespace=namespace), labelSelector=OURS)[0]
     found = [each for each in named if text(mapping(each, "metadata"), "name") == DEPLOYMENT]
     if not found:
         return Installation(namespace=namespace)

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
+from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.patterns import Pattern
 from gpushare.raw_objects import Object, mapping, text
 from gpushare_cli.check import cluster
 from gpushare_cli.check.connection import Ask
 from gpushare_cli.check.installation import NAMED
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
+from gpushare_cli.check.workloads import slices
 from gpushare_cli.terminal import clean, some
 
 NODE_V1: Final = "/apis/node.k8s.io/v1"
@@ -96,7 +97,7 @@ def owners(api: KubeClient) -> CheckResult:
     """Name who hands out GPUs already: device plugins, by the nodes' resources, and other DRA drivers."""
     found = [f"{name}: a device plugin ({key})" for name, key in _plugins(api)]
     classes = contract.OTHER_GPU_CLASSES
-    for item in api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver!={contract.DRIVER}")[0]:
+    for item in slices(api, ours=False):
         spec = mapping(item, "spec")
         if text(spec, "driver") in classes:
             found.append(f"{text(spec, 'nodeName')}: the DRA driver {text(spec, 'driver')}")
@@ -113,7 +114,7 @@ def _plugins(api: KubeClient) -> Iterator[tuple[str, str]]:
 
 
 def _nodes(api: KubeClient) -> Iterator[Object]:
-    for node in api.listing(path(CORE_V1, "nodes")):
+    for node in api.list(path(CORE_V1, "nodes"))[0]:
         labels, status = mapping(mapping(node, "metadata"), "labels"), mapping(node, "status")
         if any(labels.get(each) == "true" for each in GPU_LABELS) or contract.WHOLE_GPU in mapping(status, "capacity"):
             yield node

@@ -25,11 +25,12 @@ SHARE: Final[Object] = {
 """A claim of the usual size."""
 
 
-def nodes(api: KubeClient) -> CheckResult:
+def on_nodes(api: KubeClient) -> CheckResult:
     """Look for nodes that would take a share, were nothing on their GPUs: not cordoned, tainted or unhealthy."""
     pod = {"spec": {"tolerations": _tolerations(installation(api).environment)}}
-    cluster = Cluster(nodes=api.list(path(CORE_V1, "nodes"))[0], slices=workloads.slices(api))
-    found = place(pod, [SHARE], cluster)
+    nodes, labelled = workloads.nodes(api), workloads.labelled(api)
+    slices = [each for each in workloads.slices(api) if text(mapping(each, "spec"), "nodeName") in labelled]
+    found = place(pod, [SHARE], Cluster(nodes=nodes, slices=slices))
     here, why = found.nodes or (), found.hindrances
     if not here and any(each.cause is not Cause.OTHER_GPU for each in why):
         return warning(f"no share of {USUAL_MIB}Mi can start: {some(_messages(why), NAMED)}", _hint(why))
@@ -37,10 +38,9 @@ def nodes(api: KubeClient) -> CheckResult:
     return ok(f"{where}; not {some(_messages(why), NAMED)}" if here and why else where)
 
 
-def namespaces(api: KubeClient) -> CheckResult:
+def in_namespaces(api: KubeClient) -> CheckResult:
     """Look for ResourceQuotas that leave no room for the claim of one more share."""
-    label = f"{contract.NAMESPACE_LABEL}=true"
-    names = [each["metadata"]["name"] for each in api.listing(path(CORE_V1, "namespaces"), labelSelector=label)]
+    names = [each["metadata"]["name"] for each in workloads.namespaces(api)]
     quotas = defaultdict[str, list[Object]](list)
     for each in api.list(path(CORE_V1, "resourcequotas"))[0]:
         quotas[text(mapping(each, "metadata"), "namespace")].append(each)

@@ -18,7 +18,7 @@ from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check.feature_gates import PROBE, PROBE_DRIVER
 from gpushare_cli.check.installation import MIN_MEMORY, NAMED, RESTORE, Installation, installation
 from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
-from gpushare_cli.check.workloads import reports
+from gpushare_cli.check.workloads import namespaces, reports
 from gpushare_cli.lookups import optional
 from gpushare_cli.terminal import clean, counted, some
 from webhook.mutation.mutate import mutate_pod
@@ -162,10 +162,9 @@ def _release(api: KubeClient) -> Installation:
 
 
 def _opted_in(api: KubeClient, excluded: set[str]) -> Iterator[Tried]:
-    items = api.listing(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")
-    found = [mapping(each, "metadata") for each in items if "deletionTimestamp" not in mapping(each, "metadata")]
+    found = [mapping(each, "metadata") for each in namespaces(api)]
     for metadata in sorted(found, key=lambda each: text(each, "name")):
-        if text(metadata, "name") not in excluded:
+        if text(metadata, "name") not in excluded and "deletionTimestamp" not in metadata:
             yield Tried(namespace=text(metadata, "name"), annotations=mapping(metadata, "annotations"))
 
 

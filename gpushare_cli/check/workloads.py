@@ -13,14 +13,15 @@ from gpushare.patterns import Pattern
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.version import installed
 from gpushare_cli.check.installation import (
+    NAME_LABEL,
     NAMED,
+    OURS,
     RESTORE,
     VERSION_LABEL,
     Installation,
     by_cert_manager,
     installation,
     versions_named,
-    workload,
 )
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
 from gpushare_cli.terminal import clean, counted, some
@@ -78,10 +79,8 @@ def certificates(api: KubeClient) -> CheckResult:
 
 def enforcers(api: KubeClient) -> CheckResult:
     """Compare the ready enforcers with the nodes that have the label, and with those on which sharing pods run."""
-    running = (pod for pod in api.list(path(CORE_V1, "pods"), labelSelector=SHARING)[0] if _phase(pod) not in ENDED)
-    return _on_nodes(
-        api, "enforcer", Counter(filter(None, (text(mapping(pod, "spec"), "nodeName") for pod in running)))
-    )
+    at = (text(mapping(pod, "spec"), "nodeName") for pod in sharing_pods(api))
+    return _on_nodes(api, "enforcer", Counter(filter(None, at)))
 
 
 def mps_hosts(api: KubeClient) -> CheckResult:
@@ -91,7 +90,7 @@ def mps_hosts(api: KubeClient) -> CheckResult:
 
 def _on_nodes(api: KubeClient, name: str, sharing: Mapping[str, int]) -> CheckResult:
     """Compare the ready pods of a DaemonSet with nodes; ``sharing`` counts the pods that go unwatched without one."""
-    if not api.list(path(APPS_V1, "daemonsets"), labelSelector=workload(name))[0]:
+    if not any(_is_of(each, name) for each in api.list(path(APPS_V1, "daemonsets"), labelSelector=OURS)[0]):
         return failed(f"DaemonSet gpu-share-{name} is missing: no GPU is shared and no quota is enforced", RESTORE)
     found, nodes = installation(api), labelled(api)
     here = {mapping(pod, "spec").get("nodeName"): pod for pod in sorted(pods(api, found, name), key=_ready)}
@@ -114,13 +113,32 @@ def _unwatched(number: int) -> str:
 
 def labelled(api: KubeClient) -> dict[str, bool]:
     """Return by name whether each node is Ready, of the nodes whose label opts in."""
-    items = api.list(path(CORE_V1, "nodes"), labelSelector=f"{contract.NODE_LABEL}=true")[0]
-    return {item["metadata"]["name"]: _ready(item) for item in items}
+    return {item["metadata"]["name"]: _ready(item) for item in nodes(api)}
+
+
+def nodes(api: KubeClient) -> list[Object]:
+    """Return the nodes whose label opts in."""
+    return list(api.list(path(CORE_V1, "nodes"), labelSelector=f"{contract.NODE_LABEL}=true")[0])
+
+
+def namespaces(api: KubeClient) -> list[Object]:
+    """Return the namespaces whose label opts in."""
+    return list(api.list(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")[0])
+
+
+def sharing_pods(api: KubeClient) -> list[Object]:
+    """Return the pods with a share that have not ended, of all namespaces."""
+    return [each for each in api.list(path(CORE_V1, "pods"), labelSelector=SHARING)[0] if _phase(each) not in ENDED]
 
 
 def pods(api: KubeClient, found: Installation, name: str) -> list[Object]:
     """Return the pods of a workload of the release."""
-    return list(api.list(path(CORE_V1, "pods", namespace=found.namespace), labelSelector=workload(name))[0])
+    items = api.list(path(CORE_V1, "pods", namespace=found.namespace), labelSelector=OURS)[0]
+    return [each for each in items if _is_of(each, name)]
+
+
+def _is_of(item: Object, name: str) -> bool:
+    return mapping(mapping(item, "metadata"), "labels").get(NAME_LABEL) == f"gpu-share-{name}"
 
 
 def _phase(pod: Object) -> str:
@@ -140,10 +158,10 @@ def _describe(found: Installation, name: str, *, there: bool) -> str:
     return f"kubectl describe {kinds} -n {found.namespace} -l app.kubernetes.io/name=gpu-share-{name}"
 
 
-def slices(api: KubeClient, **selector: str) -> list[Any]:
-    """Return the ResourceSlices of gpu-share, or those of a field selector's other drivers."""
-    selector = selector or {"fieldSelector": f"spec.driver={contract.DRIVER}"}
-    return api.list(path(RESOURCE_V1, "resourceslices"), **selector)[0]
+def slices(api: KubeClient, *, ours: bool = True) -> list[Any]:
+    """Return the ResourceSlices of gpu-share, or those of other drivers."""
+    items = api.list(path(RESOURCE_V1, "resourceslices"))[0]
+    return [each for each in items if (text(mapping(each, "spec"), "driver") == contract.DRIVER) is ours]
 
 
 def reports(api: KubeClient) -> dict[str, EnforcerReport | None]:

@@ -1,6 +1,7 @@
 """Record which rights an API server would ask of those who call it, and find out whether RBAC rules give them."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,18 +41,23 @@ def given(rules: list[Mapping[str, Any]], wanted: Right) -> bool:
 class Recorder:
     """An API server that holds these lists, by resource, and notes each right that it is asked for.
 
-    A list is streamed as a watch where its reader may watch, so a ``listing`` needs both rights.
+    A list is streamed as a watch where its reader may watch, so it needs both rights.
+
+    Attributes:
+        gets, listed: how often each path was read, as an object or as a list.
     """
 
     def __init__(self, **lists: list[Any]) -> None:
         self.lists = lists
+        self.gets, self.listed = Counter[str](), Counter[str]()
         self.asked: set[Right] = set()
 
-    def get(self, where: str) -> Any:
+    def get(self, where: str, **_query: str) -> Any:
         if where == "/version":
             return {"gitVersion": "v1.37.1"}
         wanted = right("get", where)
         self.asked.add(wanted)
+        self.gets[where] += 1
         found = [each for each in self.lists.get(wanted.resource, ()) if each["metadata"]["name"] == wanted.name]
         if not found:
             raise ClusterError(f"GET {where}: 404", 404)
@@ -59,12 +65,9 @@ class Recorder:
 
     def list(self, where: str, **_query: str) -> tuple[list[Any], str]:
         wanted = right("list", where)
-        self.asked.add(wanted)
+        self.asked |= {wanted, right("watch", where)}
+        self.listed[where] += 1
         return self.lists.get(wanted.resource, []), "1"
-
-    def listing(self, where: str, **query: str) -> Iterator[Any]:
-        self.asked.add(right("watch", where))
-        return iter(self.list(where, **query)[0])
 
     def create(self, where: str, body: Any, **query: str) -> Any:
         assert query == {"dryRun": "All"}, "a check makes nothing"

@@ -44,13 +44,17 @@ RELEASE = [
         }
     }
 ]
+DAEMONSETS = [
+    {"metadata": {"name": name, "labels": {"app.kubernetes.io/name": name}}}
+    for name in ("gpu-share-enforcer", "gpu-share-mps")
+]
 
 
 def rights_asked() -> set[Right]:
     """What the job asks the API server for, with namespaces that opted in and without."""
     found: set[Right] = set()
     for namespaces in ([], [{"metadata": {"name": "a", "labels": {"gpu-share.io/enabled": "true"}}}]):
-        api = Recorder(namespaces=namespaces, daemonsets=[{}], deployments=RELEASE)
+        api = Recorder(namespaces=namespaces, daemonsets=DAEMONSETS, deployments=RELEASE)
         for _, ask in [("version", cluster.version), *cluster.questions(None)]:
             ask(api)  # type: ignore[arg-type] # it has what a check calls
         found |= api.asked

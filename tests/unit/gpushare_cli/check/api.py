@@ -1,16 +1,22 @@
 """An API server of a table."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from gpushare import contract
 from gpushare.errors import ClusterError
 
 
 class Api:
-    """Answers like ``Cluster``, from a table of paths; a number is an HTTP error."""
+    """Answers like ``Cluster``, from a table of paths; a number is an HTTP error.
+
+    ResourceSlices without a driver are gpu-share's.
+    """
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = answers
+        for each in answers["resourceslices"] if isinstance(answers.get("resourceslices"), list) else ():
+            each["spec"].setdefault("driver", contract.DRIVER)
 
     def get(self, where: str) -> Any:
         found = self.answers.get(where.rsplit("/", 1)[-1], 404)
@@ -20,9 +26,6 @@ class Api:
 
     def list(self, where: str, **_query: str) -> tuple[Any, str]:
         return self.get(where), "1"
-
-    def listing(self, where: str, **_query: str) -> Iterator[Any]:
-        return iter(self.get(where))
 
     def create(self, where: str, body: Any, **query: str) -> Any:
         assert query == {"dryRun": "All"}

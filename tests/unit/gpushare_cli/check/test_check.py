@@ -300,18 +300,9 @@ def test_what_may_not_be_asked_is_one_answer() -> None:
 )
 def test_a_gpu_that_two_drivers_publish_is_wrong(driver: str, attribute: Any, level: str) -> None:
     ours = {"name": "a", "attributes": {"uuid": {"string": "GPU-1"}}}
-    answers = {
-        "spec.driver=gpu-share.io": [{"spec": {"driver": "gpu-share.io", "nodeName": "n", "devices": [ours]}}],
-        "spec.driver!=gpu-share.io": [
-            {"spec": {"driver": driver, "nodeName": "n", "devices": [{"name": "gpu-0", "attributes": attribute}]}}
-        ],
-    }  # fmt: skip
-
-    class Slices(Api):
-        def list(self, where: str, **query: str) -> tuple[Any, str]:
-            return answers[query["fieldSelector"]], "1"
-
-    found = cluster.contended(Slices({}))  # type: ignore[arg-type] # it only lists
+    theirs = {"driver": driver, "nodeName": "n", "devices": [{"name": "gpu-0", "attributes": attribute}]}
+    slices = [{"spec": {"nodeName": "n", "devices": [ours]}}, {"spec": theirs}]
+    found = cluster.contended(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
     assert (found.level, found.detail) == (level, f"n: gpu-0 of {driver}" if level == "wrong" else "none")
 
 
@@ -346,7 +337,7 @@ def test_an_unhealthy_gpu_is_named_with_its_reason_and_what_to_do(reason: Reason
 )
 def test_pod_security_that_refuses_the_next_enforcer_is_wrong(level: str | None, answer: str) -> None:
     labels = {} if level is None else {cluster.POD_SECURITY: level}
-    table = {"namespaces": [{"metadata": {"name": "gpu-share-system", "labels": labels}}]}
+    table = {"gpu-share-system": {"metadata": {"name": "gpu-share-system", "labels": labels}}}
     found = cluster.own_namespace(Api(table))  # type: ignore[arg-type] # it only lists
     assert (found.level, found.detail) == (answer, found.detail if answer == "wrong" else level or "no label")
     assert answer == "ok" or f"{cluster.POD_SECURITY}={level}" in found.detail

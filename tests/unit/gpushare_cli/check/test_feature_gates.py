@@ -31,7 +31,7 @@ class Api:
         return made
 
     def list(self, where: str, **query: str) -> tuple[Any, str]:
-        assert (where.rsplit("/", 1)[-1], query) == ("resourceslices", {"fieldSelector": "spec.driver=gpu-share.io"})
+        assert (where.rsplit("/", 1)[-1], query) == ("resourceslices", {})
         return list(self.slices), "1"
 
 
@@ -71,7 +71,7 @@ def test_taints_that_are_dropped_name_the_other_gate() -> None:
 
 
 def slice_of(*devices: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"spec": {"devices": list(devices)}}]
+    return [{"spec": {"driver": "gpu-share.io", "devices": list(devices)}}]
 
 
 @pytest.mark.parametrize("forbidden", [("resourceslices",), ("resourceclaimtemplates",)])

@@ -30,7 +30,7 @@ def gpu(name: str, *, kind: str = contract.KIND_GPU, mib: int = 16384, **more: A
 def asked(*nodes: dict[str, Any], slices: list[dict[str, Any]] | None = None) -> Any:
     published = [gpu(each["metadata"]["name"]) for each in nodes] if slices is None else slices
     none: dict[str, Any] = {"mutatingwebhookconfigurations": [], "deployments": []}
-    return startable.nodes(Api({"nodes": nodes, "resourceslices": published, **none}))  # type: ignore[arg-type] # it only lists
+    return startable.on_nodes(Api({"nodes": nodes, "resourceslices": published, **none}))  # type: ignore[arg-type] # it only lists
 
 
 def test_a_node_that_takes_a_share_is_enough() -> None:
@@ -72,6 +72,6 @@ def quota(namespace: str, hard: int, used: int) -> dict[str, Any]:
 )  # fmt: skip
 def test_each_namespace_without_room_for_a_claim_is_named(quotas: list[dict[str, Any]], detail: str) -> None:
     names = [{"metadata": {"name": name}} for name in ("asr", "tts")]
-    found = startable.namespaces(Api({"namespaces": names, "resourcequotas": quotas}))  # type: ignore[arg-type] # it only lists
+    found = startable.in_namespaces(Api({"namespaces": names, "resourcequotas": quotas}))  # type: ignore[arg-type] # it only lists
     assert found.detail.startswith(detail)
     assert found.fine == (not detail.startswith("not"))

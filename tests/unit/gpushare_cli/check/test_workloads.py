@@ -23,10 +23,16 @@ def deployment(replicas: int = 2, version: str = "0.1.0") -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"replicas": replicas}}
 
 
-def item(name: str, *, ready: bool = True, node: str = "", version: str = "0.1.0") -> dict[str, Any]:
-    """A node or a pod."""
+DAEMONSETS = [{"metadata": {"labels": {"app.kubernetes.io/name": f"gpu-share-{name}"}}} for name in ("enforcer", "mps")]
+
+
+def item(
+    name: str, *, ready: bool = True, node: str = "", version: str = "0.1.0", of: str = "webhook"
+) -> dict[str, Any]:
+    """A node, or a pod of a workload."""
     conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
-    metadata = {"name": name, "labels": {"app.kubernetes.io/version": version}}
+    labels = {"app.kubernetes.io/version": version, "app.kubernetes.io/name": f"gpu-share-{of}"}
+    metadata = {"name": name, "labels": labels}
     return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"conditions": conditions}}
 
 
@@ -39,7 +45,7 @@ def report(node: str, **said: Any) -> dict[str, Any]:
 
 
 def asked(ask: Ask, **answers: Any) -> tuple[str, str]:
-    found = ask(Api({"gpu-share": CONFIGURATION, "deployments": [deployment()], "daemonsets": [{}], **answers}))  # type: ignore[arg-type]
+    found = ask(Api({"gpu-share": CONFIGURATION, "deployments": [deployment()], "daemonsets": DAEMONSETS, **answers}))  # type: ignore[arg-type]
     return found.level, found.detail
 
 
@@ -60,15 +66,15 @@ def test_webhook_replicas_have_to_be_ready(wanted: int, ready: int, level: str) 
 @pytest.mark.parametrize("ask", [workloads.webhooks, workloads.certificates, workloads.enforcers])
 def test_where_no_pod_is_made_the_hint_shows_what_makes_them(ask: Ask) -> None:
     """A description of pods that are not there says nothing."""
-    table = {"gpu-share": CONFIGURATION, "deployments": [deployment()], "daemonsets": [{}], "nodes": [item("n")]}
+    table = {"gpu-share": CONFIGURATION, "deployments": [deployment()], "daemonsets": DAEMONSETS, "nodes": [item("n")]}
     assert "describe deployments" in ask(Api({**table, "pods": []})).hint  # type: ignore[arg-type] # it only reads
-    broken = [item("p", ready=False, node="n")]
+    broken = [item("p", ready=False, node="n", of=each) for each in ("webhook", "certs", "enforcer")]
     assert "describe pods" in ask(Api({**table, "pods": broken})).hint  # type: ignore[arg-type] # it only reads
 
 
 def test_somebody_has_to_renew_the_certificates() -> None:
-    assert asked(workloads.certificates, pods=[item("p")]) == ("ok", "ready")
-    for pods in ([], [item("p", ready=False)]):
+    assert asked(workloads.certificates, pods=[item("p", of="certs")]) == ("ok", "ready")
+    for pods in ([], [item("p")], [item("p", ready=False, of="certs")]):
         assert asked(workloads.certificates, pods=pods)[0] == "wrong"
     theirs = CONFIGURATION | {"metadata": {"annotations": {"cert-manager.io/inject-ca-from": "x/y"}}}
     assert asked(workloads.certificates, **{"gpu-share": theirs, "pods": []}) == ("ok", "by cert-manager")
@@ -79,7 +85,7 @@ class Nodes(Api):
 
     def __init__(self, nodes: list[Any], pods: list[Any], sharing: list[Any]) -> None:
         super().__init__(
-            {"gpu-share": CONFIGURATION, "deployments": [deployment()], "daemonsets": [{}], "nodes": nodes}
+            {"gpu-share": CONFIGURATION, "deployments": [deployment()], "daemonsets": DAEMONSETS, "nodes": nodes}
         )
         self.pods, self.sharing = pods, sharing
 
@@ -106,7 +112,7 @@ def test_every_labelled_node_and_every_node_with_sharing_pods_needs_an_enforcer(
     """Letters are nodes, of which a capital one is not Ready; the DaemonSet's own count is not asked."""
     api = Nodes(
         [item(each.lower(), ready=each.islower()) for each in nodes],
-        [item(f"enforcer-{each}", node=each.lower(), ready=each.islower()) for each in enforcers],
+        [item(f"enforcer-{each}", node=each.lower(), ready=each.islower(), of="enforcer") for each in enforcers],
         [item(f"share-{number}", node=each) for number, each in enumerate(sharing)],
     )
     found = workloads.enforcers(api)  # type: ignore[arg-type] # it only lists
