@@ -20,7 +20,8 @@ from gpushare_cli.audit.filters import printable
 from gpushare_cli.check.workloads import EnforcerReport, reports
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.options import STATE_DIRECTORY, add_cluster, add_enforcers
-from gpushare_cli.terminal import clean, table
+from gpushare_cli.terminal import table
+from gpushare_cli.words import clean
 
 HEADERS: Final = ("NODE", "STATE", "SINCE", "REASON")
 CLOSED: Final = "closed"

@@ -21,7 +21,7 @@ from enforcer.status.node_status import BLIND, NAME
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare.raw_objects import mapping, objects, text
 from gpushare.reasons import Reason
-from gpushare_cli.terminal import clean
+from gpushare_cli.words import clean
 
 NEAR: Final = 0.9
 """Share of its quota from which a container is shown as near it."""

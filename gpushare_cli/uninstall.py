@@ -23,7 +23,7 @@ from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Ku
 from gpushare.reasons import Reason
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.options import seconds
-from gpushare_cli.terminal import some
+from gpushare_cli.words import some
 
 LOOK_SECONDS: Final = 2.0
 POLICY_SECONDS: Final = 20.0

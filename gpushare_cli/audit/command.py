@@ -23,10 +23,9 @@ from gpushare_cli.audit.remote import AllNodes
 from gpushare_cli.audit.tail import Tail
 from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.terminal import Colour, Terminal, counted, some, table
+from gpushare_cli.terminal import Colour, Terminal, table
+from gpushare_cli.words import counted, some
 
-DOUBTS: Final = 5
-"""So many Events are named that do not fit."""
 T = TypeVar("T")
 
 
@@ -271,7 +270,7 @@ def _doubts(finding: VerifyFinding) -> Iterator[str]:
 
 
 def _unheld(doubts: Sequence[str]) -> str:
-    named = f"{some(doubts, DOUBTS)} refer to records that are not in this log"
+    named = f"{some(doubts)} refer to records that are not in this log"
     return f"{named}; this does not prove that the log was changed: every user who may create Events can forge them"
 
 

@@ -17,7 +17,7 @@ from gpushare_cli.bundle.parts import Source, read, tasks
 from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE
 from gpushare_cli.lookups import release_namespace
-from gpushare_cli.terminal import counted
+from gpushare_cli.words import counted
 
 
 def run(args: argparse.Namespace) -> int:

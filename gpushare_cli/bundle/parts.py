@@ -25,8 +25,8 @@ from gpushare_cli.check.workloads import SHARING, reports
 from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
 from gpushare_cli.explain.pod_events import ENFORCER, TROUBLE
 from gpushare_cli.explain.pod_record import container_statuses, is_ours
-from gpushare_cli.terminal import clean, counted
 from gpushare_cli.top.all_nodes import status_of
+from gpushare_cli.words import clean, counted
 
 OURS: Final = "app.kubernetes.io/part-of=gpu-share"
 NAME: Final = "gpu-share"

@@ -23,12 +23,12 @@ from gpushare.reasons import Reason
 from gpushare_cli.check import feature_gates, installation, startable, workloads
 from gpushare_cli.check.connection import Ask, Connection
 from gpushare_cli.check.host_needs import host_needs
-from gpushare_cli.check.installation import NAMED, RESTORE, as_shipped
+from gpushare_cli.check.installation import RESTORE, as_shipped
 from gpushare_cli.check.result import Checker, CheckResult, Level, failed, ok, warning
 from gpushare_cli.check.taint_rules import taint_rules
 from gpushare_cli.check.trial import trial
 from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
-from gpushare_cli.terminal import clean, counted, some
+from gpushare_cli.words import clean, counted, some
 
 CATEGORY: Final = "cluster"
 OLDEST: Final = (1, 36)
@@ -146,9 +146,7 @@ def other_configurations(api: KubeClient) -> CheckResult:
     }  # fmt: skip
     if not (found := sorted(calling - {OURS})):
         return ok("none")
-    detail = (
-        f"{some(found, NAMED)}: the API server calls the webhook for {counted(len(found), 'other configuration')} too"
-    )
+    detail = f"{some(found)}: the API server calls the webhook for {counted(len(found), 'other configuration')} too"
     return failed(detail, f"delete what is left of another installation: {DELETE} {found[0]}")
 
 
@@ -201,7 +199,7 @@ def published(api: KubeClient) -> CheckResult:
     answer = failed if len(tainted) == len(gpus) else warning
     reasons = [BY_REASON[Reason(why)].action for _, why in tainted if why in BY_REASON]
     hint = "; ".join(dict.fromkeys(reasons)) or "read the taints: kubectl get resourceslices -o yaml"
-    return answer(f"{detail}, {len(tainted)} of them tainted: {some([each for each, _ in tainted], NAMED)}", hint)
+    return answer(f"{detail}, {len(tainted)} of them tainted: {some([each for each, _ in tainted])}", hint)
 
 
 def _tainted(item: Object) -> Iterator[tuple[str, str]]:
@@ -242,7 +240,7 @@ def contended(api: KubeClient) -> CheckResult:
         f"{item['spec'].get('nodeName')}: {device} of {item['spec']['driver']}"
         for item in items for device, name in _names(item) if name in ours
     ]  # fmt: skip
-    return failed("; ".join(found[:NAMED]), ADVICE[Reason.CONTENDED]) if found else ok("none")
+    return failed(some(found), ADVICE[Reason.CONTENDED]) if found else ok("none")
 
 
 def _names(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -286,5 +284,5 @@ def opted_in(api: KubeClient) -> CheckResult:
     loose = sorted(name for name, level in enforced.items() if level not in STRICT)
     if not loose:
         return ok(str(len(enforced)))
-    detail = f"{len(enforced)}, of which {len(loose)} without Pod Security baseline: {some(loose, NAMED)}"
+    detail = f"{len(enforced)}, of which {len(loose)} without Pod Security baseline: {some(loose)}"
     return warning(detail, f"kubectl label namespace NAME {POD_SECURITY}=baseline")

@@ -11,7 +11,8 @@ from typing import Final
 
 from gpushare_cli.check import cluster, node, preinstall
 from gpushare_cli.check.result import Checker, CheckResult, Level
-from gpushare_cli.terminal import SYMBOLS, Colour, Terminal, counted
+from gpushare_cli.terminal import SYMBOLS, Colour, Terminal
+from gpushare_cli.words import counted
 
 
 @dataclass(frozen=True, slots=True)

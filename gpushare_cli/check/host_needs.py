@@ -25,7 +25,7 @@ from gpushare.namespace_policy import NamespacePolicy
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare_cli.check.result import CheckResult, ok, warning
 from gpushare_cli.check.workloads import namespaces, sharing_pods
-from gpushare_cli.terminal import clean, counted
+from gpushare_cli.words import clean, counted
 
 Needs = Mapping[str, frozenset[str]]
 """By annotation, what has to be listed in it."""

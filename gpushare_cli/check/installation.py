@@ -16,7 +16,7 @@ from gpushare.version import installed
 from gpushare_cli.check.content import Json, compared, difference
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
 from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
-from gpushare_cli.terminal import clean, some
+from gpushare_cli.words import clean, some
 
 RESTORE: Final = (
     "install or restore gpu-share: helm upgrade --install gpu-share deploy/helm/gpu-share -n "
@@ -24,8 +24,6 @@ RESTORE: Final = (
     "values (and the namespace, if it differs) that you installed it with"
 )
 DEPLOYMENT: Final = "gpu-share-webhook"
-NAMED: Final = 5
-"""So many objects, nodes or namespaces are named."""
 OURS: Final = "app.kubernetes.io/part-of=gpu-share"
 """Selects the workloads of gpu-share, and their pods."""
 NAME_LABEL: Final = "app.kubernetes.io/name"
@@ -111,7 +109,7 @@ def as_shipped(api: KubeClient, kinds: tuple[str, ...]) -> CheckResult:
         return warning(detail, f"run the check with the command line of {found.version}")
     if not wrong:
         return ok(f"{len(wanted)} as shipped")
-    return failed(f"{len(wrong)} of {len(wanted)} differ from the chart: {some(wrong, NAMED)}", RESTORE)
+    return failed(f"{len(wrong)} of {len(wanted)} differ from the chart: {some(wrong)}", RESTORE)
 
 
 def _wrong(api: KubeClient, wanted: Mapping[str, list[Json]], *, content: bool) -> Iterator[str]:

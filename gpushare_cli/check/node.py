@@ -22,7 +22,7 @@ from gpushare_cli.check import toolkit
 from gpushare_cli.check.arguments import Folders
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
 from gpushare_cli.options import STATE_DIRECTORY
-from gpushare_cli.terminal import counted
+from gpushare_cli.words import counted
 
 MakeResult = Callable[[str], CheckResult]
 _CHECKER: Final = partial(Checker, category="this machine")

@@ -12,10 +12,9 @@ from gpushare.patterns import Pattern
 from gpushare.raw_objects import Object, mapping, text
 from gpushare_cli.check import cluster
 from gpushare_cli.check.connection import Ask
-from gpushare_cli.check.installation import NAMED
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
 from gpushare_cli.check.workloads import slices
-from gpushare_cli.terminal import clean, some
+from gpushare_cli.words import clean, some
 
 NODE_V1: Final = "/apis/node.k8s.io/v1"
 RUNTIME_CLASS: Final = "nvidia"
@@ -55,7 +54,7 @@ def kubelets(api: KubeClient) -> CheckResult:
         if match is not None and (int(match.group(1)), int(match.group(2))) < cluster.OLDEST:
             old.append(f"{name} ({clean(text(info, 'kubeletVersion'))})")
     oldest = ".".join(map(str, cluster.OLDEST))
-    return failed(f"older than {oldest}: {some(old, NAMED)}", f"upgrade them to {oldest} or newer") if old else ok()
+    return failed(f"older than {oldest}: {some(old)}", f"upgrade them to {oldest} or newer") if old else ok()
 
 
 def runtimes(api: KubeClient) -> CheckResult:
@@ -72,10 +71,10 @@ def runtimes(api: KubeClient) -> CheckResult:
         elif number[0] < CDI_BY_DEFAULT:
             off.append(f"{name} ({clean(version)})")
     if without:
-        return failed(f"no CDI: {some(without, NAMED)}", "upgrade containerd to 2.0 or newer")
+        return failed(f"no CDI: {some(without)}", "upgrade containerd to 2.0 or newer")
     if off:
         return warning(
-            f"CDI is off by default before containerd 2.0: {some(off, NAMED)}",
+            f"CDI is off by default before containerd 2.0: {some(off)}",
             "set enable_cdi = true for the CRI plugin in containerd's config.toml, and restart containerd",
         )
     return ok()
@@ -102,7 +101,7 @@ def owners(api: KubeClient) -> CheckResult:
         if text(spec, "driver") in classes:
             found.append(f"{text(spec, 'nodeName')}: the DRA driver {text(spec, 'driver')}")
     hint = "remove that plugin or driver from the nodes that gpu-share shares: docs/operators/platforms.md"
-    return warning(some(list(dict.fromkeys(found)), NAMED), hint) if found else ok("none")
+    return warning(some(list(dict.fromkeys(found))), hint) if found else ok("none")
 
 
 def _plugins(api: KubeClient) -> Iterator[tuple[str, str]]:

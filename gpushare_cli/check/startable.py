@@ -9,11 +9,11 @@ from gpushare.errors import GpuShareError
 from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.raw_objects import Object, mapping, text
 from gpushare_cli.check import workloads
-from gpushare_cli.check.installation import NAMED, installation
+from gpushare_cli.check.installation import installation
 from gpushare_cli.check.result import CheckResult, ok, warning
 from gpushare_cli.check.trial import USUAL_MIB
 from gpushare_cli.placement.placing import Cause, Cluster, Hindrance, place
-from gpushare_cli.terminal import clean, counted, some
+from gpushare_cli.words import clean, counted, some
 from webhook.mutation.settings import DEFAULT_TOLERATIONS, Settings
 
 SHARE: Final[Object] = {
@@ -33,9 +33,9 @@ def on_nodes(api: KubeClient) -> CheckResult:
     found = place(pod, [SHARE], Cluster(nodes=nodes, slices=slices))
     here, why = found.nodes or (), found.hindrances
     if not here and any(each.cause is not Cause.OTHER_GPU for each in why):
-        return warning(f"no share of {USUAL_MIB}Mi can start: {some(_messages(why), NAMED)}", _hint(why))
+        return warning(f"no share of {USUAL_MIB}Mi can start: {some(_messages(why))}", _hint(why))
     where = counted(len(here), "node") if here else "no node; MIG instances only"
-    return ok(f"{where}; not {some(_messages(why), NAMED)}" if here and why else where)
+    return ok(f"{where}; not {some(_messages(why))}" if here and why else where)
 
 
 def in_namespaces(api: KubeClient) -> CheckResult:
@@ -50,7 +50,7 @@ def in_namespaces(api: KubeClient) -> CheckResult:
         return ok(f"in {counted(len(names), 'namespace')}")
     wrong = [clean(f"{name}: {why[0].message}") for name, why in full.items()]
     where = f"not in {len(full)} of {counted(len(names), 'namespace')}"
-    return warning(f"{where}: {some(wrong, NAMED)}", _hint([each for why in full.values() for each in why]))
+    return warning(f"{where}: {some(wrong)}", _hint([each for why in full.values() for each in why]))
 
 
 def _tolerations(environment: Mapping[str, str]) -> list[Object]:

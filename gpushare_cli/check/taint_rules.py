@@ -8,9 +8,8 @@ from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare.raw_objects import Object, mapping, text
-from gpushare_cli.check.installation import NAMED
 from gpushare_cli.check.result import CheckResult, ok, warning
-from gpushare_cli.terminal import clean, some
+from gpushare_cli.words import clean, some
 
 SERVED: Final = (RESOURCE_V1, "/apis/resource.k8s.io/v1beta2")
 """API versions that have the kind, newest first."""
@@ -24,7 +23,7 @@ HINT: Final = (
 def taint_rules(api: KubeClient) -> CheckResult:
     """Name each rule that can match a GPU of ours, with its taint and with what it matches."""
     found = [_described(each) for each in _rules(api) if _is_ours(each)]
-    return warning(some(found, NAMED), HINT) if found else ok("none")
+    return warning(some(found), HINT) if found else ok("none")
 
 
 def _rules(api: KubeClient) -> list[Any]:

@@ -16,11 +16,11 @@ from gpushare.quantity import format_mib, parse_memory
 from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check.feature_gates import PROBE, PROBE_DRIVER
-from gpushare_cli.check.installation import MIN_MEMORY, NAMED, RESTORE, Installation, installation
+from gpushare_cli.check.installation import MIN_MEMORY, RESTORE, Installation, installation
 from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
 from gpushare_cli.check.workloads import namespaces, reports
 from gpushare_cli.lookups import optional
-from gpushare_cli.terminal import clean, counted, some
+from gpushare_cli.words import clean, counted, some
 from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
@@ -85,7 +85,7 @@ class Tried:
         parts = [f"default {format_mib(default)}" if default else f"no default (each pod must set {contract.MEMORY})"]
         parts += [f"at most {format_mib(most)}" if most else "no maximum"]
         exceeding = self.annotations.get(contract.ON_EXCEED, defaults.ON_EXCEED)
-        but = f" (not on {some(idle, NAMED)}: enforcer.enforce is false)" if idle and exceeding == KILL else ""
+        but = f" (not on {some(idle)}: enforcer.enforce is false)" if idle and exceeding == KILL else ""
         return ", ".join([f"GPU memory: {parts[0]}", *parts[1:], f"over quota: {exceeding}{but}"])
 
 

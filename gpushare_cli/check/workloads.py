@@ -14,7 +14,6 @@ from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.version import installed
 from gpushare_cli.check.installation import (
     NAME_LABEL,
-    NAMED,
     OURS,
     RESTORE,
     VERSION_LABEL,
@@ -24,7 +23,7 @@ from gpushare_cli.check.installation import (
     versions_named,
 )
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
-from gpushare_cli.terminal import clean, counted, some
+from gpushare_cli.words import clean, counted, some
 
 MAX_REPORT: Final = 16 * 1024
 """Characters of an enforcer's report that are parsed."""
@@ -97,13 +96,13 @@ def _on_nodes(api: KubeClient, name: str, sharing: Mapping[str, int]) -> CheckRe
     ready = {node for node, pod in here.items() if _ready(pod)}
     lost = [node for node in {**nodes, **sharing} if node not in ready and nodes.get(node, True)]
     if lost:
-        named = some([f"{node}{_unwatched(sharing.get(node, 0))}" for node in lost], NAMED)
+        named = some([f"{node}{_unwatched(sharing.get(node, 0))}" for node in lost])
         hint = _describe(found, name, there=False)
         if lost[0] in here:
             hint = f"kubectl describe pods {here[lost[0]]['metadata']['name']} -n {found.namespace}"
         return failed(f"not ready on {counted(len(lost), 'node')}: {named}", hint)
     if down := [node for node in nodes if node not in ready]:
-        return warning(f"none on {some(down, NAMED)}: the node is not Ready", f"kubectl describe node {down[0]}")
+        return warning(f"none on {some(down)}: the node is not Ready", f"kubectl describe node {down[0]}")
     return ok(f"on {counted(len(nodes), 'labelled node')}") if nodes else warning("no labelled node", LABEL)
 
 
@@ -209,7 +208,7 @@ def reported(api: KubeClient) -> CheckResult:
         return _unreported(silent, labelled(api))
     idle = [node for node, report in found.items() if report and not report.enforcing]
     if idle:
-        return warning(f"containers over quota are not killed on {some(idle, NAMED)}", "chart value enforcer.enforce")
+        return warning(f"containers over quota are not killed on {some(idle)}", "chart value enforcer.enforce")
     return ok("no problems, audit logs writable, circuit breakers closed" if found else "none yet")
 
 
@@ -218,7 +217,7 @@ def _unreported(silent: Sequence[str], wanted: Mapping[str, bool]) -> CheckResul
     here = [node for node in silent if wanted.get(node)]
     hint = "an enforcer reports within seconds of its start: read its log, or run gpu-share check --node in its pod"
     answer = failed if here else warning
-    return answer(f"no valid report from {some(here or silent, NAMED)}", hint)
+    return answer(f"no valid report from {some(here or silent)}", hint)
 
 
 def _grave(report: EnforcerReport) -> Iterator[str]:
@@ -242,7 +241,7 @@ def versions(api: KubeClient) -> CheckResult:
     newest = max((each for each in map(release, replicas) if each), default=release(found.version))
     strange = [f"{node} ({version})" for node, version in nodes.items() if not supported(newest, release(version))]
     if strange:
-        return failed(f"{detail}; not supported with this webhook: {some(strange, NAMED)}", SKEW)
+        return failed(f"{detail}; not supported with this webhook: {some(strange)}", SKEW)
     mixed = {found.version or installed(), *replicas, *nodes.values()} != {installed()}
     return (
         warning(detail, "upgrade the older parts: command line, webhook and enforcers should have the same version")
@@ -276,6 +275,6 @@ def unsliced(api: KubeClient) -> CheckResult:
     publishing = {text(mapping(item, "spec"), "nodeName") for item in slices(api) if objects(item["spec"], "devices")}
     silent = [name for name, ready in names.items() if ready and name not in publishing]
     if silent:
-        detail = f"{len(names)} labelled; without a device in a ResourceSlice: {some(silent, NAMED)}"
+        detail = f"{len(names)} labelled; without a device in a ResourceSlice: {some(silent)}"
         return failed(detail, "run gpu-share check --node in the enforcer pods of these nodes")
     return ok(str(len(names)))

@@ -24,7 +24,7 @@ from gpushare_cli.explain.pod_record import (
 from gpushare_cli.explain.shares import asked_by, given_to, sharing_containers
 from gpushare_cli.inject.rewrite import Admit
 from gpushare_cli.inject.workloads import PodPlace, pods
-from gpushare_cli.terminal import some
+from gpushare_cli.words import some
 
 BROKEN: Final = frozenset({Reason.NOT_APPLIED, Reason.LIMIT_ESCAPED})
 """Reasons of the condition ``LimitInForce`` that need somebody, also once the Event about them is gone."""
@@ -51,7 +51,7 @@ def explain(record: PodRecord, admit: Admit | None = None) -> PodExplanation:
     findings = tuple(no_share.why(record, place, admit)) if asked else tuple(_misplaced(place, record, admit))
     summary = f"{record.name} has no share of a GPU: {no_share.nothing_asked(record)}"
     if asked:
-        named = some(asked, no_share.NAMED)
+        named = some(asked)
         summary = f"{record.name}: {_where(record)}, WITHOUT a share, although it requests one ({named})"
     return _explanation(
         record, summary, findings, fine=not asked and not findings, share=False, asks=bool(asked),

@@ -28,7 +28,8 @@ from gpushare_cli.inject.rewrite import Admit
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, pods
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use, stale
 from gpushare_cli.options import pod_name
-from gpushare_cli.terminal import NOT_AVAILABLE, some, table
+from gpushare_cli.terminal import NOT_AVAILABLE, table
+from gpushare_cli.words import some
 from webhook.mutation.podview import read_pod
 from webhook.mutation.resourceclaims import template_for
 

@@ -7,7 +7,8 @@ from typing import Any, Final
 from gpushare_cli.explain.findings import MAX_TEXT, Finding, FindingType
 from gpushare_cli.explain.pod_record import NO_USAGE, Usage
 from gpushare_cli.explain.shares import NO_GPU
-from gpushare_cli.terminal import clean, table
+from gpushare_cli.terminal import table
+from gpushare_cli.words import clean
 
 COLUMNS: Final = ("CONTAINER", "ASKED", "GIVEN", "GPU", "STATE")
 PODS: Final = ("POD", "STATE", "ASKED", "GIVEN")

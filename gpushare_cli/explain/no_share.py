@@ -13,11 +13,9 @@ from gpushare_cli.explain.pod_record import PodRecord, missing_claims, shortened
 from gpushare_cli.inject import rewrite
 from gpushare_cli.inject.rewrite import Admit, Change
 from gpushare_cli.inject.workloads import PodPlace
-from gpushare_cli.terminal import some
+from gpushare_cli.words import some
 
 KUBE_SYSTEM: Final = "kube-system"
-NAMED: Final = 3
-"""So many annotations or claims are named."""
 TOO_LATE: Final = (
     "namespace {} has opted in, but the webhook did not rewrite the pod when it was created: the namespace opted in "
     "later, the annotation was added later, or the webhook was off"
@@ -63,9 +61,7 @@ def why(record: PodRecord, place: PodPlace | None, admit: Admit | None) -> Itera
     """
     reasons = list(closed(record.namespace, record.namespace_name, record.release))
     if missing := missing_claims(record):
-        reasons += [
-            (f"the pod's ResourceClaims do not exist: {some(missing, NAMED)}", "create them, or create the pod again")
-        ]
+        reasons += [(f"the pod's ResourceClaims do not exist: {some(missing)}", "create them, or create the pod again")]
     if contract.MIRROR in record.annotations:
         reasons = [
             ("the pod mirrors a static pod, which the webhook does not rewrite", "create it through the API server")
@@ -123,9 +119,7 @@ def is_unknown(record: PodRecord) -> bool:
 def nothing_asked(record: PodRecord) -> str:
     """Say of a pod that asks for nothing what was looked for."""
     if missing := missing_claims(record):
-        return (
-            f"no annotation requests one, and the pod's ResourceClaims do not exist (any more): {some(missing, NAMED)}"
-        )
+        return f"no annotation requests one, and the pod's ResourceClaims do not exist (any more): {some(missing)}"
     if is_unknown(record):
         return "no annotation requests one; you may not read the pod's ResourceClaims, which may request one"
     return "no annotation and no ResourceClaim of the pod requests one"

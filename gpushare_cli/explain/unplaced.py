@@ -8,7 +8,8 @@ from gpushare.patterns import Pattern
 from gpushare.raw_objects import objects, text
 from gpushare_cli.explain.findings import MAX_TEXT, Finding, FindingType
 from gpushare_cli.explain.pod_record import PodRecord, claims_of, exact_requests
-from gpushare_cli.placement.placing import SELECT, TOLERATE, Cause, Placement, named, place
+from gpushare_cli.placement.placing import SELECT, TOLERATE, Cause, Placement, place
+from gpushare_cli.words import some
 
 _REASONS: Final = Pattern(r"0/\d+ nodes are available: (.*?)\.( .*)?", MAX_TEXT)
 """Behind the parts stands whether preemption would help, which it never does for a share."""
@@ -79,7 +80,7 @@ def _hint(part: str, record: PodRecord, placement: Placement) -> str:
     known = next((each for each in PARTS if each.words in part), None)
     if known is None or placement.nodes is None:
         return known.hint if known else ""
-    room = f"by its GPUs {named(placement.nodes)} could take the pod" if placement.nodes else ""
+    room = f"by its GPUs {some(placement.nodes)} could take the pod" if placement.nodes else ""
     if not known.causes:
         return f"{known.hint}; {room}" if room else known.hint
     here = [each for each in placement.hindrances if each.cause in known.causes]

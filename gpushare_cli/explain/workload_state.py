@@ -14,7 +14,7 @@ from gpushare_cli.explain.kinds import CRON_JOB, DAEMON_SET, JOB
 from gpushare_cli.explain.workload import WorkloadRecord, created
 from gpushare_cli.inject.rewrite import Admit, Change
 from gpushare_cli.inject.workloads import PodPlace
-from gpushare_cli.terminal import counted
+from gpushare_cli.words import counted
 
 REPLICA_FAILURE: Final = "ReplicaFailure"
 """The condition of a workload whose pods are refused; it stays where the Events about them have expired."""

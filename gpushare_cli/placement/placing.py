@@ -16,6 +16,7 @@ from gpushare.quantity import GIB, format_mib
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare_cli.placement.gpus import Demand, Gpu, demands, gpus, models_of, selects
 from gpushare_cli.placement.nodes import is_cordoned, is_selected, untolerated
+from gpushare_cli.words import some
 
 CLAIMS: Final = "count/resourceclaims.resource.k8s.io"
 """The key by which a ResourceQuota counts claims."""
@@ -24,8 +25,6 @@ DEVICES: Final = ".deviceclass.resource.k8s.io/devices"
 OF_KUBERNETES: Final = "node.kubernetes.io/"
 """Before the names of taints that Kubernetes gives a node that is not well."""
 KUEUE: Final = "kueue.x-k8s.io/"
-NAMED: Final = 3
-"""So many names are shown."""
 
 
 class Cause(StrEnum):
@@ -121,7 +120,7 @@ def _gates(pod: Object) -> Iterator[Hindrance]:
         if any(each.startswith(KUEUE) for each in gates):
             namespace = text(mapping(pod, "metadata"), "namespace")
             hint = f"Kueue removes it once its queue has room: kubectl describe workloads.kueue.x-k8s.io -n {namespace}"
-        yield Hindrance(cause=Cause.GATED, message=f"the pod has a scheduling gate: {named(gates)}", hint=hint)
+        yield Hindrance(cause=Cause.GATED, message=f"the pod has a scheduling gate: {some(gates)}", hint=hint)
 
 
 def _quotas(claims: Sequence[Object], quotas: Sequence[Object]) -> Iterator[Hindrance]:
@@ -194,7 +193,7 @@ def _hindrance(obstacle: _Obstacle, names: Sequence[str], devices: Sequence[Gpu]
         message, hint = _of_node(obstacle, names, pod)
     else:
         message, hint = _of_gpus(obstacle.cause, obstacle.demand, devices)
-    return Hindrance(cause=obstacle.cause, message=f"{named(names)}: {message}", hint=hint, nodes=tuple(names))
+    return Hindrance(cause=obstacle.cause, message=f"{some(names)}: {message}", hint=hint, nodes=tuple(names))
 
 
 def _of_node(obstacle: _Obstacle, names: Sequence[str], pod: Object) -> tuple[str, str]:
@@ -206,7 +205,7 @@ def _of_node(obstacle: _Obstacle, names: Sequence[str], pod: Object) -> tuple[st
         case Cause.TAINTED:
             return f"the pod does not tolerate the taint {obstacle.taint}", TOLERATE
     labels = [f"{key}={value}" for key, value in mapping(mapping(pod, "spec"), "nodeSelector").items()]
-    field = f"spec.nodeSelector ({named(labels)})" if labels else "spec.affinity"
+    field = f"spec.nodeSelector ({some(labels)})" if labels else "spec.affinity"
     return f"excluded by {field} of the pod", SELECT
 
 
@@ -221,17 +220,17 @@ def _of_gpus(cause: Cause, need: Demand, devices: Sequence[Gpu]) -> tuple[str, s
         case Cause.TOO_LARGE:
             return f"{_asks(need)}, and the largest GPU there has {in_gib(max(gpu.mib for gpu in devices))}", ""
         case Cause.UNHEALTHY:
-            reasons = named(sorted({gpu.taint for gpu in devices if gpu.taint}))
+            reasons = some(sorted({gpu.taint for gpu in devices if gpu.taint}))
             return f"its GPUs get no new shares ({reasons})", UNHEALTHY
     return f"{_asks(need)}, and {_most_free(need, devices)}", WAIT
 
 
 def _other_gpu(need: Demand, devices: Sequence[Gpu]) -> tuple[str, str]:
     models = [model for each in need.selectors for model in models_of(each)]
-    there = named(sorted({gpu.model for gpu in devices}))
+    there = some(sorted({gpu.model for gpu in devices}))
     if models and any(gpu.device_class == need.device_class for gpu in devices):
         change = f"write a model that is there into {contract.GPU_MODEL}, or remove the annotation"
-        return f"no GPU is of model {named(models)}; there is {there}", change
+        return f"no GPU is of model {some(models)}; there is {there}", change
     return f"no device is what the claim selects; there is {there}", "kubectl get resourceslices --output yaml"
 
 
@@ -254,14 +253,8 @@ def in_gib(mib: int) -> str:
 
 def _asks(need: Demand) -> str:
     several = len(need.names) > 1
-    who = f"containers {named(need.names)} together ask" if several else f"container {need.names[0]} asks"
+    who = f"containers {some(need.names)} together ask" if several else f"container {need.names[0]} asks"
     return f"{who} for {in_gib(need.asked.mib)}"
-
-
-def named(names: Sequence[str]) -> str:
-    """Name the first of many, and count the rest."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more}"
 
 
 TOLERATE: Final = "add it to spec.tolerations, or an operator adds it for all shares to webhook.shareTolerations"

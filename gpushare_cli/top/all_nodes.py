@@ -16,9 +16,9 @@ from gpushare_cli.api_errors import sentence
 from gpushare_cli.check.workloads import labelled
 from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use
-from gpushare_cli.terminal import clean, counted
 from gpushare_cli.top.node import by_index, by_name, notices
 from gpushare_cli.top.view import Grid, View
+from gpushare_cli.words import clean, counted
 
 GPUS: Final = ("NODE", "GPU", "MODEL", "MODE", "UTIL", "USED", "RESERVED", "TOTAL", "SHARES", "STATE")
 CONTAINERS: Final = (

@@ -27,15 +27,14 @@ from gpushare_cli.explain.sizes import GARBAGE
 from gpushare_cli.lookups import optional
 from gpushare_cli.node_status import state_word
 from gpushare_cli.prepared import prepared_of
-from gpushare_cli.terminal import clean, counted, some
 from gpushare_cli.top.view import Grid, View
+from gpushare_cli.words import clean, counted, some
 from sidecar.pod_status import Use
 
 CONTAINERS: Final = ("POD", "CONTAINER", "GPU", "USED", "PEAK", "QUOTA", "KILLS", "RESTARTS", "STATE")
 SHORT: Final = 12
 """Characters of a GPU's UUID that are shown."""
 ENDED: Final = "Succeeded"
-NAMED: Final = 5
 PodKey = tuple[str, str]
 """UID of a pod, and a container's name."""
 
@@ -186,6 +185,6 @@ def _notices(namespace: str, pods: Sequence[PodUse], kills: Mapping[PodKey, int]
     for pod in pods:
         if pod.problem:
             problems.setdefault(pod.problem, []).append(pod.pod)
-    yield from (f"{some(names, NAMED)}: {problem}" for problem, names in problems.items())
+    yield from (f"{some(names)}: {problem}" for problem, names in problems.items())
     if kills is None:
         yield f"you may not read Events in namespace {namespace}, so kills are unknown; ask for the ClusterRole view"

@@ -19,7 +19,10 @@ SINCE = "2026-11-24T10:00:00Z"
 
 def report(node: str, **content: Any) -> dict[str, Any]:
     annotations = {contract.ENFORCER: json.dumps({"version": "1.0.0", **content})} if content else {}
-    return {"metadata": {"name": node, "annotations": annotations}, "spec": {"nodeName": node}}
+    return {
+        "metadata": {"name": node, "annotations": annotations},
+        "spec": {"driver": contract.DRIVER, "nodeName": node},
+    }
 
 
 @pytest.fixture(name="cluster")

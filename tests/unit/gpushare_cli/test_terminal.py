@@ -2,7 +2,8 @@ import io
 
 import pytest
 
-from gpushare_cli.terminal import Colour, Terminal, counted, diff, table
+from gpushare_cli.terminal import Colour, Terminal, diff, table
+from gpushare_cli.words import counted
 
 
 class Tty(io.StringIO):

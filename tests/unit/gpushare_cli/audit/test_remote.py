@@ -18,7 +18,7 @@ from enforcer.audit.retention import Retention
 from gpushare.kube_client import KubeClient
 from gpushare_cli import enforcer_pods
 from gpushare_cli.audit import remote
-from gpushare_cli.terminal import counted
+from gpushare_cli.words import counted
 from tests.unit.gpushare_cli.audit_logs import Nodes, run, write
 
 
