@@ -62,8 +62,7 @@ def _kept(name: str) -> list[Anchor]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         what = (
-            f"neither an anchor nor a readable file ({why}); write SEQ:HASH, the name of a file with "
-            "anchors, or the "
+            f"neither an anchor nor a readable file ({why}); write SEQ:HASH, the name of a file with anchors, or the "
             "word cluster"
         )
         raise ConfigError(f"--anchor {name[:100]!r} is {what}") from None

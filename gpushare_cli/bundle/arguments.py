@@ -13,12 +13,10 @@ def add_parser(add: Any) -> None:
     """Make the parser of the verb with ``add``, and give it the verb's options."""
     parser = add(
         description=(
-            "Write a tar.gz with versions, the result of gpu-share check, ResourceSlices, claims, "
-            "sharing pods, "
-            "Events, policies, the workloads of the release and their logs, and the node status. It "
-            "contains no Secret, "
-            "no value of an environment variable and no annotation except those of gpu-share. "
-            f"{INDEX} lists the parts that could not be read."
+            "Write a tar.gz with versions, the result of gpu-share check, ResourceSlices, claims, sharing pods, "
+            "Events, policies, the workloads of the release and their logs, and the node status. It contains no "
+            f"Secret, no value of an environment variable and no annotation except those of gpu-share. {INDEX} lists "
+            "the parts that could not be read."
         ),
     )
     parser.add_argument("--to", type=Path, metavar="FILE", help="the archive (gpu-share-bundle-TIME.tar.gz)")

@@ -163,20 +163,12 @@ def bundle(name: str, config: Mapping[str, Any], now: datetime, hint: str) -> Ch
         certificates = x509.load_pem_x509_certificates(pem) if pem else []
     except (binascii.Error, ValueError):
         return failed(f"{name}: its caBundle cannot be read", hint)
+    fails = "each call of the webhook fails, and the API server refuses the pod"
     if not certificates:
-        return failed(
-            f"{name} has no caBundle: each call of the webhook fails, and the API server refuses the pod", hint
-        )
+        return failed(f"{name} has no caBundle: {fails}", hint)
     last = max(certificate.not_valid_after_utc for certificate in certificates)
     if last <= now:
-        return failed(
-            (
-                f"{name}: its caBundle expired on {last:%Y-%m-%d}: each call of the webhook fails, and the "
-                "API server refuses "
-                "the pod"
-            ),
-            hint,
-        )
+        return failed(f"{name}: its caBundle expired on {last:%Y-%m-%d}: {fails}", hint)
     if last <= now + SOON:
         return warning(f"{name}: its caBundle expires on {last:%Y-%m-%d %H:%M}", hint)
     return ok(f"{name}, its CA is valid until {last:%Y-%m-%d}")

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Final
 
 from gpushare_cli.check import cluster, node, preinstall
@@ -28,20 +27,12 @@ class Answer:
     """False: because of this answer, nothing else of its category was asked."""
 
 
-class Symbol(StrEnum):
-    """How a level looks where the terminal can only show ASCII."""
-
-    OK = "ok"
-    WARNING = "warn"
-    WRONG = "FAIL"
-
-
 PAGE: Final = "docs/operators/check.md#check"
 AGAIN_SECONDS: Final = 2.0
 """Between two rounds of questions, with ``--wait``."""
 _COLOURS: Final = {Level.OK: Colour.GREEN, Level.WARNING: Colour.YELLOW, Level.WRONG: Colour.RED}
 _UNICODE: Final = dict(zip(Level, SYMBOLS, strict=True))
-_ASCII: Final = dict(zip(Level, Symbol, strict=True))
+_ASCII: Final = dict(zip(Level, ("ok", "warn", "FAIL"), strict=True))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,11 +44,8 @@ def run(args: argparse.Namespace) -> int:
         time.sleep(AGAIN_SECONDS)
     if args.output == "json":
         unknown = not wrong and not all(answer.complete for answer in answers)
-        print(
-            json.dumps(
-                {"ok": None if unknown else not wrong, "checks": [asdict(answer) for answer in answers]}, indent=2
-            )
-        )
+        found = {"ok": None if unknown else not wrong, "checks": [asdict(answer) for answer in answers]}
+        print(json.dumps(found, indent=2))
     else:
         terminal = Terminal.of(sys.stdout, args.color)
         print("\n".join(lines(answers, terminal)))

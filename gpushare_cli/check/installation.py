@@ -19,9 +19,8 @@ from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
 from gpushare_cli.words import clean, some
 
 RESTORE: Final = (
-    "install or restore gpu-share: helm upgrade --install gpu-share deploy/helm/gpu-share -n "
-    "gpu-share-system, with the "
-    "values (and the namespace, if it differs) that you installed it with"
+    "install or restore gpu-share: helm upgrade --install gpu-share deploy/helm/gpu-share -n gpu-share-system, with "
+    "the values (and the namespace, if it differs) that you installed it with"
 )
 DEPLOYMENT: Final = "gpu-share-webhook"
 OURS: Final = "app.kubernetes.io/part-of=gpu-share"

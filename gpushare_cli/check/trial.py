@@ -44,12 +44,14 @@ OUR_CERTIFICATE: Final = Search(
 SERVING: Final = "gpu-share-webhook-tls"
 """The Secret with the serving certificate."""
 RENEW: Final = (
-    "gpu-share-certs renews the certificate within ten seconds, and the webhook uses it within "
-    "two minutes: kubectl logs -n {0} "
-    "deployment/gpu-share-certs (cert-manager: kubectl describe certificate -n {0} "
-    "gpu-share-webhook); if this error stays, "
-    f"compare the clocks of the API server and the nodes, then kubectl delete secret -n {{0}} "
+    "gpu-share-certs renews the certificate within ten seconds, and the webhook uses it within two minutes: kubectl "
+    "logs -n {0} deployment/gpu-share-certs (cert-manager: kubectl describe certificate -n {0} gpu-share-webhook); "
+    "if this error stays, compare the clocks of the API server and the nodes, then kubectl delete secret -n {0} "
     f"{SERVING}"
+)
+REFUSED: Final = (
+    "the message names what refused the pod; if it is the webhook, check its pods: "
+    "kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook"
 )
 LOOK: Final = (
     "read the webhook's log, and list the webhooks that change pods: kubectl get mutatingwebhookconfigurations"
@@ -180,10 +182,8 @@ def _tried(api: KubeClient, where: Tried, found: Installation, idle: Sequence[st
     except GpuShareError as error:
         return _refused(error, where.namespace, found)
     if flaws:
-        return failed(
-            (f"the test pod in namespace {where.namespace} differs from what the webhook writes: {'; '.join(flaws)}"),
-            LOOK,
-        )
+        named = f"the test pod in namespace {where.namespace}"
+        return failed(f"{named} differs from what the webhook writes: {'; '.join(flaws)}", LOOK)
     return ok(detail)
 
 
@@ -196,21 +196,12 @@ def _refused(error: GpuShareError, namespace: str, found: Installation) -> Check
         where = f"Secret {found.namespace}/{SERVING}"
         detail = f"refused in namespace {namespace}: the API server does not accept the webhook's serving certificate"
         return failed(f"{detail} ({where}): {clean(why[1])}", RENEW.format(found.namespace))
-    if (
-        isinstance(error, ClusterError)
-        and error.status == HTTPStatus.FORBIDDEN
-        and any(each in error.message for each in USED_UP)
-    ):
+    forbidden = isinstance(error, ClusterError) and error.status == HTTPStatus.FORBIDDEN
+    if forbidden and any(each in error.message for each in USED_UP):
         return warning(
             detail, "the ResourceQuota of that namespace is used up, or requires each container to set resources"
         )
-    return failed(
-        detail,
-        (
-            "the message names what refused the pod; if it is the webhook, check its pods: "
-            "kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook"
-        ),
-    )
+    return failed(detail, REFUSED)
 
 
 def _memory(where: Tried, found: Installation) -> int:
