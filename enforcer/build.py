@@ -177,7 +177,7 @@ def build(
     verifier = _verifier(node, shares, mps, limiter, dra)
     own = EnforcerProcesses(node.attributor, mps.manager, _launcher(options))
     hidden = _hidden(node, own, verifier)
-    audit_log.verify_daily(manager, VERIFIER)
+    audit_log.verify(manager, VERIFIER)
     node.metrics.registry.register(VerificationCollector(audit_log.verifier))
     parts = LoopDependencies(
         watch=node.watch, checkpoint=node.checkpoint, executor=_executor(node, mps, audit_log, hidden),

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Final
 
 from enforcer.audit.log import FOLDER, AuditLog
-from enforcer.audit.verification import EVERY as VERIFY_EVERY
-from enforcer.audit.verification import LogVerifier
+from enforcer.audit.verification import LOOK, LogVerifier
 from enforcer.audit.writer import AuditWriter, open_or_warn
 from enforcer.kill.circuit_breaker import OPEN, opened_at, opened_for
 from enforcer.resourceslices.audit_head_publisher import GAP, AnchorPublisher
@@ -34,10 +33,10 @@ class AuditParts:
     writer: AuditWriter
     verifier: LogVerifier
 
-    def verify_daily(self, manager: Manager, thread: str) -> None:
-        """Verify the log at the start and once a day."""
+    def verify(self, manager: Manager, thread: str) -> None:
+        """Verify the log at the start, once a day, and when somebody changed it."""
         manager.add_problem_check(lambda: self.verifier.problem, Reason.AUDIT_BROKEN)
-        manager.add("audit-verification", self.verifier.run_once, every=VERIFY_EVERY, thread=thread)
+        manager.add("audit-verification", self.verifier.run_once, every=LOOK, thread=thread)
 
     def publish_head(self, manager: Manager, cluster: KubeClient, events: EventRecorder) -> None:
         """Keep the log's head in an annotation of the node's ResourceSlices."""

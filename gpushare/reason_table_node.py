@@ -351,8 +351,8 @@ _ENFORCER: Final = (
     ),
     ReasonRow(
         reason=Reason.AUDIT_BROKEN, places=(Place.METRIC, Place.LOG),
-        meaning="The enforcer verifies its own audit log once a day. A record was altered or removed, or the log could "
-        "not be read.",
+        meaning="The enforcer verifies its own audit log once a day, and within seconds when somebody changes a file "
+        "of it. A record was altered or removed, or the log could not be read.",
         action="Run gpu-share audit verify in the enforcer. Copy the log away and find out who changed it.",
     ),
     ReasonRow(

@@ -23,6 +23,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("enforcer", 6, "kills for bursts that are shorter than three samples"),
     ("enforcer", 5, "a limit's condition that goes with its trouble, also one of an earlier enforcer"),
     ("gpushare_cli", 694, "manifests of other GPU systems: migrate, a third of it the table of dialects"),
+    ("enforcer", 22, "audit logs that are verified again when somebody changes a file of theirs"),
     ("gpushare", 27, "suggestions for mistyped words at a bounded cost"),
     (
         "gpushare_cli",

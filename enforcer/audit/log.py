@@ -89,6 +89,11 @@ class AuditLog:
         return self._head
 
     @property
+    def written(self) -> tuple[str, int]:
+        """The name of the segment that is written, and how many bytes it has at least."""
+        return self._name, self._size
+
+    @property
     def shortage(self) -> str | None:
         """That the disk is full, or why a full one would stop us; ``None`` while space is reserved."""
         return self._reserve.problem

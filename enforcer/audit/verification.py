@@ -1,5 +1,10 @@
-"""Verify the node's own audit log once a day, so that a broken one is noticed before somebody needs it."""
+"""Verify the node's own audit log, so that a broken one is noticed before somebody needs it.
 
+That takes long for a long log. So it is done once a day, and when a file of the log is not as its writer left it.
+"""
+
+import math
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final
@@ -15,9 +20,14 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 EVERY: Final = 86400.0
-"""Seconds between two verifications; the first one is at the start."""
+"""Seconds between two verifications at most; the first one is at the start."""
+LOOK: Final = 10.0
+"""Seconds between two looks whether somebody changed a file."""
 ATTEMPTS: Final = 3
 """A segment may be removed, as the settings say, while the log is read; then it is read again."""
+
+
+Files = dict[str, object]
 
 
 class LogVerifier:
@@ -34,9 +44,31 @@ class LogVerifier:
         """When the last verification ended; ``None`` before the first."""
         self.problem: str | None = None
         """Where the log is broken; ``None`` where it is intact."""
+        self._began, self._seen = -math.inf, Files()
 
     def run_once(self) -> None:
-        """Verify the log. A log that cannot be read is logged, and stays unverified."""
+        """Verify the log, if that is due. A log that cannot be read is logged, and stays unverified."""
+        now, seen = self._clock.monotonic(), self._files()
+        if now - self._began >= EVERY or seen != self._seen:
+            self._began, self._seen = now, seen
+            self._verify_again()
+
+    def _files(self) -> Files:
+        """Return what nobody but the log's writer changes, by segment: a file's identity, of the last one its extent.
+
+        The last one may have more bytes than its writer knows of, which is just adding to it.
+        """
+        name, size = self._log.written
+        found = Files()
+        with suppress(OSError):  # verifying says so
+            for file in segments(self._folder):
+                stat = file.stat()
+                found[file.name] = (
+                    stat.st_size >= size if file.name == name else (stat.st_ino, stat.st_size, stat.st_ctime_ns)
+                )
+        return found
+
+    def _verify_again(self) -> None:
         for attempt in range(ATTEMPTS):
             try:
                 self._verify()
