@@ -5,10 +5,12 @@ from typing import Final
 
 ENFORCER: Final = "enforcer"
 WEBHOOK: Final = "webhook"
+UI: Final = "ui"
 OF_PARTS: Final = {"enforcer": ENFORCER, "mps": ENFORCER, "webhook": WEBHOOK}
-"""The extra that a process needs, by its name on the command line."""
+"""The extra that a process needs, by its name on the command line; ``UI`` is the verb's of that name."""
 MODULES: Final = {
     ENFORCER: ("grpc", "prometheus_client", "pynvml"),
+    UI: ("flask",),
     WEBHOOK: ("flask", "gunicorn", "httptools", "orjson", "prometheus_client"),
 }
 """Modules that only an extra brings."""

@@ -80,6 +80,8 @@ class Use:
     """Seconds until it is killed, when the status was written; ``None`` where no kill is due."""
     utilization: int | None = None
     """Percent of the last seconds in which it ran kernels there; ``None`` where unknown, as under MPS."""
+    peak_mib: int | None = None
+    """The most that samples saw since its pod's claim was prepared."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -284,6 +286,7 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
             failed=tuple(_failed(raw, one)),
             kill_in=_seconds(one, "killIn"),
             utilization=_number(one, "utilizationPercent"),
+            peak_mib=_number(one, "peakMib"),
         )
 
 

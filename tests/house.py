@@ -36,8 +36,8 @@ PURE: Final = "Pure."
 """Ends the first paragraph of the docstring of a module that does no I/O, reads no clock and logs nothing."""
 FOR_PURE: Final = frozenset({
     "base64", "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "fractions", "functools", "hashlib",
-    "heapq", "http", "httptools", "io", "itertools", "json", "math", "operator", "orjson", "posixpath", "re", "sys",
-    "typing",
+    "heapq", "hmac", "http", "httptools", "io", "itertools", "json", "math", "operator", "orjson", "posixpath", "re",
+    "sys", "typing",
 })  # fmt: skip
 """All that pure modules import beside each other."""
 NEVER_CALLED: Final = frozenset({

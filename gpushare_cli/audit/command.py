@@ -6,10 +6,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from enforcer.audit.log import FOLDER
 from gpushare.errors import ConfigError
@@ -19,12 +19,12 @@ from gpushare_cli.audit.anchors import CLUSTER, Anchor
 from gpushare_cli.audit.filters import Record, RecordFilter, printable
 from gpushare_cli.audit.follow import Printer, warn
 from gpushare_cli.audit.log_reader import Reading, Selection, Source, VerifyFinding
+from gpushare_cli.audit.outcome import outcome
 from gpushare_cli.audit.remote import AllNodes
 from gpushare_cli.audit.tail import Tail
 from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.terminal import Colour, Terminal, table
-from gpushare_cli.words import counted, some
 
 T = TypeVar("T")
 
@@ -217,61 +217,19 @@ def _compared(source: Source, known: Sequence[Anchor]) -> VerifyFinding:
     return log_reader.verified(source, certain, hints)
 
 
-_HOLD: Final = ("is intact", "are intact")
-
-
 def _say(finding: VerifyFinding, *, asked: bool) -> int:
     """Say what verifying came to; ``asked`` is whether it was to be compared with anchors."""
-    terminal, result = Terminal.of(), finding.result
+    terminal, found = Terminal.of(), outcome(finding, asked=asked)
     whose = f"{printable(finding.source.node)}: " if asked and finding.source.node else ""
-    if finding.problem is not None:
-        terminal.say(f"{whose}{terminal.paint('broken', Colour.RED)}: {finding.problem}")
-        where = (
-            "before the broken record"
-            if result.problem is not None
-            else "by the hash chain alone; the problem above is in the anchors or file names"
-        )
-        terminal.say(f"{counted(result.records, 'record', _HOLD)} {where}")
-        return NOT_FINE
-    segments = counted(len(finding.source.parts), "segment")
-    holds = f"{counted(result.records, 'record')} in {segments} {_HOLD[result.records != 1]}"
-    holds += f"; {counted(finding.compared, 'anchor', ('matches', 'match'))}" if finding.compared else ""
-    holds += f"; {counted(finding.older, 'anchor', ('is', 'are'))} older than the log" if finding.older else ""
-    terminal.say(f"{whose}{terminal.paint('ok', Colour.GREEN)}: {holds}")
-    terminal.say(f"head {result.head}")
-    for doubt in _doubts(finding):
-        terminal.say(f"{whose}{terminal.paint('warning', Colour.YELLOW)}: {printable(doubt)}")
-    if not result.records:
-        terminal.say(
-            "the log has no records: none was written yet, or all were removed. Verify with an anchor to know which"
-        )
-    elif asked and not finding.compared:
-        terminal.say(f"no anchor to compare the log with: {_no_anchor(finding)}")
-        return NOT_FINE
-    return FINE
-
-
-def _no_anchor(finding: VerifyFinding) -> str:
-    if finding.older:
-        return "all anchors are older than the first record of the log; give a later anchor"
-    node = finding.source.node or "unknown; name the node with --node"
-    return f"the cluster or file has no anchor for this log (node: {printable(node)})"
-
-
-def _doubts(finding: VerifyFinding) -> Iterator[str]:
-    """What proves nothing, and is odd."""
-    if finding.doubts:
-        yield _unheld(finding.doubts)
-    if finding.source.node and finding.node_in_log not in {"", finding.source.node}:
-        yield (
-            f"the last record names node {finding.node_in_log}: this is the log of another node, or the node was "
-            "renamed"
-        )
-
-
-def _unheld(doubts: Sequence[str]) -> str:
-    named = f"{some(doubts)} refer to records that are not in this log"
-    return f"{named}; this does not prove that the log was changed: every user who may create Events can forge them"
+    colour = Colour.RED if found.broken else Colour.GREEN
+    terminal.say(f"{whose}{terminal.paint(found.word, colour)}: {found.sentence}")
+    for line in found.more:
+        terminal.say(line)
+    for doubt in found.doubts:
+        terminal.say(f"{whose}{terminal.paint('warning', Colour.YELLOW)}: {doubt}")
+    if found.lack:
+        terminal.say(found.lack)
+    return FINE if found.fine else NOT_FINE
 
 
 def _anchors(args: argparse.Namespace) -> int:

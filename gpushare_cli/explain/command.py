@@ -65,7 +65,7 @@ def _in_cluster(args: argparse.Namespace) -> int:
     except ClusterError as error:
         raise ClusterError(f"{error.message}; on a GPU node, --state DIR reads the enforcer's status instead") from None
     if kind is POD:
-        found: PodExplanation | WorkloadExplanation = _pod(api, namespace, name, args)
+        found: PodExplanation | WorkloadExplanation = of_pod(api, namespace, name, args)
     else:
         record = workload.recorded(api, kind, namespace, name)
         pods = [replace(each, schedulers=command.settings(args).scheduler_names) for each in record.pods]
@@ -75,7 +75,13 @@ def _in_cluster(args: argparse.Namespace) -> int:
     return 0 if found.fine else 1
 
 
-def _pod(api: KubeClient, namespace: str, name: str, args: argparse.Namespace) -> PodExplanation:
+def of_pod(api: KubeClient, namespace: str, name: str, args: argparse.Namespace) -> PodExplanation:
+    """Explain a pod of the cluster; ``args`` has the options of ``add_policy_options``.
+
+    Raises:
+        GpuShareError: there is no such pod, or the user may not read it.
+        ClusterError: the API server cannot be asked.
+    """
     found = pod.recorded(api, namespace, name)
     usage = pod.usage_of(api, found.pod) if has_share(found) else NO_USAGE
     schedulers = command.settings(args).scheduler_names

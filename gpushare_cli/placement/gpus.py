@@ -29,13 +29,17 @@ class Amounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A published GPU or MIG instance. ``taint`` is why it gets no new shares, empty where it does."""
+    """A published GPU or MIG instance. ``taint`` is why it gets no new shares, empty where it does.
+
+    ``device`` is its name in the pool, which is that of the node.
+    """
 
     node: str
     attributes: Mapping[str, str]
     mib: int
     free: Amounts
     taint: str
+    device: str = ""
 
     @property
     def device_class(self) -> str:
@@ -96,9 +100,14 @@ def _gpu(node: str, device: Object, used: Amounts) -> Gpu:
         for key in (contract.CAPACITY_COMPUTE, contract.CAPACITY_CLIENTS)
     ))  # fmt: skip
     taints = [text(each, "value") or text(each, "key") for each in objects(device, "taints")]
-    attributes = {key: text(mapping(raw, key), "string") for key in raw}
+    attributes = {key: _written(mapping(raw, key)) for key in raw}
     free = Amounts(*(has - taken for has, taken in zip(whole, used, strict=True)))
-    return Gpu(node, attributes, mib, free, next(iter(taints), ""))
+    return Gpu(node, attributes, mib, free, next(iter(taints), ""), text(device, "name"))
+
+
+def _written(value: Object) -> str:
+    number = value.get("int")
+    return text(value, "string") or text(value, "version") or ("" if number is None else str(number))
 
 
 def demands(claim: Object) -> Iterator[Demand]:

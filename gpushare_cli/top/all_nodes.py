@@ -124,11 +124,11 @@ def _gpu(gpu: GpuUse, answer: NodeAnswer) -> tuple[object, ...]:
     shares = len({(use.namespace, use.pod, use.container) for use in gpu.uses if use.quota_mib})
     return (
         gpu.index, gpu.model, gpu.mode, _percent(gpu.utilization), gpu.used_mib, gpu.reserved_mib, gpu.total_mib,
-        shares, _state(gpu, answer),
+        shares, state_of(gpu, answer),
     )  # fmt: skip
 
 
-def _state(gpu: GpuUse, answer: NodeAnswer) -> str:
+def state_of(gpu: GpuUse, answer: NodeAnswer) -> str:
     """Say the worst of a GPU in few words; the sentences below the tables say more."""
     over = sum(use.shown in OVER for use in gpu.uses)
     if answer.problem:

@@ -84,22 +84,36 @@ def view(api: KubeClient, namespace: str) -> View:
     Raises:
         ClusterError: the user may not list its pods, or the API server cannot be asked.
     """
-    selector = f"{contract.MANAGED_LABEL}=true"
-    pods = [
-        pod
-        for pod in api.list(path(CORE_V1, "pods", namespace=namespace), labelSelector=selector)[0]
-        if mapping(pod, "status").get("phase") != ENDED
-    ]
-    claims = optional(lambda: api.list(path(RESOURCE_V1, "resourceclaims", namespace=namespace))[0])
-    kills = optional(lambda: kills_in(api, namespace))
-    usages = asked(pods, partial(usage_of, api))
-    found = [pod_use(pod, _usage(usage), claims or (), kills) for pod, usage in usages]
-    found.sort(key=lambda each: each.pod)
+    found, kills = pod_uses(api, namespace)
     data = {"time": node_status.now().isoformat(), "namespace": namespace, "pods": [each.json() for each in found]}
     lines = tuple(_notices(namespace, found, kills))
     missing = [each.pod for each in found if each.problem]
     problem = f"the use of {counted(len(missing), 'pod')} is unknown or out of date" if missing else ""
     return View(grids=(grid(found),), notices=lines, data=data, problem=problem)
+
+
+def pod_uses(api: KubeClient, namespace: str) -> tuple[list[PodUse], Mapping[PodKey, int] | None]:
+    """Read the sharing pods of a namespace by name, and its kills (``None``: the user may not read Events).
+
+    Raises:
+        ClusterError: the user may not list its pods, or the API server cannot be asked.
+    """
+    pods = [each for each in sharing_pods(api, namespace) if mapping(each, "status").get("phase") != ENDED]
+    claims = optional(lambda: api.list(path(RESOURCE_V1, "resourceclaims", namespace=namespace))[0])
+    kills = optional(lambda: kills_in(api, namespace))
+    usages = asked(pods, partial(usage_of, api))
+    found = [pod_use(pod, _usage(usage), claims or (), kills) for pod, usage in usages]
+    return sorted(found, key=lambda each: each.pod), kills
+
+
+def sharing_pods(api: KubeClient, namespace: str) -> Sequence[Object]:
+    """List the pods with a share of a namespace, also those that have ended.
+
+    Raises:
+        ClusterError: the user may not list its pods, or the API server cannot be asked.
+    """
+    selector = f"{contract.MANAGED_LABEL}=true"
+    return api.list(path(CORE_V1, "pods", namespace=namespace), labelSelector=selector)[0]
 
 
 def kills_in(api: KubeClient, namespace: str) -> Counter[PodKey]:
@@ -109,7 +123,8 @@ def kills_in(api: KubeClient, namespace: str) -> Counter[PodKey]:
         ClusterError: the user may not read Events, or the API server cannot be asked.
     """
     found: Counter[PodKey] = Counter()
-    for event in api.listing(path(CORE_V1, "events", namespace=namespace), fieldSelector=f"reason={Reason.KILLED}"):
+    selector = f"reason={Reason.KILLED},reportingComponent={ENFORCER}"
+    for event in api.listing(path(CORE_V1, "events", namespace=namespace), fieldSelector=selector):
         if event.get("reportingComponent") == ENFORCER and event.get("reason") == Reason.KILLED:
             found[text(mapping(event, "involvedObject"), "uid"), container_of(event)] += 1
     return found

@@ -24,6 +24,7 @@ PROVIDED: Final = {
     "busybox-static": "busybox",
     "buildah": "buildah",
     "debootstrap": "debootstrap",
+    "chromium-headless-shell": "chromium-headless-shell",
     "qemu-system-x86": "qemu-system-x86_64",
     "qemu-utils": "qemu-img",
     "sshfs": "sshfs",

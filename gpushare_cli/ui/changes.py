@@ -1,0 +1,101 @@
+"""What changed since a page was made: a number that grows, values that are read again while pages ask, and curves."""
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable
+from threading import Condition, Event, Lock, Thread
+from typing import Final, Generic, TypeVar
+
+from gpushare.errors import GpuShareError
+
+T = TypeVar("T")
+INTEREST: Final = 30.0
+"""Seconds for which a value is read again after a page asked for it."""
+WINDOW: Final = 900.0
+"""Seconds of a curve."""
+POINTS: Final = 300
+"""Of one curve at most."""
+
+
+class Changes:
+    """A number that grows with every change; pages wait for the next one."""
+
+    def __init__(self) -> None:
+        self._number, self._news, self.closed = 0, Condition(), Event()
+
+    def note(self) -> None:
+        """Say that something changed."""
+        with self._news:
+            self._number += 1
+            self._news.notify_all()
+
+    def close(self) -> None:
+        """End what reads for pages."""
+        self.closed.set()
+        self.note()
+
+    def wait(self, seen: int, seconds: float) -> int:
+        """Return the number once it is not ``seen`` any more, or after so many seconds."""
+        with self._news:
+            self._news.wait_for(lambda: self._number != seen, seconds)
+            return self._number
+
+
+class Polled(Generic[T]):
+    """A value that a thread reads again every ``seconds``, as long as pages ask for it.
+
+    Args:
+        read: reads it; it may raise ``GpuShareError``, which is the value then.
+        seconds: between two reads.
+        changes: hears of each new value.
+    """
+
+    def __init__(self, read: Callable[[], T], seconds: float, changes: Changes) -> None:
+        self._read, self._seconds, self._changes = read, seconds, changes
+        self._value: T | GpuShareError | None = None
+        self._asked, self._runs, self._lock, self._ready = 0.0, False, Lock(), Event()
+
+    def get(self, wait: float = 0.0) -> T | GpuShareError | None:
+        """Return the last value; before the first one wait so many seconds for it, then ``None``."""
+        with self._lock:
+            self._asked = time.monotonic()
+            if not self._runs:
+                self._runs = True
+                Thread(target=self._poll, daemon=True).start()
+        self._ready.wait(wait)
+        return self._value
+
+    def _poll(self) -> None:
+        while True:
+            try:
+                self._value = self._read()
+            except GpuShareError as error:
+                self._value = error
+            except RuntimeError:  # no more threads at the interpreter's end
+                if self._changes.closed.is_set():
+                    return
+                raise
+            self._ready.set()
+            self._changes.note()
+            ended = self._changes.closed.wait(self._seconds)
+            with self._lock:
+                if ended or time.monotonic() - self._asked > INTEREST:
+                    self._runs = False
+                    return
+
+
+class History:
+    """Curves of the last ``WINDOW`` seconds: what was seen while pages were open."""
+
+    def __init__(self) -> None:
+        self._points = defaultdict[Hashable, deque[tuple[float, int]]](lambda: deque(maxlen=POINTS))
+
+    def add(self, key: Hashable, at: float, value: int | None) -> None:
+        """Note a value at a time, in seconds of the monotonic clock; ``None`` is not noted."""
+        points = self._points[key]
+        if value is not None and (not points or points[-1][0] < at):
+            points.append((at, value))
+
+    def of(self, key: Hashable, now: float) -> list[tuple[float, int]]:
+        """Return the points of a curve as seconds before ``now`` (negative) and value."""
+        return [(at - now, value) for at, value in list(self._points.get(key, ())) if now - at <= WINDOW]

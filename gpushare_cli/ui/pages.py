@@ -1,0 +1,200 @@
+"""The pages: which words and shapes each shows. A page is a template and what it is filled with; nothing is guessed.
+
+A page's name is its kind and what it is about, such as ``pod_asr_tts-0``, also as a file of a snapshot: names of
+Kubernetes have no ``_``.
+"""
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare.errors import GpuShareError
+from gpushare.raw_objects import mapping, text
+from gpushare.reasons import Reason
+from gpushare_cli.api_errors import sentence
+from gpushare_cli.explain import pod_events
+from gpushare_cli.explain.findings import FindingType
+from gpushare_cli.ui import drawing, fleet
+from gpushare_cli.ui.changes import WINDOW
+from gpushare_cli.ui.drawing import Block, Curve
+from gpushare_cli.ui.sources import Sources, attempt
+from gpushare_cli.words import clean
+
+PER_PAGE: Final = 50
+"""Nodes of one page of the fleet."""
+NOT_READ: Final = "being read; this page shows it by itself"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A template and what fills it. ``problems`` are sentences that stand above it."""
+
+    template: str
+    title: str
+    values: Mapping[str, Any]
+    problems: tuple[str, ...] = ()
+    found: bool = True
+
+
+class Pages:
+    """Makes pages of what the sources have.
+
+    Args:
+        sources: what pages show.
+        namespace: that of the reader, for the links of all pages.
+        wait: seconds that a page waits for what was not read yet.
+        live: whether pages are served; files have no forms.
+        start: whether the reader asked to start with the namespace.
+    """
+
+    def __init__(self, sources: Sources, namespace: str, *, wait: float, live: bool, start: bool = False) -> None:
+        self.sources, self.namespace, self.wait, self.live, self._start = sources, namespace, wait, live, start
+        self._kinds: Mapping[str, tuple[Callable[..., Page], int]] = {
+            "fleet": (self.fleet, 0),
+            "gpu": (self.gpu, 2),
+            "namespace": (self.of_namespace, 1),
+            "pod": (self.pod, 2),
+        }
+
+    def first(self) -> str:
+        """Name the page to start with: for readers who may not list GPUs, that of their namespace."""
+        if not self._start and attempt(lambda: self.sources.objects("resourceslices"))[0] is not None:
+            return "fleet"
+        return f"namespace_{self.namespace}"
+
+    def page(self, name: str, query: Mapping[str, str]) -> Page:
+        """Make the page of a name such as ``pod_asr_tts-0``."""
+        kind, *words = name.split("_")
+        make, number = self._kinds.get(kind, (self.missing, len(words)))
+        if len(words) != number:
+            make = self.missing
+        try:
+            return make(query, *words)
+        except GpuShareError as error:
+            return Page(template="empty.html", title=kind, values={}, problems=(clean(sentence(error)),))
+
+    def missing(self, _: Mapping[str, str], *words: str) -> Page:
+        """Say that there is no such page."""
+        what = f"there is no page of {' '.join(words)!r:.200}" if words else "there is no such page"
+        return Page(template="empty.html", title="Not found", values={}, problems=(what,), found=False)
+
+    def fleet(self, query: Mapping[str, str]) -> Page:
+        """All nodes with their GPUs, and what is wrong with their enforcers."""
+        whole, problems = self.sources.fleet(min(self.wait, FLEET_WAIT) if self.live else self.wait)
+        shown = fleet.matching(whole, query.get("node", ""), query.get("model", ""), query.get("namespace", ""))
+        number = int(query.get("page", "1")) if query.get("page", "1").isdecimal() else 1
+        pages = max(1, -(-len(shown.nodes) // PER_PAGE)) if self.live else 1
+        number = min(max(number, 1), pages)
+        nodes = shown.nodes[(number - 1) * PER_PAGE : number * PER_PAGE] if self.live else shown.nodes
+        gpus = [gpu for each in shown.nodes for gpu in each.gpus]
+        values = {
+            "nodes": nodes, "number": number, "pages": pages, "matching": len(shown.nodes), "all": len(whole.nodes),
+            "gpus": len(gpus), "mib": sum(each.gpu.mib for each in gpus),
+            "reserved_mib": sum(each.reserved_mib for each in gpus), "namespaces": shown.reserved(),
+            "checks": self.sources.checks(0 if self.live else self.wait), "query": query,
+            "models": sorted({gpu.gpu.model for each in whole.nodes for gpu in each.gpus}),
+        }  # fmt: skip
+        return Page(template="fleet.html", title="Fleet", values=values, problems=_cleaned(problems))
+
+    def gpu(self, _: Mapping[str, str], node: str, device: str) -> Page:
+        """One GPU: its shares to scale, who is over, its last minutes."""
+        whole, problems = self.sources.fleet(self.wait)
+        found = whole.gpu(node, device)
+        if found is None:
+            return self.missing({}, "GPU", device, "on node", node)
+        mine = next(each for each in whole.nodes if each.name == node)
+        rows = [(share, use) for share in found.shares for use in share.uses or (None,)]
+        curves = {"The whole GPU": self._curve(found.uuid, found.gpu.mib)}
+        for use in (use for _, use in rows if use):
+            name = f"{use.namespace}/{use.pod} {use.container}"
+            curves[name] = self._curve((use.namespace, use.pod, use.container, use.gpu), use.quota_mib)
+        values = {"node": mine, "gpu": found, "rows": rows, "curves": {k: v for k, v in curves.items() if v}}
+        problems += [f"{node}: {mine.problem}"] if mine.problem else []
+        return Page(template="gpu.html", title=f"{found.label} of {node}", values=values, problems=_cleaned(problems))
+
+    def of_namespace(self, _: Mapping[str, str], namespace: str) -> Page:
+        """One namespace: its pods, what they use, what waits and why, kills."""
+        tenant = self.sources.tenant(namespace, self.wait)
+        if isinstance(tenant, GpuShareError):
+            raise tenant
+        events, hidden = attempt(lambda: self.sources.objects("events", namespace, fieldSelector=KILLS))
+        kills = sorted(events or (), key=pod_events.time_of, reverse=True)
+        problems = [NOT_READ] if tenant is None else []
+        problems += [hidden] if hidden else []
+        for each in tenant.pods if tenant else ():
+            problems += [f"{each.pod}: {each.problem}"] if each.problem else []
+        values = {
+            "namespace": namespace, "pods": tenant.pods if tenant else (),
+            "waiting": [(each, _first(each)) for each in tenant.waiting] if tenant else (),
+            "kills": [(pod_events.finding_of(each, FindingType.KILL), _pod(each)) for each in kills],
+        }  # fmt: skip
+        return Page(
+            template="namespace.html", title=f"Namespace {namespace}", values=values, problems=_cleaned(problems)
+        )  # fmt: skip
+
+    def pod(self, _: Mapping[str, str], namespace: str, name: str) -> Page:
+        """One pod: all that ``explain`` says, its curve, the commands that help."""
+        found = self.sources.explained(namespace, name, self.wait)
+        title = f"Pod {namespace}/{name}"
+        if isinstance(found, GpuShareError):
+            raise found
+        if found is None:
+            return Page(template="empty.html", title=title, values={}, problems=(NOT_READ,))
+        uses = found.usage.status.uses if found.usage.status else ()
+        curves = {
+            each.container: self._curve((namespace, name, each.container, each.gpu), each.quota_mib) for each in uses
+        }
+        commands = (
+            f"gpu-share explain {namespace}/{name}", f"gpu-share top -n {namespace} --watch",
+            f"kubectl describe pod {name} -n {namespace}",
+        )  # fmt: skip
+        advice = [each.command for each in found.findings if each.type is FindingType.ADVICE and each.command]
+        values = {"pod": found, "uses": uses, "curves": {key: each for key, each in curves.items() if each},
+                  "commands": (*advice, *commands)}  # fmt: skip
+        return Page(template="pod.html", title=title, values=values)
+
+    def _curve(self, key: Hashable, quota: int | None) -> Curve | None:
+        return drawing.curve(self.sources.history.of(key, time.monotonic()), WINDOW, quota)
+
+
+FLEET_WAIT: Final = 0.3
+KILLS: Final = f"reason={Reason.KILLED},reportingComponent={pod_events.ENFORCER}"
+
+
+def reserved_blocks(gpu: fleet.GpuView) -> list[Block]:
+    """Draw what is reserved of a GPU, share by share."""
+    parts = ((each.reserved_mib, "reserved", f"{each.namespace}/{each.pod}") for each in gpu.shares)
+    return drawing.blocks(_total(gpu), parts)
+
+
+def used_blocks(gpu: fleet.GpuView) -> list[Block]:
+    """Draw what is in use of a GPU: by shares, by others, by nobody that is known."""
+    if gpu.used_mib is None:
+        return []
+    over = {"over", "killing"}
+    shares = [
+        (each.used_mib or 0, "over" if each.state in over else "used", f"{each.namespace}/{each.pod}")
+        for each in gpu.shares
+    ]
+    other = gpu.used_mib - sum(amount for amount, _, _ in shares) - gpu.unaccounted_mib
+    rest = [(other, "other", "processes without a share"), (gpu.unaccounted_mib, "unaccounted", "unaccounted")]
+    return drawing.blocks(_total(gpu), [*shares, *rest])
+
+
+def _total(gpu: fleet.GpuView) -> int:
+    return max(gpu.gpu.mib, gpu.reserved_mib, gpu.used_mib or 0)
+
+
+def _first(found: Any) -> str:
+    """Return the first sentence that says why a pod waits."""
+    lines = [each for each in found.findings if each.type is FindingType.OBSTACLE]
+    return "; ".join(filter(None, (lines[0].message, lines[0].hint))) if lines else found.summary
+
+
+def _pod(event: Mapping[str, Any]) -> str:
+    return text(mapping(dict(event), "involvedObject"), "name")
+
+
+def _cleaned(problems: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(clean(each) for each in problems if each))

@@ -1,0 +1,120 @@
+"""The local server: it answers the pages that were opened with its token, and nothing else.
+
+Flask makes the answers; werkzeug's server, which comes with it, takes the requests, each in a thread.
+"""
+
+import secrets
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+from flask import Flask, Response, render_template, request
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+from gpushare_cli.node_status import now
+from gpushare_cli.placement.placing import in_gib
+from gpushare_cli.ui import pages
+from gpushare_cli.ui.changes import Changes
+from gpushare_cli.ui.guard import HEADERS, refusal
+from gpushare_cli.ui.pages import Page, Pages
+
+LOOPBACK: Final = "127.0.0.1"
+HEARTBEAT: Final = 15.0
+"""Seconds after which a page without news hears that the server is there."""
+TOKEN_BYTES: Final = 24
+STATIC: Final = ("style.css", "page.js")
+
+
+def application(made: Pages, changes: Changes, port: int, token: str) -> Flask:
+    """Return the application of a server at this port, for those who know its token."""
+    app = Flask(__name__, static_folder=None)
+    _fill(app)
+
+    @app.before_request
+    def _guard() -> Response | None:
+        status = refusal(request.method, request.path, dict(request.headers), port, token)
+        return None if status is None else Response(status=status)
+
+    @app.after_request
+    def _headers(answer: Response) -> Response:
+        answer.headers.update(HEADERS)
+        return answer
+
+    @app.get("/<_token>/")
+    def _start(_token: str) -> Response:
+        return Response(status=HTTPStatus.FOUND, headers={"Location": f"{made.first()}.html"})
+
+    @app.get("/<_token>/events")
+    def _events(_token: str) -> Response:
+        return Response(_news(changes), mimetype="text/event-stream")
+
+    @app.get("/<_token>/<name>")
+    def _page(_token: str, name: str) -> Response:
+        return _answer(app, made, name)
+
+    return app
+
+
+def _answer(app: Flask, made: Pages, name: str) -> Response:
+    if name in STATIC:
+        kind = "text/css" if name.endswith(".css") else "text/javascript"
+        return Response(static(app, name), mimetype=kind)
+    page = made.page(name.removesuffix(".html"), request.args)
+    return Response(rendered(page, made), status=HTTPStatus.OK if page.found else HTTPStatus.NOT_FOUND)
+
+
+def rendered(page: Page, made: Pages) -> str:
+    """Write a page as HTML, inside an application's context."""
+    return render_template(
+        page.template, title=page.title, problems=page.problems, live=made.live, namespace_of_reader=made.namespace,
+        time=f"{now():%Y-%m-%d %H:%M:%S} UTC", **page.values,
+    )  # fmt: skip
+
+
+def static(app: Flask, name: str) -> bytes:
+    """Read the style sheet or the script."""
+    return (Path(app.root_path) / "static" / name).read_bytes()
+
+
+def _fill(app: Flask) -> None:
+    """Give templates what they write with."""
+    app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+    app.jinja_env.filters["gib"] = lambda mib: "N/A" if mib is None else in_gib(mib) if mib else "0"
+    app.jinja_env.globals.update(
+        href=lambda *words: f"{'_'.join(words)}.html",
+        reserved_blocks=pages.reserved_blocks, used_blocks=pages.used_blocks,
+    )  # fmt: skip
+
+
+def _news(changes: Changes) -> Iterator[bytes]:
+    """Yield an event for each change, and a comment while there is none."""
+    seen = changes.wait(-1, 0)
+    yield b": ready\n\n"
+    while True:
+        number = changes.wait(seen, HEARTBEAT)
+        yield b": quiet\n\n" if number == seen else f"data: {number}\n\n".encode()
+        seen = number
+
+
+class _Quiet(WSGIRequestHandler):
+    """Writes no line for each request: the address has the token."""
+
+    def log(self, *_: Any) -> None:
+        """Write nothing."""
+
+    def version_string(self) -> str:
+        """Name no versions."""
+        return "gpu-share"
+
+
+def serve(made: Pages, changes: Changes, port: int) -> tuple[BaseWSGIServer, str]:
+    """Bind the loopback address; return the server, which does not run yet, and the address to open.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    server = make_server(LOOPBACK, port, Flask(__name__), threaded=True, request_handler=_Quiet)
+    server.app = application(made, changes, server.server_port, token)  # its guard knows the port
+    return server, f"http://{LOOPBACK}:{server.server_port}/{token}/"

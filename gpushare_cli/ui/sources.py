@@ -1,0 +1,264 @@
+"""Where pages get what they show: the objects of the cluster, what enforcers and sidecars answer, the audit logs.
+
+Each is read by the code of the verb that shows it on the command line: ``top``, ``explain``, ``check``, ``audit``.
+"""
+
+import argparse
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any, Final, TypeVar
+
+from enforcer.audit.record import read
+from gpushare.contract import DRIVER
+from gpushare.errors import ClusterError, GpuShareError, RecordError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
+from gpushare.raw_objects import mapping
+from gpushare_cli.api_errors import sentence
+from gpushare_cli.audit import anchors, log_reader, remote
+from gpushare_cli.audit.outcome import Outcome, outcome
+from gpushare_cli.check import cluster as questions
+from gpushare_cli.check import startable, workloads
+from gpushare_cli.check.connection import Ask, ReadOnce, refused
+from gpushare_cli.check.result import CheckResult
+from gpushare_cli.enforcer_pods import EnforcerPod, asked, find_enforcers
+from gpushare_cli.explain import command as explaining
+from gpushare_cli.explain.cluster_state import explain
+from gpushare_cli.explain.explanation import PodExplanation
+from gpushare_cli.explain.pod import Reader
+from gpushare_cli.inject.arguments import add_policy_options
+from gpushare_cli.top import namespace as tenants
+from gpushare_cli.top.all_nodes import NodeAnswer, status_of
+from gpushare_cli.ui.cache import Cached
+from gpushare_cli.ui.changes import Changes, History, Polled
+from gpushare_cli.ui.fleet import Fleet, fleet
+
+T = TypeVar("T")
+USE_SECONDS: Final = 3.0
+"""Between two rounds of questions to enforcers or sidecars, while a page asks for them."""
+FIND_SECONDS: Final = 30.0
+"""Between two searches for enforcers."""
+CHECK_SECONDS: Final = 30.0
+AUDIT_SECONDS: Final = 1.0
+"""Between two looks whether a node's log has grown."""
+WAITING: Final = 20
+"""So many pods of a namespace that wait for a node are explained."""
+RECORDS: Final = 1000
+"""So many records of a node's log, the last ones, are kept for pages; all of them are verified."""
+CHECKS: Final[tuple[tuple[str, Ask], ...]] = (
+    ("webhook replicas", workloads.webhooks),
+    ("enforcers", workloads.enforcers),
+    ("enforcer reports", workloads.reported),
+    ("nodes that share their GPUs", workloads.unsliced),
+    ("GPUs published", questions.published),
+    ("GPUs left out", questions.left_out),
+    ("nodes for a new share", startable.on_nodes),
+)
+"""The questions of ``check`` whose answers stand above the fleet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLog:
+    """A node's audit log: whether it holds, and its last records. ``problem`` is why it could not be read."""
+
+    node: str
+    seen: tuple[str, ...] = ()
+    outcome: Outcome | None = None
+    records: tuple[Mapping[str, Any], ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A namespace: what its pods use, and why those wait that have no node."""
+
+    pods: Sequence[tenants.PodUse]
+    waiting: Sequence[PodExplanation]
+
+
+class Sources:
+    """All that pages read, with the reader's rights; what is read is kept and read again while pages ask for it.
+
+    Args:
+        api: the cluster.
+        changes: hears when something changed.
+        enforcers_in: the namespace of the enforcers; ``None``: it is searched.
+    """
+
+    def __init__(self, api: KubeClient, changes: Changes, enforcers_in: str | None = None) -> None:
+        self.api, self.changes, self.history = Cached(api, changes), changes, History()
+        self._enforcers_in, self._found = enforcers_in, (0.0, list[EnforcerPod]())
+        self._answers, self._logs = dict[str, NodeAnswer](), dict[str, NodeLog]()
+        self._uses = Polled(self._ask_enforcers, USE_SECONDS, changes)
+        self._checks = Polled(self._ask_checks, CHECK_SECONDS, changes)
+        self._audit = Polled(self._read_logs, AUDIT_SECONDS, changes)
+        self._asked, self._lock = dict[tuple[str, ...], Polled[Any]](), Lock()
+
+    def objects(self, kind: str, namespace: str = "", **query: str) -> list[Object]:
+        """List objects of a followed kind.
+
+        Raises:
+            ClusterError: the reader may not list them, or the API server cannot be asked.
+        """
+        base = CORE_V1 if kind in {"nodes", "pods", "events", "resourcequotas"} else RESOURCE_V1
+        return self.api.list(path(base, kind, namespace=namespace), **query)[0]
+
+    def fleet(self, wait: float) -> tuple[Fleet, list[str]]:
+        """Return the fleet, and sentences about what could not be read of it.
+
+        Raises:
+            ClusterError: the reader may not list ResourceSlices.
+        """
+        slices = self.objects("resourceslices", fieldSelector=f"spec.driver={DRIVER}")
+        claims, hidden = attempt(lambda: self.objects("resourceclaims"))
+        nodes, unknown = attempt(lambda: self.objects("nodes"))
+        state = self._uses.get(wait)
+        silent = f"use is not known: {sentence(state)}" if isinstance(state, GpuShareError) else ""
+        answers = sorted(self._answers.values(), key=lambda each: each.node)
+        return fleet(slices, claims or (), nodes or (), answers), [*filter(None, (hidden, unknown, silent))]
+
+    def checks(self, wait: float) -> list[tuple[str, CheckResult]]:
+        """Return what ``check`` finds wrong, the question with each; none before it was asked."""
+        found = self._checks.get(wait)
+        return [each for each in found if not each[1].fine] if isinstance(found, list) else []
+
+    def tenant(self, namespace: str, wait: float) -> Tenant | GpuShareError | None:
+        """Return what the pods of a namespace use, and why some wait; ``None`` before that was read."""
+        return self._polled(wait, self._ask_namespace, namespace)
+
+    def explained(self, namespace: str, name: str, wait: float) -> PodExplanation | GpuShareError | None:
+        """Explain a pod as ``gpu-share explain`` does; ``None`` before that was read."""
+        return self._polled(wait, self._explain, namespace, name)
+
+    def logs(self, wait: float) -> list[NodeLog] | GpuShareError | None:
+        """Return the audit logs by node; ``None`` before they were read."""
+        return self._audit.get(wait)
+
+    def _ask_checks(self) -> list[tuple[str, CheckResult]]:
+        once = ReadOnce(self.api)
+        return [(what, _ask(once, ask)) for what, ask in CHECKS]
+
+    def _enforcers(self) -> list[EnforcerPod]:
+        when, found = self._found
+        if not found or time.monotonic() - when > FIND_SECONDS:
+            found = find_enforcers(self.api, self._enforcers_in)
+            self._found = time.monotonic(), found
+        return found
+
+    def _ask_enforcers(self) -> int:
+        """Ask each enforcer for its status; each answer is there at once for the next page."""
+        pods = self._enforcers()
+        asked(pods, self._ask_enforcer)
+        here = {each.node for each in pods}
+        labelled, _ = attempt(lambda: workloads.labelled(self.api))
+        for node in [*self._answers]:
+            if node not in here:
+                del self._answers[node]
+        for node in set(labelled or {}) - here:
+            self._answers[node] = NodeAnswer(node=node, problem="no enforcer runs there")
+        return len(pods)
+
+    def _ask_enforcer(self, pod: EnforcerPod) -> None:
+        try:
+            answer = status_of(self.api, pod)
+        except GpuShareError as error:
+            answer = NodeAnswer(node=pod.node, problem=sentence(error))
+        if answer.status is not None:
+            answer = replace(answer, status=replace(answer.status, raw={}))
+            at = time.monotonic()
+            for gpu in answer.status.gpus if answer.status and not answer.problem else ():
+                self.history.add(gpu.uuid, at, gpu.used_mib)
+                for use in gpu.uses:
+                    self.history.add((use.namespace, use.pod, use.container, use.gpu), at, use.used_mib)
+        self._answers[pod.node] = answer
+        self.changes.note()
+
+    def _polled(self, wait: float, read: Callable[..., T], *words: str) -> T | GpuShareError | None:
+        with self._lock:
+            if words not in self._asked:
+                self._asked[words] = Polled(lambda: read(*words), USE_SECONDS, self.changes)
+            polled: Polled[T] = self._asked[words]
+        return polled.get(wait)
+
+    def _ask_namespace(self, namespace: str) -> Tenant:
+        found, _ = tenants.pod_uses(self.api, namespace)
+        at = time.monotonic()
+        for pod in found:
+            for use in pod.containers if not pod.problem else ():
+                self.history.add((namespace, pod.pod, use.container, use.gpu), at, use.used_mib)
+        reader = Reader(self.api, namespace)
+        pods = tenants.sharing_pods(self.api, namespace)
+        waiting = [each for each in pods if not mapping(each, "spec").get("nodeName")][:WAITING]
+        return Tenant(pods=found, waiting=[explain(reader.record(dict(each))) for each in waiting])
+
+    def _explain(self, namespace: str, name: str) -> PodExplanation:
+        parser = argparse.ArgumentParser()
+        add_policy_options(parser)
+        found = explaining.of_pod(self.api, namespace, name, parser.parse_args([]))
+        at = time.monotonic()
+        for use in found.usage.status.uses if found.usage.status else ():
+            self.history.add((namespace, name, use.container, use.gpu), at, use.used_mib)
+        return found
+
+    def _read_logs(self) -> list[NodeLog]:
+        """Read the logs that have grown, as the anchors in the cluster show."""
+        known = anchors.in_cluster(self.api, lambda _: None)
+        heads: dict[str, list[anchors.Anchor]] = {}
+        for each in known:
+            heads.setdefault(each.node, []).append(each)
+
+        def one(pod: EnforcerPod) -> None:
+            mine = heads.get(pod.node, [])
+            seen = tuple(sorted(str(each.head) for each in mine))
+            before = self._logs.get(pod.node)
+            if before is None or before.problem or before.seen != seen:
+                self._logs[pod.node] = read_log(self.api, pod, mine, seen)
+                self.changes.note()
+
+        pods = self._enforcers()
+        asked(pods, one)
+        return [self._logs[node] for node in sorted({each.node for each in pods}) if node in self._logs]
+
+
+def read_log(api: KubeClient, pod: EnforcerPod, known: Sequence[anchors.Anchor], seen: tuple[str, ...] = ()) -> NodeLog:
+    """Read and verify a node's log in one pass, as ``audit verify -A`` does; its last records are kept."""
+    last = deque[bytes](maxlen=RECORDS)
+
+    def lines() -> Iterator[bytes]:
+        for line in source.parts[0].lines():
+            last.append(line)
+            yield line
+
+    source = remote.source(api, pod)
+    certain, hints = ([(each.head, each.source) for each in known if each.hint is hint] for hint in (False, True))
+    try:
+        part = replace(source.parts[0], lines=lines)
+        finding = log_reader.verified(log_reader.Source(pod.node, (part,)), certain, hints)
+    except GpuShareError as error:
+        return NodeLog(node=pod.node, seen=seen, problem=f"cannot read the audit log: {sentence(error)}")
+    return NodeLog(node=pod.node, seen=seen, outcome=outcome(finding, asked=True), records=tuple(_records(last)))
+
+
+def _records(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:
+    for line in reversed(lines):
+        try:
+            yield read(line)
+        except RecordError:  # the log's outcome says so
+            continue
+
+
+def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
+    """Do something that the reader may have no right to do; return what came of it, or the sentence about that."""
+    try:
+        return work(), ""
+    except GpuShareError as error:
+        return None, sentence(error)
+
+
+def _ask(api: KubeClient, ask: Ask) -> CheckResult:
+    try:
+        return ask(api)
+    except ClusterError as error:
+        return refused(error)

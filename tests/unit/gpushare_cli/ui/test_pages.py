@@ -1,0 +1,182 @@
+"""What the pages of ``gpu-share ui`` show, as operator, as tenant, and without rights."""
+
+import re
+import time
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from gpushare.errors import ClusterError
+from gpushare_cli.ui import changes as polling
+from gpushare_cli.ui.changes import WINDOW, Changes, History, Polled
+from gpushare_cli.ui.drawing import Block, blocks, curve
+from gpushare_cli.ui.sources import Sources
+from tests.unit.gpushare_cli.ui.fleets import TENANTS, claim, client, fleet, forbidden, opened, pod
+
+
+class Text(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def words(html: str) -> str:
+    """Return what a reader sees."""
+    found = Text()
+    found.feed(html)
+    return re.sub(r"\s+", " ", " ".join(found.words))
+
+
+def test_the_fleet_has_each_gpu_with_what_is_reserved_used_and_wrong() -> None:
+    browser = client(fleet())
+    text = words(opened(browser, "fleet.html"))
+    assert "3 GPUs on 2 of 2 nodes. 12Gi of 40Gi are reserved." in text
+    assert "12Gi 12.5Gi 0 4Gi of 16Gi 3 1 over" in text
+    assert "gpu-1 NVIDIA A100-SXM4-16GB 0 0 0 16Gi of 16Gi 0 ok" in text
+    assert [each for each in TENANTS if f"{each} 4Gi" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "nodes"),
+    [
+        ({"node": "two"}, ["two"]),
+        ({"namespace": "asr"}, ["one"]),
+        ({"model": "a100"}, ["one", "two"]),
+        ({"model": "h100"}, []),
+        ({"page": "9"}, ["one", "two"]),
+        ({"page": "x"}, ["one", "two"]),
+    ],
+)
+def test_the_fleet_is_filtered_by_node_model_and_namespace(query: dict[str, str], nodes: list[str]) -> None:
+    html = opened(client(fleet()), "fleet.html", **query)
+    assert re.findall(r'aria-label="Node ([a-z]+)"', html) == nodes
+
+
+def test_an_enforcer_that_does_not_answer_is_a_sentence_and_the_rest_is_shown() -> None:
+    cluster = fleet()
+    cluster.answers["enforcer-one"] = b"", ClusterError("no route to host", 500)
+    text = words(opened(client(cluster), "fleet.html", node="one"))
+    assert "no route to host" in text
+    assert "12Gi N/A 0 4Gi of 16Gi 3 use not read" in text
+
+
+def test_a_gpu_has_its_shares_and_who_is_over_and_when_it_is_killed() -> None:
+    text = words(opened(client(fleet()), "gpu_one_gpu-0.html"))
+    assert "tts/tts-0 model 4Gi 25% 9Gi 4Gi 3Gi over 3.5 s" in text
+    assert "asr/asr-0 model 4Gi 25% 1Gi 4Gi 1Gi ok -" in text
+
+
+def test_a_namespace_has_its_pods_and_why_some_wait() -> None:
+    text = words(opened(client(fleet()), "namespace_asr.html"))
+    assert "asr-0 model one 1Gi 1Gi 4Gi 0 0 ok" in text
+    assert "Waiting for a node waits :" in text
+
+
+def test_a_pod_has_what_explain_says(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpushare.kube_client import KubeClient  # noqa: PLC0415
+    from gpushare_cli.main import main  # noqa: PLC0415
+
+    cluster = fleet()
+    monkeypatch.setattr(KubeClient, "connect", lambda *_: cluster)
+    main(["explain", "asr/asr-0"])
+    said = [re.sub(r"\d+ s ago", "", " ".join(line.split())) for line in capsys.readouterr().out.splitlines()]
+    text = re.sub(r"\d+ s ago", "", words(opened(client(cluster), "pod_asr_asr-0.html")))
+    assert len(said) > 3
+    assert [line for line in said if line not in text and "CONTAINER" not in line] == []
+
+
+def test_a_tenant_starts_with_the_namespace_and_sees_no_other() -> None:
+    cluster = fleet()
+    cluster.hidden |= {"nodes", "resourceslices", "resourceclaims", "pods", "events", "daemonsets"}
+    browser = client(cluster)
+    start = browser.get("/the-token/", headers={"Host": "127.0.0.1:4711"})
+    assert (start.status_code, start.headers["Location"]) == (302, "namespace_asr.html")
+    assert "asr-0 model one 1Gi" in words(opened(browser, "namespace_asr.html"))
+    refused = words(opened(browser, "fleet.html"))
+    assert "you may not list resourceslices in the cluster; ask for the ClusterRole gpu-share-operator" in refused
+
+
+def test_without_rights_each_page_names_the_missing_one() -> None:
+    cluster = fleet()
+    for kind in ("nodes", "resourceslices", "resourceclaims", "events", "daemonsets", "pods"):
+        cluster.refused[kind] = forbidden("list", kind, "asr" if kind == "pods" else "")
+    browser = client(cluster)
+    text = words(opened(browser, "namespace_asr.html"))
+    assert "you may not list pods in namespace asr; ask for the ClusterRole view in namespace asr" in text
+    assert "you may not" in words(opened(browser, "fleet.html"))
+
+
+def test_names_of_others_are_text_and_no_markup() -> None:
+    cluster = fleet()
+    cluster.add("resourceclaims", claim("asr", "<script>alert(1)</script>", "one", 1, 1024))
+    assert "<script>alert" not in opened(client(cluster), "fleet.html") + opened(client(cluster), "gpu_one_gpu-1.html")
+
+
+def test_each_kind_is_listed_once_and_what_changes_is_shown() -> None:
+    cluster = fleet()
+    browser = client(cluster)
+    for _ in range(3):
+        opened(browser, "fleet.html")
+        opened(browser, "gpu_one_gpu-0.html")
+    followed = [each for each in cluster.listed if each.endswith(("resourceslices", "resourceclaims", "v1/nodes"))]
+    assert len(followed) == len(set(followed)) == 3
+    cluster.change("ADDED", "resourceclaims", claim("asr", "later", "two", 0, 2048))
+    until(lambda: "asr/later" in opened(browser, "gpu_two_gpu-0.html"))
+    cluster.change("DELETED", "resourceclaims", claim("asr", "later", "two", 0, 2048))
+    until(lambda: "asr/later" not in opened(browser, "gpu_two_gpu-0.html"))
+
+
+def test_an_event_tells_of_each_change_and_pages_are_read_again_while_they_are_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(polling, "INTEREST", 0.2)
+    changes, read = Changes(), list[int]()
+    polled = Polled(lambda: read.append(1), 0.05, changes)
+    assert changes.wait(0, 0.01) == 0
+    polled.get(5.0)
+    assert changes.wait(0, 5.0) > 0
+    until(lambda: len(read) > 2)
+    time.sleep(0.4)  # nobody asks
+    count = len(read)
+    time.sleep(0.2)
+    assert len(read) == count
+
+
+def test_a_curve_has_the_last_minutes_to_scale() -> None:
+    history = History()
+    for second in range(4):
+        history.add("gpu", 1000.0 + second * 300, 1024 * second)
+    history.add("gpu", 1900.0, 4096)
+    points = history.of("gpu", 1900.0)
+    assert [round(at) for at, _ in points] == [-900, -600, -300, 0]
+    drawn = curve(points, WINDOW, 4096)
+    assert drawn is not None
+    assert (drawn.points.split()[0], drawn.points.split()[-1]) == ("0.0,100.0", "1000.0,25.0")
+    assert (drawn.top, drawn.quota_y, curve(points[:1], WINDOW)) == (4096, 0.0, None)
+
+
+def test_blocks_stand_side_by_side_and_end_with_the_bar() -> None:
+    assert blocks(100, [(25, "a", ""), (0, "b", ""), (50, "c", "x"), (90, "d", "")]) == [
+        Block(0, 250, "a"), Block(250, 500, "c", "x"), Block(750, 250, "d"),
+    ]  # fmt: skip
+    assert blocks(0, [(5, "a", "")]) == []
+
+
+def test_nothing_can_be_written_through_the_sources() -> None:
+    sources = Sources(fleet(), Changes())  # type: ignore[arg-type]
+    for write in (sources.api.create, sources.api.replace, sources.api.patch):
+        with pytest.raises(Exception, match="changes nothing"):
+            write("/api/v1/pods", pod("asr", "x"))
+    with pytest.raises(Exception, match="changes nothing"):
+        sources.api.delete("/api/v1/pods")
+
+
+def until(holds: Any, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
