@@ -68,3 +68,17 @@ def test_an_escape_is_notified_in_the_log_once(node: Node) -> None:
     wait_for(lambda: limit_of(node, container)["state"] == "NotApplied", LATE)
     notices = [line for line in node.log().splitlines() if "notice" in line and "NotApplied" in line]
     assert len(notices) == 1
+
+
+def test_with_the_compute_mode_kept_a_program_beside_mps_runs_and_is_named(tmp_path: Path) -> None:
+    """``mps.setComputeMode: false``: the price is that only the enforcer limits what bypasses MPS."""
+    with machine_with_mps(tmp_path, "--limit-verification-seconds", str(PROOF), "--keep-compute-mode") as node:
+        node.looks(5)
+        assert node.sim.compute_mode(node.gpu) == 0
+        inside = tenant(node, "0=4096M")
+        wait_for(lambda: limit_of(node, inside)["state"] == "InForce", LATE)
+        beside = tenant(node, "0=4096M", "--mib", "1000", "--kind", "compute")
+        wait_for(lambda: limit_of(node, beside)["state"] == "LimitEscaped", LATE)
+        greedy = tenant(node, "0=4096M", "--mib", "9000", "--kind", "compute")
+        wait_for(lambda: not any(map(alive, greedy.processes)), LATE)
+        assert node.sim.compute_mode(node.gpu) == 0
