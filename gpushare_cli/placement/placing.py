@@ -5,7 +5,7 @@ published GPU count. What nodes have left of CPU and memory is not looked at; of
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -177,6 +177,38 @@ def _is_of(need: Demand, gpu: Gpu) -> bool:
 
 def _has_room(need: Demand, gpu: Gpu) -> bool:
     return all(free >= asked for free, asked in zip(gpu.free, need.asked, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How many pods more a node's GPUs take, and how many each of them takes alone."""
+
+    node: str
+    pods: int
+    gpus: tuple[tuple[Gpu, int], ...]
+
+
+def rooms(claim: Object, cluster: Cluster, nodes: Collection[str]) -> list[Room]:
+    """Count how many pods with this claim, which makes one demand, fit onto the GPUs of these nodes at once."""
+    need = next(demands(claim))
+    found = defaultdict[str, list[tuple[Gpu, int]]](list)
+    for gpu in gpus(cluster.slices or (), cluster.claims or ()):
+        if gpu.node in nodes and _is_of(need, gpu) and not gpu.taint and _has_room(need, gpu):
+            number = min(free // asked for free, asked in zip(gpu.free, need.asked, strict=True) if asked)
+            found[gpu.node].append((gpu, number))
+    return [
+        Room(node=node, pods=_together(need.number, [number for _, number in each]), gpus=tuple(each))
+        for node, each in sorted(found.items())
+    ]
+
+
+def _together(width: int, numbers: Sequence[int]) -> int:
+    """Return how many pods of ``width`` different GPUs each fit onto GPUs that take so many of them."""
+    if width == 1:
+        return sum(numbers)
+    return max(
+        (each for each in range(max(numbers) + 1) if sum(min(each, n) for n in numbers) >= each * width), default=0
+    )
 
 
 STAGES: Final = {

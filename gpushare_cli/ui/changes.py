@@ -7,12 +7,14 @@ from threading import Condition, Event, Lock, Thread
 from typing import Final, Generic, TypeVar
 
 from gpushare.errors import GpuShareError
+from gpushare.kube_client import GARBAGE
 
 T = TypeVar("T")
 INTEREST: Final = 30.0
 """Seconds for which a value is read again after a page asked for it."""
 WINDOW: Final = 900.0
 """Seconds of a curve."""
+UNREADABLE: Final = "an object of the cluster has another shape than Kubernetes gives it"
 POINTS: Final = 300
 """Of one curve at most."""
 
@@ -71,6 +73,8 @@ class Polled(Generic[T]):
                 self._value = self._read()
             except GpuShareError as error:
                 self._value = error
+            except GARBAGE as error:
+                self._value = GpuShareError(f"{UNREADABLE}: {error!r:.200}")
             except RuntimeError:  # no more threads at the interpreter's end
                 if self._changes.closed.is_set():
                     return

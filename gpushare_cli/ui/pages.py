@@ -4,21 +4,26 @@ A page's name is its kind and what it is about, such as ``pod_asr_tts-0``, also 
 Kubernetes have no ``_``.
 """
 
+import json
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
+from enforcer.audit.record import Kind
 from gpushare.errors import GpuShareError
+from gpushare.kube_client import GARBAGE
 from gpushare.raw_objects import mapping, text
 from gpushare.reasons import Reason
 from gpushare_cli.api_errors import sentence
+from gpushare_cli.audit import filters
 from gpushare_cli.explain import pod_events
 from gpushare_cli.explain.findings import FindingType
 from gpushare_cli.ui import drawing, fleet
-from gpushare_cli.ui.changes import WINDOW
+from gpushare_cli.ui.changes import UNREADABLE, WINDOW
 from gpushare_cli.ui.drawing import Block, Curve
-from gpushare_cli.ui.sources import Sources, attempt
+from gpushare_cli.ui.sources import NodeLog, Sources, attempt
 from gpushare_cli.words import clean
 
 PER_PAGE: Final = 50
@@ -55,6 +60,8 @@ class Pages:
             "gpu": (self.gpu, 2),
             "namespace": (self.of_namespace, 1),
             "pod": (self.pod, 2),
+            "kills": (self.kills, 0),
+            "fit": (self.fit, 0),
         }
 
     def first(self) -> str:
@@ -72,7 +79,10 @@ class Pages:
         try:
             return make(query, *words)
         except GpuShareError as error:
-            return Page(template="empty.html", title=kind, values={}, problems=(clean(sentence(error)),))
+            problem = sentence(error)
+        except GARBAGE as error:
+            problem = f"{UNREADABLE}: {error!r:.200}"
+        return Page(template="empty.html", title=kind.capitalize(), values={}, problems=(clean(problem),))
 
     def missing(self, _: Mapping[str, str], *words: str) -> Page:
         """Say that there is no such page."""
@@ -150,16 +160,68 @@ class Pages:
             f"kubectl describe pod {name} -n {namespace}",
         )  # fmt: skip
         advice = [each.command for each in found.findings if each.type is FindingType.ADVICE and each.command]
-        values = {"pod": found, "uses": uses, "curves": {key: each for key, each in curves.items() if each},
-                  "commands": (*advice, *commands)}  # fmt: skip
+        logs = self.sources.logs(0 if self.live else self.wait)
+        wanted = filters.RecordFilter(namespace=namespace, pod=name)
+        rows = _rows(_records(logs, wanted)) if isinstance(logs, list) else []
+        values = {
+            "pod": found, "uses": uses, "headers": filters.HEADERS, "rows": rows,
+            "curves": {key: each for key, each in curves.items() if each}, "commands": (*advice, *commands),
+        }  # fmt: skip
         return Page(template="pod.html", title=title, values=values)
+
+    def kills(self, query: Mapping[str, str]) -> Page:
+        """The audit logs of all nodes: whether each holds, and its records, the latest first."""
+        logs = self.sources.logs(self.wait)
+        if isinstance(logs, GpuShareError):
+            raise logs
+        shown = _records(logs or (), _filter(query))
+        values = {
+            "logs": logs or (), "headers": filters.HEADERS, "rows": _rows(shown), "query": query, "all": len(shown),
+            "records": [each for _, each in shown],
+        }  # fmt: skip
+        return Page(
+            template="kills.html", title="Kills", values=values, problems=() if logs is not None else (NOT_READ,)
+        )
+
+    def export(self, query: Mapping[str, str]) -> str:
+        """Return the records of the page of kills as JSON lines, each as its enforcer wrote it."""
+        records = self.page("kills", query).values.get("records", ())
+        return "".join(f"{json.dumps(dict(each), separators=(',', ':'))}\n" for each in records)
+
+    def fit(self, query: Mapping[str, str]) -> Page:
+        """Where a share could start now, how many, and what stands in the way."""
+        asked = bool(query.get("memory"))
+        found, problems = self.sources.fit(query, self.namespace) if asked else (None, [])
+        values = {"fit": found, "query": query}
+        return Page(template="fit.html", title="Would it fit?", values=values, problems=_cleaned(problems))
 
     def _curve(self, key: Hashable, quota: int | None) -> Curve | None:
         return drawing.curve(self.sources.history.of(key, time.monotonic()), WINDOW, quota)
 
 
 FLEET_WAIT: Final = 0.3
+MOST_ROWS: Final = 500
+"""So many records are shown; the export has all that are kept."""
 KILLS: Final = f"reason={Reason.KILLED},reportingComponent={pod_events.ENFORCER}"
+
+
+def _filter(query: Mapping[str, str]) -> filters.RecordFilter:
+    """Read the form; without it kills alone are shown."""
+    kinds = frozenset[str]() if query.get("show") == "all" else frozenset({str(Kind.OUTCOME)})
+    return filters.RecordFilter(
+        namespace=query.get("namespace") or None, pod=query.get("pod") or None, node=query.get("node") or None,
+        kinds=kinds,
+    )  # fmt: skip
+
+
+def _records(logs: Iterable[NodeLog], wanted: filters.RecordFilter) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the records that are asked for with their nodes, the latest first."""
+    found = [(log.node, each) for log in logs for each in log.records if wanted.matches(each)]
+    return sorted(found, key=lambda each: str(each[1].get("time")), reverse=True)
+
+
+def _rows(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, list[object], Mapping[str, Any]]]:
+    return [(node, filters.row(each), filters.pod_of(each)) for node, each in islice(records, MOST_ROWS)]
 
 
 def reserved_blocks(gpu: fleet.GpuView) -> list[Block]:

@@ -60,6 +60,8 @@ def _answer(app: Flask, made: Pages, name: str) -> Response:
     if name in STATIC:
         kind = "text/css" if name.endswith(".css") else "text/javascript"
         return Response(static(app, name), mimetype=kind)
+    if name == "kills.jsonl":
+        return Response(made.export(request.args), mimetype="application/jsonl")
     page = made.page(name.removesuffix(".html"), request.args)
     return Response(rendered(page, made), status=HTTPStatus.OK if page.found else HTTPStatus.NOT_FOUND)
 

@@ -3,7 +3,6 @@
 Each is read by the code of the verb that shows it on the command line: ``top``, ``explain``, ``check``, ``audit``.
 """
 
-import argparse
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,11 +27,12 @@ from gpushare_cli.explain import command as explaining
 from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.explanation import PodExplanation
 from gpushare_cli.explain.pod import Reader
-from gpushare_cli.inject.arguments import add_policy_options
+from gpushare_cli.placement.placing import Cluster
 from gpushare_cli.top import namespace as tenants
 from gpushare_cli.top.all_nodes import NodeAnswer, status_of
 from gpushare_cli.ui.cache import Cached
 from gpushare_cli.ui.changes import Changes, History, Polled
+from gpushare_cli.ui.fitting import Fit, fit, policy_options
 from gpushare_cli.ui.fleet import Fleet, fleet
 
 T = TypeVar("T")
@@ -119,6 +119,14 @@ class Sources:
         answers = sorted(self._answers.values(), key=lambda each: each.node)
         return fleet(slices, claims or (), nodes or (), answers), [*filter(None, (hidden, unknown, silent))]
 
+    def fit(self, form: Mapping[str, str], namespace: str) -> tuple[Fit, list[str]]:
+        """Say where a share of the form's size could start now, and what of the cluster could not be read."""
+        reads = ("nodes", "resourceslices", "resourceclaims", "resourcequotas")
+        found = {kind: attempt(lambda kind=kind: self._for_placing(kind, namespace)) for kind in reads}  # type: ignore[misc]
+        nodes, slices, claims, quotas = (found[kind][0] for kind in reads)
+        cluster = Cluster(nodes=nodes, slices=slices, claims=claims, quotas=quotas)
+        return fit(form, namespace, cluster), [problem for _, problem in found.values()]
+
     def checks(self, wait: float) -> list[tuple[str, CheckResult]]:
         """Return what ``check`` finds wrong, the question with each; none before it was asked."""
         found = self._checks.get(wait)
@@ -175,6 +183,10 @@ class Sources:
         self._answers[pod.node] = answer
         self.changes.note()
 
+    def _for_placing(self, kind: str, namespace: str) -> list[Object]:
+        ours = {"fieldSelector": f"spec.driver={DRIVER}"} if kind == "resourceslices" else {}
+        return self.objects(kind, namespace if kind == "resourcequotas" else "", **ours)
+
     def _polled(self, wait: float, read: Callable[..., T], *words: str) -> T | GpuShareError | None:
         with self._lock:
             if words not in self._asked:
@@ -194,9 +206,7 @@ class Sources:
         return Tenant(pods=found, waiting=[explain(reader.record(dict(each))) for each in waiting])
 
     def _explain(self, namespace: str, name: str) -> PodExplanation:
-        parser = argparse.ArgumentParser()
-        add_policy_options(parser)
-        found = explaining.of_pod(self.api, namespace, name, parser.parse_args([]))
+        found = explaining.of_pod(self.api, namespace, name, policy_options())
         at = time.monotonic()
         for use in found.usage.status.uses if found.usage.status else ():
             self.history.add((namespace, name, use.container, use.gpu), at, use.used_mib)
