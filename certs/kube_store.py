@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from certs.store import ConflictError, Files
+from gpushare.contract import SERVING_ENDS
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import ADMISSION_V1, CORE_V1, JSON_PATCH, KubeClient, path
 
@@ -69,17 +70,19 @@ class WebhookConfigurations:
     def __init__(self, cluster: KubeClient, names: Sequence[str]) -> None:
         self._cluster, self._names = cluster, names
 
-    def publish(self, bundle: bytes) -> bool:
-        """Put the bundle into every webhook of every configuration; say whether anything had to change.
+    def publish(self, bundle: bytes, ends: str) -> bool:
+        """Put the bundle into every webhook of every configuration; say whether one had another.
+
+        When the serving certificate ``ends`` is noted there as well.
 
         Raises:
             ConflictError: a configuration changed meanwhile.
             ClusterError: none of that name exists (status 404), or the API server refused.
         """
-        changed = [self._publish(name, base64.b64encode(bundle).decode()) for name in self._names]
+        changed = [self._publish(name, base64.b64encode(bundle).decode(), ends) for name in self._names]
         return any(changed)
 
-    def _publish(self, name: str, bundle: str) -> bool:
+    def _publish(self, name: str, bundle: str, ends: str) -> bool:
         try:
             item = self._cluster.get(path(ADMISSION_V1, KIND, name))
         except ClusterError as error:
@@ -87,16 +90,18 @@ class WebhookConfigurations:
                 message = f"the API server has no webhook configuration {name}; create it first"
                 raise ClusterError(message, HTTPStatus.NOT_FOUND) from error
             raise
-        return self._patch(name, item, bundle)
+        return self._patch(name, item, bundle, ends)
 
-    def _patch(self, name: str, item: dict[str, Any], bundle: str) -> bool:
-        """Change that one field and nothing else: the operator owns the rest. The tests make a stale index fail."""
-        webhooks = item.get("webhooks") or []
+    def _patch(self, name: str, item: dict[str, Any], bundle: str, ends: str) -> bool:
+        """Change these two fields and nothing else: the operator owns the rest. The tests make a stale index fail."""
+        webhooks, notes = item.get("webhooks") or [], item["metadata"].get("annotations") or {}
         stale = [i for i, w in enumerate(webhooks) if (w.get("clientConfig") or {}).get("caBundle") != bundle]
-        if not stale:
+        if not stale and notes.get(SERVING_ENDS, "") == ends:
             return False
-        changes: list[dict[str, str]] = [
-            {"op": "test", "path": "/metadata/resourceVersion", "value": item["metadata"]["resourceVersion"]}
+        noted = notes | {SERVING_ENDS: ends}
+        changes: list[dict[str, Any]] = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": item["metadata"]["resourceVersion"]},
+            {"op": "add", "path": "/metadata/annotations", "value": noted},
         ]
         changes += [{"op": "add", "path": f"/webhooks/{i}/clientConfig/caBundle", "value": bundle} for i in stale]
         try:
@@ -107,7 +112,7 @@ class WebhookConfigurations:
                     f"webhook configuration {name} changed since it was read, or is not valid: {error.message}"
                 ) from error
             raise
-        return True
+        return bool(stale)
 
 
 def secret_name(text: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 import structlog
 
 from certs import pki, rotation_plan
-from certs.rotation_plan import DesiredCertificates, Plan, State, Step
+from certs.rotation_plan import DesiredCertificates, Leaf, Plan, State, Step
 from certs.store import CertificateStore, ConflictError
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.reasons import Reason
@@ -37,8 +37,8 @@ log = structlog.get_logger()
 class Publisher(Protocol):
     """Where clients learn which authorities to trust."""
 
-    def publish(self, bundle: bytes) -> bool:
-        """Make it known, and say whether anything had to change."""
+    def publish(self, bundle: bytes, ends: str) -> bool:
+        """Make it known, and when the serving certificate ends (RFC 3339); say whether the bundle had to change."""
         ...
 
 
@@ -138,7 +138,7 @@ class CertificateRotator:
     def _publish(self, stored: StoredCertificates, now: datetime) -> bool:
         """Bring the bundle out; note the moment where a next authority is in it for the first time, or again."""
         bundle = stored.bundle()
-        changed = bool(bundle) and self._is_new(bundle)
+        changed = bool(bundle) and self._is_new(bundle, stored.state.leaf)
         if bundle and stored.serving.keys() >= PAIR and stored.serving.get("ca.crt") != bundle:
             self._serving.write({**stored.serving, "ca.crt": bundle}, stored.serving_version)
             changed = True
@@ -151,11 +151,12 @@ class CertificateRotator:
         self._authority.write({**stored.authority, **_notes(noted, stored.old)}, stored.authority_version)
         return True
 
-    def _is_new(self, bundle: bytes) -> bool:
+    def _is_new(self, bundle: bytes, leaf: Leaf | None) -> bool:
         """Publish it; say whether anything had to change."""
         self._absent = None
+        ends = "" if leaf is None else leaf.ends.isoformat()
         try:
-            return self._publisher is not None and self._publisher.publish(bundle)
+            return self._publisher is not None and self._publisher.publish(bundle, ends)
         except ClusterError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise

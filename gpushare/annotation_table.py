@@ -41,6 +41,7 @@ class Object(StrEnum):
     NODE = "node"
     RESOURCE_SLICE = "ResourceSlice"
     POLICY = "admission policy"
+    WEBHOOK = "MutatingWebhookConfiguration"
 
 
 class Reader(StrEnum):
@@ -123,6 +124,7 @@ _TRUE: Final = ValueType(name="true", examples=("true",))
 _MODE: Final = ValueType(name="mps or time-slicing or mig", examples=("mps", "time-slicing", "mig"))
 _REASONS: Final = ValueType(name="JSON object, UUID to reason")
 _HEAD: Final = ValueType(name="sequence number and hash of an audit record")
+_TIME: Final = ValueType(name="RFC 3339 time", examples=("2026-11-28T10:00:00+00:00",))
 _REPORT: Final = ValueType(name="JSON object: version, enforcing, breaker, breakerReason, auditLog, problems")
 
 
@@ -272,6 +274,10 @@ TABLE: Final = (
     Annotation(
         key=contract.ENFORCER, on=Object.RESOURCE_SLICE, type=_REPORT, read_by=(Reader.COMMAND_LINE,),
         meaning="set by the enforcer: its version and problems, and the state of its circuit breaker and audit log",
+    ),
+    Annotation(
+        key=contract.SERVING_ENDS, on=Object.WEBHOOK, type=_TIME, read_by=(Reader.COMMAND_LINE,),
+        meaning="set by gpu-share-certs: when the webhook's serving certificate expires",
     ),
     Annotation(
         key=contract.TENANT_RESIZE, on=Object.POLICY, type=_TRUE, read_by=(Reader.COMMAND_LINE,),

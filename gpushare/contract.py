@@ -68,6 +68,9 @@ NODE_GPUS: Final = f"{GROUP}/gpus"
 UNHEALTHY: Final = f"{GROUP}/unhealthy"
 EXCLUDED_GPUS: Final = f"{GROUP}/excluded-gpus"
 
+# Annotation of our webhook configuration: when the serving certificate expires (RFC 3339). gpu-share-certs writes it.
+SERVING_ENDS: Final = f"{GROUP}/serving-certificate-ends"
+
 # Annotation of our ResourceSlices: where the node's audit log stands, as ``enforcer.audit.record.ChainHead`` writes it.
 AUDIT_HEAD: Final = f"{GROUP}/audit-head"
 

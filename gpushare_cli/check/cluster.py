@@ -2,9 +2,9 @@
 
 import base64
 import binascii
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -26,7 +26,7 @@ from gpushare_cli.check.host_needs import host_needs
 from gpushare_cli.check.installation import RESTORE, as_shipped
 from gpushare_cli.check.result import Checker, CheckResult, Level, failed, ok, warning
 from gpushare_cli.check.taint_rules import taint_rules
-from gpushare_cli.check.trial import trial
+from gpushare_cli.check.trial import SERVING, trial
 from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
 from gpushare_cli.words import clean, counted, some
 
@@ -50,6 +50,10 @@ ADVICE: Final[Mapping[str, str]] = {
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
 UNFIT: Final = f"the enforcer does not offer these GPUs; if they should stay out, list only the other GPUs in {OTHERS}"
+FAILS: Final = "each call of the webhook fails, and the API server refuses the pod"
+UNRENEWED: Final = (
+    "gpu-share-certs should have renewed it days before: read its pod's log, and the line certificate renewal"
+)
 WRITER: Final = (
     "the Deployment gpu-share-certs should write the caBundle within ten seconds; if it does not, read its pod's log"
 )
@@ -116,9 +120,8 @@ def version(api: KubeClient) -> CheckResult:
     match = _VERSION.match(server)
     oldest = ".".join(map(str, OLDEST))
     if match is None:
-        return warning(
-            f"the API server reports its version as {server!r}; {oldest} or newer is needed", "run kubectl version"
-        )
+        unread = f"the API server reports its version as {server!r}; {oldest} or newer is needed"
+        return warning(unread, "run kubectl version")
     number = int(match.group(1)), int(match.group(2))
     if number < OLDEST:
         missing = failed(f"{server}; {oldest} is needed", f"upgrade the cluster to {oldest} or newer")
@@ -127,14 +130,31 @@ def version(api: KubeClient) -> CheckResult:
 
 
 def webhook(api: KubeClient, now: datetime) -> CheckResult:
-    """Look at the certificates in the bundle of each webhook of our configuration; the worst of them counts."""
-    hooks, hint = objects(find(api, CONFIGURATION) or {}, "webhooks"), WRITER
+    """Look at the certificates in the bundle of each webhook of our configuration, and at the serving certificate.
+
+    The worst of them counts.
+    """
+    configuration, namespace, hint = find(api, CONFIGURATION) or {}, release_namespace(api), WRITER
     if installation.by_cert_manager(api):
-        hint = f"kubectl describe certificate -n {release_namespace(api)} gpu-share-webhook"
+        hint = f"kubectl describe certificate -n {namespace} gpu-share-webhook"
+    hooks = objects(configuration, "webhooks")
     found = [bundle(f"{text(each, 'name')} of {OURS}", mapping(each, "clientConfig"), now, hint) for each in hooks]
     if not found:
         return failed(f"{OURS} is missing: pods are not rewritten", RESTORE)
+    # gpu-share-certs writes it, and who may change webhook configurations
+    ends = text(mapping(mapping(configuration, "metadata"), "annotations"), contract.SERVING_ENDS)
+    found += served(f"serving certificate (Secret {namespace}/{SERVING})", ends, now)
     return max(found, key=lambda each: tuple(Level).index(each.level))
+
+
+def served(name: str, ends: str, now: datetime) -> Iterator[CheckResult]:
+    """Check until when the serving certificate is valid, where that is known."""
+    with suppress(ValueError):
+        last = datetime.fromisoformat(ends).astimezone(UTC)
+        if last <= now:
+            yield failed(f"{name} expired on {last:%Y-%m-%d %H:%M}, not its CA: {FAILS}", UNRENEWED)
+        elif last <= now + SOON:
+            yield warning(f"{name} expires on {last:%Y-%m-%d %H:%M}, not its CA", UNRENEWED)
 
 
 def other_configurations(api: KubeClient) -> CheckResult:
@@ -163,12 +183,11 @@ def bundle(name: str, config: Mapping[str, Any], now: datetime, hint: str) -> Ch
         certificates = x509.load_pem_x509_certificates(pem) if pem else []
     except (binascii.Error, ValueError):
         return failed(f"{name}: its caBundle cannot be read", hint)
-    fails = "each call of the webhook fails, and the API server refuses the pod"
     if not certificates:
-        return failed(f"{name} has no caBundle: {fails}", hint)
+        return failed(f"{name} has no caBundle: {FAILS}", hint)
     last = max(certificate.not_valid_after_utc for certificate in certificates)
     if last <= now:
-        return failed(f"{name}: its caBundle expired on {last:%Y-%m-%d}: {fails}", hint)
+        return failed(f"{name}: its caBundle expired on {last:%Y-%m-%d}: {FAILS}", hint)
     if last <= now + SOON:
         return warning(f"{name}: its caBundle expires on {last:%Y-%m-%d %H:%M}", hint)
     return ok(f"{name}, its CA is valid until {last:%Y-%m-%d}")
@@ -247,12 +266,7 @@ def _advice(why: str) -> str:
 
 
 def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
-    note = text(mapping(mapping(item, "metadata"), "annotations"), contract.EXCLUDED_GPUS)
-    try:
-        found = json.loads(note) if len(note) <= workloads.MAX_REPORT else None
-    except (ValueError, RecursionError):
-        return {}
-    return {clean(gpu): clean(str(why)) for gpu, why in found.items()} if isinstance(found, dict) else {}
+    return {clean(gpu): clean(str(why)) for gpu, why in workloads.noted(item, contract.EXCLUDED_GPUS).items()}
 
 
 def own_namespace(api: KubeClient) -> CheckResult:

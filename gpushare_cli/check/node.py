@@ -78,11 +78,7 @@ def _of_machine(root: Path, bad: MakeResult) -> list[Checker]:
             ask=lambda: mps(driver, bad),
             hint=f"{PROGRAM} comes with the NVIDIA driver's compute utilities",
         ),
-        _CHECKER(
-            description="container toolkit",
-            ask=lambda: toolkit.envvar(root, bad),
-            hint=toolkit.HINT,
-        ),
+        _CHECKER(description="container toolkit", ask=lambda: toolkit.envvar(root, bad), hint=toolkit.HINT),
     ]
 
 

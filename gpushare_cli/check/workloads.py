@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -172,16 +173,19 @@ def reports(api: KubeClient) -> dict[str, EnforcerReport | None]:
     return found
 
 
-def _report(item: Object) -> EnforcerReport | None:
-    raw = text(mapping(mapping(item, "metadata"), "annotations"), contract.ENFORCER)
-    try:
+def noted(item: Object, key: str) -> Object:
+    """Return the JSON object in an annotation; an empty one where that is none, or too long."""
+    raw = text(mapping(mapping(item, "metadata"), "annotations"), key)
+    with suppress(ValueError, RecursionError):
         read = json.loads(raw) if len(raw) <= MAX_REPORT else None
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(read, dict) or not text(read, "version"):
-        return None
+        return read if isinstance(read, dict) else {}
+    return {}
+
+
+def _report(item: Object) -> EnforcerReport | None:
+    read = noted(item, contract.ENFORCER)
     problems = read.get("problems", [])
-    if not isinstance(problems, list):
+    if not text(read, "version") or not isinstance(problems, list):
         return None
     return EnforcerReport(
         version=clean(text(read, "version")),
@@ -209,7 +213,7 @@ def reported(api: KubeClient) -> CheckResult:
     idle = [node for node, report in found.items() if report and not report.enforcing]
     if idle:
         return warning(f"containers over quota are not killed on {some(idle)}", "chart value enforcer.enforce")
-    return ok("no problems, audit logs writable, circuit breakers closed" if found else "none yet")
+    return ok("audit logs intact and writable, circuit breakers closed" if found else "none yet")
 
 
 def _unreported(silent: Sequence[str], wanted: Mapping[str, bool]) -> CheckResult:

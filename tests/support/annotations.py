@@ -13,7 +13,7 @@ KEYS: Final = ("key", "value", "default", "meaning")
 TABLES: Final = {
     "pod": (Object.POD, Object.RUNNING_POD),
     "namespace": (Object.NAMESPACE,),
-    "node": (Object.NODE, Object.RESOURCE_SLICE, Object.POLICY),
+    "node": (Object.NODE, Object.RESOURCE_SLICE, Object.POLICY, Object.WEBHOOK),
 }
 """The table of each name, and the objects that carry its keys."""
 VALUES: Final = ("value", "examples", "message when wrong")

@@ -27,6 +27,7 @@ def test_the_first_run_makes_a_pair_that_clients_accept_and_the_second_changes_n
     world = World()
     assert world.run().step is Step.NOTHING
     assert world.accepted()
+    assert world.published.ends == leaf(world.serving.files).not_valid_after_utc.isoformat()
     before = (world.authority.version, world.serving.version)
     assert world.run(minutes=1).step is Step.NOTHING
     assert (world.authority.version, world.serving.version) == before
@@ -35,8 +36,8 @@ def test_the_first_run_makes_a_pair_that_clients_accept_and_the_second_changes_n
 def test_without_a_webhook_configuration_the_pair_is_kept_in_order_and_the_lack_reported() -> None:
     world, asked = World(), []
 
-    def absent(bundle: bytes) -> bool:
-        asked.append(bundle)
+    def absent(bundle: bytes, ends: str) -> bool:
+        asked.append((bundle, ends))
         raise ClusterError("there is no webhook configuration", 404)
 
     world.published.publish = absent  # type: ignore[method-assign] # as the API server answers

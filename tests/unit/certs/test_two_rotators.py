@@ -68,13 +68,13 @@ def test_a_runner_that_slept_over_a_whole_rotation_does_not_leave_its_old_bundle
         assert world.run(days=11).step is Step.NOTHING
     publish, seen = world.published.publish, 0
 
-    def late(bundle: bytes) -> bool:
+    def late(bundle: bytes, ends: str) -> bool:
         nonlocal seen
         seen += 1
         if seen == moment:
             for _ in range(4):
                 world.run(minutes=6)
-        return publish(bundle)
+        return publish(bundle, ends)
 
     monkeypatch.setattr(world.published, "publish", late)
     world.run(days=1)

@@ -45,13 +45,13 @@ class MemoryStore:
 
 
 class Published:
-    """A webhook configuration, reduced to its bundle."""
+    """A webhook configuration, reduced to its bundle and the end of the serving certificate."""
 
     def __init__(self) -> None:
-        self.bundle = b""
+        self.bundle, self.ends = b"", ""
 
-    def publish(self, bundle: bytes) -> bool:
-        changed, self.bundle = bundle != self.bundle, bundle
+    def publish(self, bundle: bytes, ends: str) -> bool:
+        changed, self.bundle, self.ends = bundle != self.bundle, bundle, ends
         return changed
 
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
+from gpushare.contract import SERVING_ENDS
 from gpushare.errors import ClusterError
 from gpushare.kube_client import ADMISSION_V1, CORE_V1, path
 from tests.integration.controlplane.objects import Object
@@ -85,9 +87,14 @@ def works(world: World) -> bool:
     return all(handshake(bundle, (stored["tls.crt"], stored["tls.key"]), HOST) for bundle in bundles(world))
 
 
+def ends_of(certificate: bytes) -> str:
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.isoformat()
+
+
 def unchanging(item: Object) -> Object:
-    """A configuration without what a write changes by itself, and without the bundles."""
+    """A configuration without what a write changes by itself, the bundles, and the end of the serving certificate."""
     plain = copy.deepcopy(item)
+    plain["metadata"].setdefault("annotations", {}).pop(SERVING_ENDS, None)
     for key in ("resourceVersion", "generation", "managedFields"):
         plain["metadata"].pop(key, None)
     for each in plain["webhooks"]:
@@ -100,6 +107,7 @@ def test_one_run_makes_both_secrets_and_every_bundle_and_the_next_writes_nothing
     before = unchanging(world.cluster.get(MUTATING))
     assert run(world)[0] == 0
     assert works(world)
+    assert world.cluster.get(MUTATING)["metadata"]["annotations"][SERVING_ENDS] == ends_of(data(world)["tls.crt"])
     assert unchanging(world.cluster.get(MUTATING)) == before, "no other field"
     assert "ca.key" in data(world, AUTHORITY)
     assert set(data(world)) == {"ca.crt", "tls.crt", "tls.key"}

@@ -90,6 +90,28 @@ def test_each_webhook_has_to_have_a_bundle_that_is_valid(bundles: list[bytes], l
     assert (found.level, says in found.detail) == (level, True)
 
 
+@pytest.mark.parametrize(
+    ("ends", "level", "says"),
+    [
+        (
+            timedelta(hours=-1),
+            "wrong",
+            "gpu-share-system/gpu-share-webhook-tls) expired on 2026-11-20 23:00, not its CA",
+        ),
+        (timedelta(days=2), "warning", "expires on 2026-11-23"),
+        (timedelta(days=20), "ok", "its CA is valid until"),
+        (None, "ok", "its CA is valid until"),
+    ],
+)
+def test_a_serving_certificate_that_was_not_renewed_is_named_and_not_its_authority(
+    ends: timedelta | None, level: str, says: str
+) -> None:
+    notes = {contract.SERVING_ENDS: "nonsense" if ends is None else (NOW + ends).isoformat()}
+    item = {"metadata": {"annotations": notes}, **hooks_with(authority(timedelta(days=90)))}
+    found = cluster.webhook(Api({"gpu-share": item}), NOW)  # type: ignore[arg-type] # it only reads
+    assert (found.level, says in found.detail) == (level, True)
+
+
 SERVICE: Final = {"namespace": "gpu-share-system", "name": "gpu-share-webhook"}
 
 
