@@ -44,6 +44,11 @@ class Cached(KubeClient):
         self._followers: dict[tuple[str, str], _Follower] = {}
         self._lock = Lock()
 
+    def start(self) -> None:
+        """Begin to read each kind, all at once: the first page needs several."""
+        for kind in FOLLOWED:
+            self._follower(kind, "")
+
     def get(self, where: str, **query: Any) -> Object:
         """See ``KubeClient``."""
         return self._api.get(where, **query)

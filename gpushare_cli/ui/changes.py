@@ -20,9 +20,14 @@ POINTS: Final = 300
 
 
 class Changes:
-    """A number that grows with every change; pages wait for the next one."""
+    """A number that grows with every change; pages wait for the next one.
 
-    def __init__(self) -> None:
+    Args:
+        once: whether values are read once and never again, for a snapshot.
+    """
+
+    def __init__(self, *, once: bool = False) -> None:
+        self.once = once
         self._number, self._news, self.closed = 0, Condition(), Event()
 
     def note(self) -> None:
@@ -35,6 +40,11 @@ class Changes:
         """End what reads for pages."""
         self.closed.set()
         self.note()
+
+    @property
+    def number(self) -> int:
+        """The number now."""
+        return self._number
 
     def wait(self, seen: int, seconds: float) -> int:
         """Return the number once it is not ``seen`` any more, or after so many seconds."""
@@ -81,6 +91,8 @@ class Polled(Generic[T]):
                 raise
             self._ready.set()
             self._changes.note()
+            if self._changes.once:
+                return
             ended = self._changes.closed.wait(self._seconds)
             with self._lock:
                 if ended or time.monotonic() - self._asked > INTEREST:

@@ -1,38 +1,66 @@
 """``gpu-share ui``: connects with the reader's kubeconfig, serves the pages, opens a browser, ends with Ctrl-C."""
 
 import argparse
+import sys
 import webbrowser
+from pathlib import Path
 from threading import Thread
+from typing import Final
 
 from gpushare.errors import ConfigError
 from gpushare.kube_client import KubeClient, namespace_of
 from gpushare.signals import stopped_by_signal
 from gpushare_cli import extras
-from gpushare_cli.exit_codes import FINE
+from gpushare_cli.exit_codes import FINE, NOT_FINE
+from gpushare_cli.ui.changes import Changes
+from gpushare_cli.ui.pages import Pages
+from gpushare_cli.ui.sources import Sources
+from gpushare_cli.words import counted
+
+SNAPSHOT_WAIT: Final = 30.0
+"""Seconds that a page of a snapshot waits for what it shows."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted, or write the pages as files."""
     if lack := extras.missing(extras.UI):
         raise ConfigError(lack)
-    from gpushare_cli.ui.changes import Changes  # noqa: PLC0415 - Flask may be missing
-    from gpushare_cli.ui.pages import Pages  # noqa: PLC0415
-    from gpushare_cli.ui.server import serve  # noqa: PLC0415
-    from gpushare_cli.ui.sources import Sources  # noqa: PLC0415
-
-    changes = Changes()
-    sources = Sources(KubeClient.connect(args.kubeconfig, args.context), changes, args.enforcer_namespace)
     namespace = args.namespace or namespace_of(args.kubeconfig, args.context)
-    pages = Pages(sources, namespace, wait=1.0, live=True, start=bool(args.namespace))
+    changes = Changes(once=args.snapshot is not None)
+    sources = Sources(KubeClient.connect(args.kubeconfig, args.context), changes, args.enforcer_namespace)
+    sources.api.start()
+    live = args.snapshot is None
+    pages = Pages(sources, namespace, wait=1.0 if live else SNAPSHOT_WAIT, live=live, start=bool(args.namespace))
+    try:
+        return _serve(pages, changes, args) if live else _write(pages, args.snapshot)
+    finally:
+        changes.close()
+
+
+def _serve(pages: Pages, changes: Changes, args: argparse.Namespace) -> int:
+    from gpushare_cli.ui.server import serve  # noqa: PLC0415 - Flask may be missing
+
     try:
         server, address = serve(pages, changes, args.port)
-    except (OSError, SystemExit) as error:
-        raise ConfigError(f"--port {args.port}: cannot be used: {error}; write another port, or 0") from None
+    except (OSError, SystemExit):  # werkzeug explains a port that is taken, and exits
+        raise ConfigError(f"--port {args.port} cannot be used; write another one, or 0 for a free one") from None
     stopped = stopped_by_signal()
     Thread(target=server.serve_forever, daemon=True).start()
     print(f"gpu-share ui: {address}\nOnly this machine reaches it, with that address. Ctrl-C ends it.", flush=True)
     if not args.no_browser:
         webbrowser.open(address)
     stopped.wait()
-    changes.close()
     return FINE
+
+
+def _write(pages: Pages, folder: Path) -> int:
+    from gpushare_cli.ui.snapshot import write  # noqa: PLC0415 - Flask may be missing
+
+    try:
+        number, more = write(pages, folder)
+    except OSError as error:
+        raise ConfigError(f"--snapshot {folder}: {error.strerror}; name a folder that you may write") from None
+    print(f"{counted(number, 'page')} in {folder}; open {folder / 'index.html'}")
+    if more:
+        print(f"gpu-share: the cluster has more pages than a snapshot takes, which are {number}", file=sys.stderr)
+    return NOT_FINE if more else FINE

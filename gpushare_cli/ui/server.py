@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from flask import Flask, Response, render_template, request
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
@@ -28,8 +29,7 @@ STATIC: Final = ("style.css", "page.js")
 
 def application(made: Pages, changes: Changes, port: int, token: str) -> Flask:
     """Return the application of a server at this port, for those who know its token."""
-    app = Flask(__name__, static_folder=None)
-    _fill(app)
+    app = templates()
 
     @app.before_request
     def _guard() -> Response | None:
@@ -79,19 +79,21 @@ def static(app: Flask, name: str) -> bytes:
     return (Path(app.root_path) / "static" / name).read_bytes()
 
 
-def _fill(app: Flask) -> None:
-    """Give templates what they write with."""
+def templates() -> Flask:
+    """Return an application without addresses whose templates have what they write with."""
+    app = Flask(__name__, static_folder=None)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     app.jinja_env.filters["gib"] = lambda mib: "N/A" if mib is None else in_gib(mib) if mib else "0"
     app.jinja_env.globals.update(
-        href=lambda *words: f"{'_'.join(words)}.html",
+        href=lambda *words: f"{'_'.join(quote(each, safe='') for each in words)}.html",
         reserved_blocks=pages.reserved_blocks, used_blocks=pages.used_blocks,
     )  # fmt: skip
+    return app
 
 
 def _news(changes: Changes) -> Iterator[bytes]:
     """Yield an event for each change, and a comment while there is none."""
-    seen = changes.wait(-1, 0)
+    seen = changes.number
     yield b": ready\n\n"
     while True:
         number = changes.wait(seen, HEARTBEAT)

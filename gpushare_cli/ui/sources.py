@@ -94,6 +94,7 @@ class Sources:
         self._uses = Polled(self._ask_enforcers, USE_SECONDS, changes)
         self._checks = Polled(self._ask_checks, CHECK_SECONDS, changes)
         self._audit = Polled(self._read_logs, AUDIT_SECONDS, changes)
+        self._made: tuple[int, Fleet, list[str]] | None = None
         self._asked, self._lock = dict[tuple[str, ...], Polled[Any]](), Lock()
 
     def objects(self, kind: str, namespace: str = "", **query: str) -> list[Object]:
@@ -111,13 +112,17 @@ class Sources:
         Raises:
             ClusterError: the reader may not list ResourceSlices.
         """
+        state, number = self._uses.get(wait), self.changes.number
+        if self._made is not None and self._made[0] == number:
+            return self._made[1:]
         slices = self.objects("resourceslices", fieldSelector=f"spec.driver={DRIVER}")
         claims, hidden = attempt(lambda: self.objects("resourceclaims"))
         nodes, unknown = attempt(lambda: self.objects("nodes"))
-        state = self._uses.get(wait)
         silent = f"use is not known: {sentence(state)}" if isinstance(state, GpuShareError) else ""
         answers = sorted(self._answers.values(), key=lambda each: each.node)
-        return fleet(slices, claims or (), nodes or (), answers), [*filter(None, (hidden, unknown, silent))]
+        found = fleet(slices, claims or (), nodes or (), answers)
+        self._made = number, found, [*filter(None, (hidden, unknown, silent, *self.api.problems()))]
+        return self._made[1:]
 
     def fit(self, form: Mapping[str, str], namespace: str) -> tuple[Fit, list[str]]:
         """Say where a share of the form's size could start now, and what of the cluster could not be read."""
