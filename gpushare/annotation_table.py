@@ -12,8 +12,8 @@ from typing import Any, Final
 from gpushare import contract, defaults
 from gpushare.annotation_values import (
     choice,
+    only,
     parse_added,
-    parse_any,
     parse_capabilities,
     parse_default_compute,
     parse_frameworks,
@@ -118,9 +118,10 @@ _CAPABILITIES: Final = ValueType(
 _FRAMEWORKS: Final = ValueType(
     name="list of frameworks, or none", examples=("jax", "torch", "none"), parse=parse_frameworks
 )
-_ANY: Final = ValueType(name="any", examples=("any",), parse=parse_any)
+_ANY: Final = ValueType(name="any", examples=("any",), parse=only("any"))
 _GPU_LIST: Final = ValueType(name="list of UUIDs or indices", examples=("0,1",))
 _TRUE: Final = ValueType(name="true", examples=("true",))
+_COUNTED: Final = ValueType(name="true", examples=("true",), parse=only("true"))
 _MODE: Final = ValueType(name="mps or time-slicing or mig", examples=("mps", "time-slicing", "mig"))
 _REASONS: Final = ValueType(name="JSON object, UUID to reason")
 _HEAD: Final = ValueType(name="sequence number and hash of an audit record")
@@ -194,8 +195,7 @@ TABLE: Final = (
     Annotation(
         key=contract.MAX_MEMORY, on=Object.NAMESPACE, type=_MEMORY, read_by=_MAXIMUM,
         meaning="maximum GPU memory of each container; a ResourceQuota on "
-        f"{contract.DEVICE_CLASS}.deviceclass.resource.k8s.io/"
-        "devices limits the number of containers",
+        f"{contract.DEVICE_CLASS}{contract.DEVICE_QUOTA} limits the number of containers",
     ),
     Annotation(
         key=contract.MAX_COMPUTE, on=Object.NAMESPACE, type=_PERCENT, read_by=_MAXIMUM,
@@ -224,6 +224,12 @@ TABLE: Final = (
         meaning="claims written by hand and extended resources may exceed max-memory and max-compute, and "
         "get a whole GPU if "
         "they request no amount of memory",
+    ),
+    Annotation(
+        key=contract.COUNT_AMOUNTS, on=Object.NAMESPACE, type=_COUNTED, read_by=_WEBHOOK,
+        meaning="claims of sharing pods state their sums, so that a ResourceQuota on "
+        f"{contract.MEMORY_COUNT_CLASS}{contract.DEVICE_QUOTA} limits the MiB of the whole namespace, and one on "
+        f"{contract.COMPUTE_COUNT_CLASS}{contract.DEVICE_QUOTA} its percent",
     ),
     Annotation(
         key=contract.HOST_PATHS, on=Object.NAMESPACE, type=_PATHS, read_by=_SHARE,

@@ -17,8 +17,6 @@ from gpushare.reasons import Reason
 
 CAPABILITIES: Final = ("compute", "utility", "compat32", "display", "graphics", "ngx", "video")
 """Those that NVIDIA's container toolkit knows, without ``all``."""
-ANY: Final = "any"
-"""Of ``gpu-share.io/own-claims``."""
 NONE: Final = "none"
 """Of ``gpu-share.io/frameworks`` and ``gpu-share.io/default-compute``."""
 BY_MEMORY: Final = "memory"
@@ -74,11 +72,15 @@ def parse_models(value: object) -> tuple[str, ...]:
     return tuple(sorted({name.lower() for name in names}))
 
 
-def parse_any(value: object) -> bool:
-    """Read the word ``any``."""
-    if value != ANY:
-        raise QuantityError(f"{quoted(str(value))} is not {ANY!r}; write {ANY!r}, or remove the annotation")
-    return True
+def only(word: str) -> Callable[[object], bool]:
+    """Return a parser of one word."""
+
+    def parse(value: object) -> bool:
+        if value != word:
+            raise QuantityError(f"{quoted(str(value))} is not {word!r}; write {word!r}, or remove the annotation")
+        return True
+
+    return parse
 
 
 def parse_tolerance(value: object) -> int:

@@ -50,6 +50,8 @@ TOLERANCE: Final = f"{GROUP}/tolerance"
 """Violations that end in time add up: how much of them has no consequence, and in how long all of it comes back."""
 OWN_CLAIMS: Final = f"{GROUP}/own-claims"
 """``any``: claims of this namespace may ask for any amount of GPUs, also without saying how much."""
+COUNT_AMOUNTS: Final = f"{GROUP}/count-amounts"
+"""``true``: claims of sharing pods state their MiB and percent so that a ResourceQuota can add them up."""
 HOST_PATHS: Final = f"{GROUP}/host-paths"
 """Host paths that sharing pods of this namespace may mount, comma-separated; no other is allowed."""
 ADDED_CAPABILITIES: Final = f"{GROUP}/added-capabilities"
@@ -94,6 +96,11 @@ MIG_DEVICE_CLASS: Final = f"mig.{GROUP}"
 SHARING_CLASSES: Final = (DEVICE_CLASS, MIG_DEVICE_CLASS)
 """Those of which a claim written by hand is used as it is."""
 ALL_CLASSES: Final = (*SHARING_CLASSES, STATUS_DEVICE_CLASS)
+MEMORY_COUNT_CLASS: Final = f"memory-mib.{GROUP}"
+COMPUTE_COUNT_CLASS: Final = f"compute-percent.{GROUP}"
+"""No device is of these two. Claims name them as alternatives, for quotas alone: nobody gets such a device."""
+DEVICE_QUOTA: Final = ".deviceclass.resource.k8s.io/devices"
+"""Behind the name of a DeviceClass: the key by which a ResourceQuota counts its devices."""
 OTHER_GPU_CLASSES: Final = (
     "gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com", "hami-core-gpu.project-hami.io", "gpu.amd.com",
     "gpu.intel.com",

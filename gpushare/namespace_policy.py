@@ -31,6 +31,7 @@ class NamespacePolicy:
     max_memory_mib: int | None = None
     max_compute: int | None = None
     any_claims: bool = False
+    count_amounts: bool = False
     host_paths: tuple[str, ...] = ()
     added_capabilities: tuple[str, ...] = ()
     toolkit_variables: tuple[str, ...] = ()
@@ -151,6 +152,7 @@ _FIELDS: Final = {
     contract.MAX_MEMORY: "max_memory_mib",
     contract.MAX_COMPUTE: "max_compute",
     contract.OWN_CLAIMS: "any_claims",
+    contract.COUNT_AMOUNTS: "count_amounts",
     contract.HOST_PATHS: "host_paths",
     contract.ADDED_CAPABILITIES: "added_capabilities",
     contract.TOOLKIT_VARIABLES: "toolkit_variables",

@@ -32,6 +32,9 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
         384,
         "why a pod waits for a node, and where a share could start, in explain and check",
     ),
+    ("webhook", 21, "totals of a namespace in MiB and percent, by ResourceQuota"),
+    ("gpushare", 13, "the same: its annotation and classes"),
+    ("gpushare_cli", 8, "the same, in explain"),
     (
         "gpushare_cli",
         29,

@@ -149,7 +149,7 @@ def _reserved(pod: Mapping[str, Any]) -> dict[str, str]:
     """What each request of a rewritten pod's claim reserves."""
     template = template_for(pod)
     requests = [] if template is None else template["spec"]["spec"]["devices"]["requests"]
-    amounts = {each["name"]: each["exactly"].get("capacity", {}).get("requests", {}) for each in requests}
+    amounts = {each["name"]: each.get("exactly", {}).get("capacity", {}).get("requests", {}) for each in requests}
     mib = {name: parse_mib(amount.get(contract.CAPACITY_MEMORY)) for name, amount in amounts.items()}
     return {name: format_mib(amount) for name, amount in mib.items() if amount}
 

@@ -15,6 +15,7 @@ from webhook.mutation.resourceclaims import ATTRIBUTES, model_expression
 
 KINDS: Final = {contract.KIND_GPU: contract.DEVICE_CLASS, contract.KIND_MIG: contract.MIG_DEVICE_CLASS}
 """The DeviceClass of each kind of device that pods share."""
+COUNTS: Final = (contract.MEMORY_COUNT_CLASS, contract.COMPUTE_COUNT_CLASS)
 UNLIMITED: Final = 2**62
 _IS: Final = Pattern(r'(?:"mode" in \S{1,64} && )?(\S{1,64})\.(mode|profile) == "([a-z0-9.+-]{1,64})"', 256)
 
@@ -122,6 +123,15 @@ def demands(claim: Object) -> Iterator[Demand]:
             if chosen:
                 yield _demand({name: alone.pop(name) for name in chosen})
     yield from (_demand({name: each}) for name, each in alone.items())
+
+
+def counts(claim: Object) -> Iterator[tuple[str, int]]:
+    """Yield the amounts that a claim states for ResourceQuotas: DeviceClass, and number of devices that nobody gets."""
+    for request in objects(mapping(mapping(claim, "spec"), "devices"), "requests"):
+        for each in objects(request, "firstAvailable"):
+            count = each.get("count", 1)
+            if text(each, "deviceClassName") in COUNTS and isinstance(count, int):
+                yield text(each, "deviceClassName"), count
 
 
 def _demand(requests: Mapping[str, Object]) -> Demand:

@@ -10,18 +10,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from enforcer.quota.from_claims import parse_int
 from gpushare import contract
-from gpushare.quantity import GIB, format_mib
+from gpushare.quantity import GIB, exact_value, format_mib
 from gpushare.raw_objects import Object, mapping, objects, text
-from gpushare_cli.placement.gpus import Demand, Gpu, demands, gpus, models_of, selects
+from gpushare_cli.placement.gpus import Demand, Gpu, counts, demands, gpus, models_of, selects
 from gpushare_cli.placement.nodes import is_cordoned, is_selected, untolerated
 from gpushare_cli.words import some
 
 CLAIMS: Final = "count/resourceclaims.resource.k8s.io"
 """The key by which a ResourceQuota counts claims."""
-DEVICES: Final = ".deviceclass.resource.k8s.io/devices"
-"""Behind the name of a DeviceClass: the key by which a ResourceQuota counts its devices."""
 OF_KUBERNETES: Final = "node.kubernetes.io/"
 """Before the names of taints that Kubernetes gives a node that is not well."""
 KUEUE: Final = "kueue.x-k8s.io/"
@@ -127,14 +124,17 @@ def _quotas(claims: Sequence[Object], quotas: Sequence[Object]) -> Iterator[Hind
     """Yield the quotas that leave no room for one claim more, or for its devices."""
     wanted = Counter({CLAIMS: 1})
     for need in (each for claim in claims for each in demands(claim)):
-        wanted[f"{need.device_class}{DEVICES}"] += need.number * need.asked.users
+        wanted[f"{need.device_class}{contract.DEVICE_QUOTA}"] += need.number * need.asked.users
+    for name, number in (each for claim in claims for each in counts(claim)):
+        wanted[f"{name}{contract.DEVICE_QUOTA}"] += number
     for quota in quotas:
         hard, used = mapping(mapping(quota, "status"), "hard"), mapping(mapping(quota, "status"), "used")
         for key, number in wanted.items():
-            most, taken = parse_int(hard.get(key)), parse_int(used.get(key)) or 0
+            most, taken = exact_value(hard.get(key)), exact_value(used.get(key)) or 0
             if most is not None and taken + number > most:
                 name = text(mapping(quota, "metadata"), "name")
-                message = f"ResourceQuota {name} allows {most} of {key}, and {taken} are used: no claim can be made"
+                there = f"ResourceQuota {name} allows {most} of {key}, and {taken} are used"
+                message = f"{there}: no claim can be made that needs {number}"
                 hint = f"end another pod with a share, or an operator raises {key} of ResourceQuota {name}"
                 yield Hindrance(cause=Cause.QUOTA, message=message, hint=hint)
 

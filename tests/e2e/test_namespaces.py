@@ -11,7 +11,8 @@ from tests.e2e import pods
 from tests.e2e.site import Site
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
-COUNTED = f"{contract.DEVICE_CLASS}.deviceclass.resource.k8s.io/devices"
+COUNTED = f"{contract.DEVICE_CLASS}{contract.DEVICE_QUOTA}"
+TOTAL = f"{contract.MEMORY_COUNT_CLASS}{contract.DEVICE_QUOTA}"
 SMALL = {"cpu": "50m", "memory": "64Mi"}
 
 
@@ -48,9 +49,24 @@ def test_a_quota_on_shares_counts_sharing_containers(site: Site, namespace: str)
     site.running(namespace, "three", 120)
 
 
-def used(site: Site, namespace: str) -> str:
+def used(site: Site, namespace: str, key: str = COUNTED) -> str:
     quota = site.cluster.get(path(CORE_V1, "resourcequotas", "shares", namespace))
-    return str(quota.get("status", {}).get("used", {}).get(COUNTED, "unknown"))
+    return str(quota.get("status", {}).get("used", {}).get(key, "unknown"))
+
+
+def test_a_total_in_mib_counts_what_runs_on_the_node(site: Site) -> None:
+    namespace = site.namespace("total", **{contract.COUNT_AMOUNTS: "true"})
+    quota = {"metadata": {"name": "shares"}, "spec": {"hard": {TOTAL: "3072"}}}
+    site.cluster.create(path(CORE_V1, "resourcequotas", namespace=namespace), quota)
+    site.until("the quota is in force", lambda: used(site, namespace, TOTAL) == "0")
+    site.run(namespace, pods.pod("first", "hold", "512Mi", memory="2Gi"))
+    assert used(site, namespace, TOTAL) == "2048"
+    assert "512/2048" in site.exec(namespace, "first", "gpu-share", "status", container=contract.SIDECAR)
+    site.create(namespace, pods.pod("second", "hold", "512Mi", memory="2Gi"))
+    site.until("it waits", lambda: any("quota" in note for note in site.events(namespace, "second").values()))
+    site.delete(namespace, "first")
+    site.running(namespace, "second", 120)
+    site.drop(namespace)
 
 
 def test_a_limit_range_does_not_keep_tenants_out(site: Site, namespace: str) -> None:

@@ -22,6 +22,8 @@ P90: Final = 28
 LONGEST: Final = 90
 CLICKS: Final = 3
 OF_OTHERS: Final = {
+    "ResourceClaim": "tests/integration/controlplane/policies/test_amounts.py",
+    "ResourceQuota": "tests/integration/controlplane/policies/test_amounts.py",
     "ClusterRole": "tests/integration/controlplane/policies/test_resize.py",
     "AdmissionConfiguration": "tests/integration/controlplane/test_client_certificates.py",
     "Config": "tests/integration/controlplane/test_client_certificates.py",

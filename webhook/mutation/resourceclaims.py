@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any, Final
 
 from gpushare import contract
@@ -28,6 +29,9 @@ HASH_DIGITS: Final = 16
 _INTEGER: Final = Pattern(r"[0-9]{1,15}", 15)
 ATTRIBUTES: Final = f'device.attributes["{DRIVER}"]'
 _BY_TURNS: Final = f'"{ATTRIBUTE_MODE}" in {ATTRIBUTES} && {ATTRIBUTES}.{ATTRIBUTE_MODE} == "{TIME_SLICING}"'
+_FIRST: Final = "status"
+"""Name of the alternative that the scheduler takes."""
+_STATUS: Final = {"name": contract.SIDECAR, "exactly": {"deviceClassName": contract.STATUS_DEVICE_CLASS}}
 Object = dict[str, Any]
 
 
@@ -89,7 +93,7 @@ def _claim_plan(plan: ShareRequest) -> ClaimPlan:
     requests = (*(request for group in groups for request in group.requests), *_instances(cut))
     request_of = {each.container: _request_of(each, group) for group in apart for each in group.shares}
     request_of |= {each.container: _instance_of(each, cut) for each in cut}
-    spec = template_spec(requests, plan.models, same_gpu=plan.same_gpu)
+    spec = template_spec(requests, plan.models, same_gpu=plan.same_gpu, counted=plan.counted)
     devices = sum(each.gpus for each in requests)
     return ClaimPlan(requests, request_of, template_name(spec), content({"spec": spec}), devices, groups)
 
@@ -123,7 +127,7 @@ def stored(pod: Json) -> Stored | None:
     """Read back what a rewritten pod asks for; ``None`` where it holds no share of ours."""
     try:
         view = read_pod(pod)
-        candidates = [_rebuilt(view, anywhere=anywhere) for anywhere in (False, True)]
+        candidates = [_rebuilt(view, *how) for how in product((False, True), repeat=2)]
         named = _named_template(view)
     except PolicyDenied:
         return None
@@ -137,9 +141,11 @@ def template_name(spec: Object) -> str:
     return contract.TEMPLATE_PREFIX + hashlib.sha256(canonical).hexdigest()[:HASH_DIGITS]
 
 
-def template_spec(requests: Sequence[Request], models: Sequence[str], *, same_gpu: bool) -> Object:
+def template_spec(
+    requests: Sequence[Request], models: Sequence[str], *, same_gpu: bool, counted: bool = False
+) -> Object:
     """Build the ``spec`` of a ResourceClaimTemplate of ``resource.k8s.io/v1``."""
-    status = {"name": contract.SIDECAR, "exactly": {"deviceClassName": contract.STATUS_DEVICE_CLASS}}
+    status = _counting_status(requests) if counted else _STATUS
     devices: Object = {"requests": [*(_request(each, models) for each in requests), status]}
     names = [each.name for each in requests if not each.profile and each.gpus == 1]
     together: list[Object] = [{"requests": names, "matchAttribute": contract.ATTRIBUTE_UUID}]
@@ -149,6 +155,25 @@ def template_spec(requests: Sequence[Request], models: Sequence[str], *, same_gp
     if constraints := (together if same_gpu and len(names) > 1 else []) + apart:
         devices["constraints"] = constraints
     return {"spec": {"devices": devices}}
+
+
+def _counting_status(requests: Sequence[Request]) -> Object:
+    """Request the status device, with alternatives that no node has.
+
+    ResourceQuotas count of each class the most that any alternative asks for (Kubernetes KEP-4816), before a node is
+    chosen; the scheduler takes the first that there is.
+    """
+    sums = {
+        contract.MEMORY_COUNT_CLASS: sum(each.memory_mib * each.gpus for each in requests),
+        contract.COMPUTE_COUNT_CLASS: sum(each.compute * each.gpus for each in requests),
+    }
+    counts = [
+        {"name": name.partition(".")[0], "deviceClassName": name, "count": number}
+        for name, number in sums.items()
+        if number
+    ]
+    status = {"name": _FIRST, "deviceClassName": contract.STATUS_DEVICE_CLASS}
+    return {"name": contract.SIDECAR, "firstAvailable": [status, *counts]}
 
 
 def _apart(plan: ShareRequest) -> tuple[tuple[ShareRequest, ...], tuple[Share, ...]]:
@@ -312,13 +337,13 @@ def _named_template(view: PodView) -> str | None:
     return next((each.get("resourceClaimTemplateName") for each in entries if each.get("name") == contract.CLAIM), None)
 
 
-def _rebuilt(view: PodView, *, anywhere: bool) -> Stored | None:
+def _rebuilt(view: PodView, counted: bool, anywhere: bool) -> Stored | None:  # noqa: FBT001 - by turns, of product
     shares = [share for each in view.containers if (share := _share(each, anywhere=anywhere)) is not None]
     if not shares:
         return None
     models = read_models(view.annotations)
     same_gpu = view.annotations.get(contract.SAME_GPU) != "false"
-    plan = ShareRequest(shares=tuple(shares), models=models, same_gpu=same_gpu)
+    plan = ShareRequest(shares=tuple(shares), models=models, same_gpu=same_gpu, counted=counted)
     claim = claim_plan(plan)
     if claim.devices > contract.MAX_SHARING_CONTAINERS:
         return None
@@ -326,7 +351,7 @@ def _rebuilt(view: PodView, *, anywhere: bool) -> Stored | None:
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": claim.template, "labels": {contract.MANAGED_LABEL: "true"}},
-        "spec": template_spec(claim.requests, models, same_gpu=same_gpu),
+        "spec": template_spec(claim.requests, models, same_gpu=same_gpu, counted=counted),
     }
     return Stored(view, plan, template)
 

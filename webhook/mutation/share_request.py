@@ -46,7 +46,8 @@ class Share:
 class ShareRequest:
     """What a pod asks for. ``shares`` come in order of their containers' start; ``models`` are lower-case.
 
-    ``main`` is the main container where that has a share, else empty. Not ``complete`` if an annotation has a problem.
+    ``main`` is the main container where that has a share, else empty. ``counted``: the claim states its amounts for
+    ResourceQuotas. Not ``complete`` if an annotation has a problem.
     Then amounts may be missing, and nothing is compared with the plan.
     """
 
@@ -54,6 +55,7 @@ class ShareRequest:
     main: str = ""
     models: tuple[str, ...] = ()
     same_gpu: bool = True
+    counted: bool = False
     complete: bool = True
 
     def of(self, container: str) -> Share | None:
@@ -116,8 +118,9 @@ def _plan(findings: Findings, pod: PodView, asked: Asked, policy: NamespacePolic
     same_gpu = findings.attempt(_same_gpu, asked.annotations, shares)
     limits.capped(findings, names.difference(asked.by_key[contract.COMPUTE], asked.by_key[contract.MIG_PROFILE]))
     return ShareRequest(
-        shares=tuple(shares), main=main if main in names else "", models=models or (), same_gpu=same_gpu != "false"
-    )
+        shares=tuple(shares), main=main if main in names else "", models=models or (), same_gpu=same_gpu != "false",
+        counted=policy.count_amounts,
+    )  # fmt: skip
 
 
 def read_models(annotations: Mapping[str, Any]) -> tuple[str, ...]:

@@ -19,10 +19,14 @@ def content(template: Mapping[str, Any]) -> int:
     return hash((requests, constraints))
 
 
-def _request(request: Mapping[str, Any]) -> tuple[str, ...]:
-    exactly = request.get("exactly") or {}
+def _request(request: Mapping[str, Any]) -> tuple[object, ...]:
+    alternatives = tuple((str(each.get("name")), *_wanted(each)) for each in request.get("firstAvailable") or ())
+    return (str(request.get("name")), *_wanted(request.get("exactly") or {}), alternatives)
+
+
+def _wanted(exactly: Mapping[str, Any]) -> tuple[str, ...]:
     amounts = (exactly.get("capacity") or {}).get("requests") or {}
     selectors = [(each.get("cel") or {}).get("expression") for each in exactly.get("selectors") or ()]
     alike = {key: exact_value(value) for key, value in sorted(amounts.items())}
     count = (exactly.get("allocationMode", "ExactCount"), exactly.get("count", 1), exactly.get("adminAccess") or False)
-    return (str(request.get("name")), str(exactly.get("deviceClassName")), repr(alike), repr(selectors), repr(count))
+    return (str(exactly.get("deviceClassName")), repr(alike), repr(selectors), repr(count))

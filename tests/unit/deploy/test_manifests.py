@@ -59,6 +59,7 @@ def test_every_key_of_ours_in_the_manifests_is_one_of_the_contract() -> None:
         contract.DEFAULT_MEMORY,
         contract.DEFAULT_COMPUTE,
         contract.OWN_CLAIMS,
+        contract.COUNT_AMOUNTS,
         events.CONTROLLER,
         informers.CONTROLLER,
         "gpu-share.io/metrics",

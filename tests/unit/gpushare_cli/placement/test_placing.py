@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.contract import DEVICE_CLASS, DRIVER, MIG_DEVICE_CLASS
+from gpushare.contract import DEVICE_CLASS, DEVICE_QUOTA, DRIVER, MEMORY_COUNT_CLASS, MIG_DEVICE_CLASS
 from gpushare_cli.placement.gpus import gpus, models_of, selects
 from gpushare_cli.placement.nodes import is_cordoned, is_selected, untolerated
 from gpushare_cli.placement.placing import Cause, Cluster, Placement, place
@@ -104,6 +104,15 @@ def test_without_slices_the_nodes_are_not_known_and_what_the_pod_says_is() -> No
 def test_a_quota_counts_claims_and_devices(hard: Any, used: Any, *, short: bool) -> None:
     quotas = [{"metadata": {"name": "q"}, "status": {"hard": hard, "used": used}}]
     found = place(NO_POD, [asking(512, 512)], Cluster(quotas=quotas))
+    assert causes(found) == [Cause.QUOTA] * short
+
+
+@pytest.mark.parametrize(("hard", "taken", "short"), [("4Ki", "0", False), ("4095", "0", True), ("8192", "4097", True)])
+def test_a_quota_adds_up_the_amounts_that_a_claim_states(hard: str, taken: str, *, short: bool) -> None:
+    key = f"{MEMORY_COUNT_CLASS}{DEVICE_QUOTA}"
+    made = template_spec((Request("a", 1024, 0), Request("b", 1536, 0, gpus=2)), (), same_gpu=False, counted=True)
+    quotas = [{"metadata": {"name": "q"}, "status": {"hard": {key: hard}, "used": {key: taken}}}]
+    found = place(NO_POD, [{"spec": made["spec"]}], Cluster(quotas=quotas))
     assert causes(found) == [Cause.QUOTA] * short
 
 

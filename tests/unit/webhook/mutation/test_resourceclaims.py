@@ -14,15 +14,17 @@ from webhook.mutation.podview import Kind
 from webhook.mutation.resourceclaims import Request, claim_plan, template_for, template_name, template_spec
 from webhook.mutation.settings import Settings
 from webhook.mutation.share_request import Share, ShareRequest
+from webhook.mutation.template_content import content
 
 Json = dict[str, Any]
+NO_POLICY = NamespacePolicy()
 BASE = (Request("model", 4096, 25),)
 
 
-def rewritten(annotations: Json, env: list[Json] | None = None) -> Json:
+def rewritten(annotations: Json, env: list[Json] | None = None, policy: NamespacePolicy = NO_POLICY) -> Json:
     container = {"name": "model", "image": "a", "env": env or []}
     pod = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [container]}}
-    return copy.deepcopy(dict(mutate_pod(pod, policy=NamespacePolicy(), settings=Settings()).pod))
+    return copy.deepcopy(dict(mutate_pod(pod, policy=policy, settings=Settings()).pod))
 
 
 def named(pod: Json) -> str:
@@ -51,6 +53,43 @@ def test_the_name_changes_with_everything_the_claim_says() -> None:
     }
     assert len(names) == len(variants)
     assert all(len(name) == len("gpu-share-") + 16 for name in names)
+
+
+@pytest.mark.parametrize(
+    ("requests", "counts"),
+    [
+        (BASE, {"memory-mib": 4096, "compute-percent": 25}),
+        ((*BASE, Request("b", 512, 0)), {"memory-mib": 4608, "compute-percent": 25}),
+        ((Request("model", 4096, 25, gpus=3),), {"memory-mib": 12288, "compute-percent": 75}),
+        ((Request("model", 4096, 0),), {"memory-mib": 4096}),
+        ((Request("model", 0, 0, profile="1g.10gb"),), {}),
+    ],
+)
+def test_a_claim_states_the_sums_of_its_requests(requests: tuple[Request, ...], counts: dict[str, int]) -> None:
+    *_, status = template_spec(requests, (), same_gpu=True, counted=True)["spec"]["devices"]["requests"]
+    first, *stated = status["firstAvailable"]
+    assert first == {"name": "status", "deviceClassName": "status.gpu-share.io"}
+    assert {each["deviceClassName"]: each["count"] for each in stated} == {
+        f"{name}.gpu-share.io": number for name, number in counts.items()
+    }
+
+
+def test_a_claim_that_states_amounts_is_known_from_the_pod_alone() -> None:
+    annotations = {"gpu-share.io/memory": "4Gi", "gpu-share.io/compute": "25%"}
+    plain, counted = rewritten(annotations), rewritten(annotations, policy=NamespacePolicy(count_amounts=True))
+    assert (rebuilt(plain), rebuilt(counted)) == (named(plain), named(counted))
+    assert named(plain) != named(counted)
+
+
+def test_what_the_api_server_adds_to_alternatives_changes_nothing() -> None:
+    template = {"spec": template_spec(BASE, (), same_gpu=True, counted=True)}
+    stored = copy.deepcopy(template)
+    for each in stored["spec"]["spec"]["devices"]["requests"][-1]["firstAvailable"]:
+        each |= {"allocationMode": "ExactCount", "count": each.get("count", 1)}
+    assert content(stored) == content(template)
+    stored["spec"]["spec"]["devices"]["requests"][-1]["firstAvailable"][1]["count"] = 1
+    assert content(stored) != content(template)
+    assert content(template) != content({"spec": template_spec(BASE, (), same_gpu=True)})
 
 
 def test_one_request_needs_no_constraint_so_same_gpu_makes_no_difference() -> None:
