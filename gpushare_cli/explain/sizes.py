@@ -10,7 +10,7 @@ from gpushare import contract
 from gpushare.errors import ResizeRefused
 from gpushare.main_container import main_container
 from gpushare.quantity import GIB, format_mib
-from gpushare.raw_objects import mapping, objects, text
+from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare_cli.explain import pod_events
 from gpushare_cli.explain.findings import Finding, FindingType
 from gpushare_cli.explain.pod_record import PodRecord, claims_of
@@ -54,7 +54,7 @@ def _advice(record: PodRecord, name: str, peak: int, enough: int) -> Finding:
         command = f"{contract.CAPACITY_MEMORY}: {format_mib(enough)}"
         hint = f"write {command} into capacity.requests of a new ResourceClaim, or of its template"
     else:
-        command = f"{_annotation(record, name)}: {format_mib(enough)}"
+        command = f"{annotation_of(record.metadata, record.spec, name)}: {format_mib(enough)}"
         hint = f"set {command} {_place(record)}"
     message = f"container {name} used at most {peak} MiB; a quota of {format_mib(enough)} would have sufficed"
     return Finding(type=FindingType.ADVICE, message=message, hint=hint, command=command, container=name)
@@ -87,20 +87,30 @@ def _can_resize(record: PodRecord, container: str, mib: int, ceiling: int | None
     return False
 
 
-def _annotation(record: PodRecord, container: str) -> str:
-    """The annotation that asks for a container's memory: the one that is there, else the usual one."""
-    own, apps = contract.MEMORY_OF + container, objects(record.spec, "containers")
-    is_main = bool(apps) and main_container(record.annotations, apps) == container
-    return contract.MEMORY if is_main and own not in record.annotations else own
+def annotation_of(metadata: Object, spec: Object, container: str) -> str:
+    """Name the annotation that asks for a container's memory: the one that is there, else the usual one."""
+    own, apps, annotations = (
+        contract.MEMORY_OF + container,
+        objects(spec, "containers"),
+        mapping(metadata, "annotations"),
+    )
+    is_main = bool(apps) and main_container(annotations, apps) == container
+    return contract.MEMORY if is_main and own not in annotations else own
+
+
+def workload_of(metadata: Object) -> tuple[str, str]:
+    """Return kind and name of what made a pod: a Deployment instead of its ReplicaSet; both empty for a bare pod."""
+    owner = next((each for each in objects(metadata, "ownerReferences") if each.get("controller")), {})
+    kind, name = text(owner, "kind"), text(owner, "name")
+    ending = f"-{text(mapping(metadata, 'labels'), 'pod-template-hash')}"
+    if kind == "ReplicaSet" and len(ending) > 1 and name.endswith(ending):
+        return "Deployment", name.removesuffix(ending)
+    return kind, name
 
 
 def _place(record: PodRecord) -> str:
     """Where the annotation has to be written: pods of a workload come from its template."""
-    owners = [each for each in objects(record.metadata, "ownerReferences") if each.get("controller")]
-    if not owners:
+    kind, name = workload_of(record.metadata)
+    if not kind:
         return "on a new pod; gpu-share does not read the annotations of an existing pod again"
-    kind, name = text(owners[0], "kind"), text(owners[0], "name")
-    ending = f"-{text(mapping(record.metadata, 'labels'), 'pod-template-hash')}"
-    if kind == "ReplicaSet" and len(ending) > 1 and name.endswith(ending):
-        kind, name = "Deployment", name.removesuffix(ending)
     return f"in the pod template of {kind} {name}"

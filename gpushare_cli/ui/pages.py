@@ -62,6 +62,7 @@ class Pages:
             "pod": (self.pod, 2),
             "kills": (self.kills, 0),
             "fit": (self.fit, 0),
+            "waste": (self.waste, 0),
         }
 
     def first(self) -> str:
@@ -195,11 +196,27 @@ class Pages:
         values = {"fit": found, "query": query}
         return Page(template="fit.html", title="Would it fit?", values=values, problems=_cleaned(problems))
 
+    def waste(self, query: Mapping[str, str]) -> Page:
+        """What workloads reserve and never used, and what that is worth."""
+        advice, problems = self.sources.advice(self.namespace, self.wait)
+        whole, _ = attempt(lambda: self.sources.fleet(0)[0])
+        sizes = [gpu.gpu.mib for node in whole.nodes for gpu in node.gpus] if whole else []
+        frees = max(0, sum(each.frees_mib for each in advice))
+        gpus = frees / (sum(sizes) / len(sizes)) if sizes else None
+        price = _number(query.get("price", ""))
+        values = {
+            "advice": advice, "frees_mib": frees, "gpus": gpus, "query": query, "most": max([each.reserved_mib for each
+            in advice], default=1), "worth": None if gpus is None or price is None else gpus * price * MONTH_HOURS,
+        }  # fmt: skip
+        return Page(template="waste.html", title="Waste", values=values, problems=_cleaned(problems))
+
     def _curve(self, key: Hashable, quota: int | None) -> Curve | None:
         return drawing.curve(self.sources.history.of(key, time.monotonic()), WINDOW, quota)
 
 
 FLEET_WAIT: Final = 0.3
+MAX_DIGITS: Final = 12
+MONTH_HOURS: Final = 730
 MOST_ROWS: Final = 500
 """So many records are shown; the export has all that are kept."""
 KILLS: Final = f"reason={Reason.KILLED},reportingComponent={pod_events.ENFORCER}"
@@ -246,6 +263,14 @@ def used_blocks(gpu: fleet.GpuView) -> list[Block]:
 
 def _total(gpu: fleet.GpuView) -> int:
     return max(gpu.gpu.mib, gpu.reserved_mib, gpu.used_mib or 0)
+
+
+def _number(written: str) -> float | None:
+    """Read a price; ``None`` for what is not one."""
+    whole = written.strip().replace(",", ".", 1)
+    return (
+        float(whole) if whole.isascii() and whole.replace(".", "", 1).isdecimal() and len(whole) < MAX_DIGITS else None
+    )
 
 
 def _first(found: Any) -> str:

@@ -15,6 +15,9 @@ from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError, GpuShareError, RecordError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.raw_objects import mapping
+from gpushare_cli.advise import command as advising
+from gpushare_cli.advise.advice import Advice, advise, measured
+from gpushare_cli.advise.arguments import LEAST_AGE
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import anchors, log_reader, remote
 from gpushare_cli.audit.outcome import Outcome, outcome
@@ -144,6 +147,25 @@ class Sources:
     def explained(self, namespace: str, name: str, wait: float) -> PodExplanation | GpuShareError | None:
         """Explain a pod as ``gpu-share explain`` does; ``None`` before that was read."""
         return self._polled(wait, self._explain, namespace, name)
+
+    def advice(self, namespace: str, wait: float) -> tuple[list[Advice], list[str]]:
+        """Advise all workloads; where the reader may not run commands in enforcers, those of the namespace."""
+        state, problems = self._uses.get(wait), list[str]()
+        if isinstance(state, GpuShareError):
+            problems.append(f"only namespace {namespace}: {sentence(state)}")
+            tenant = self.tenant(namespace, wait)
+            if isinstance(tenant, GpuShareError):
+                raise tenant
+            uses = advising.of_tenants(namespace, tenant.pods if tenant else ())
+        else:
+            namespace, uses = "", advising.of_enforcers(list(self._answers.values()))
+        logs = self.logs(wait) if not namespace else None
+        records = (each for log in logs for each in log.records) if isinstance(logs, list) else ()
+        kills = {*advising.of_records(filter(advising.OF_KILLS.matches, records))}
+        kills |= advising.of_events(self.api, namespace, problems.append)
+        pods = tenants.sharing_pods(self.api, namespace)
+        found = advise(measured(pods, uses, kills, time.time()), LEAST_AGE)
+        return found, problems
 
     def logs(self, wait: float) -> list[NodeLog] | GpuShareError | None:
         """Return the audit logs by node; ``None`` before they were read."""

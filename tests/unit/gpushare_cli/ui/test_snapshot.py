@@ -17,8 +17,10 @@ from urllib.request import Request, urlopen
 import pytest
 
 from gpushare.kube_client import KubeClient
+from gpushare_cli import ui
 from gpushare_cli.main import main
 from gpushare_cli.ui import command
+from tests.house_lines import code_lines
 from tests.unit.gpushare_cli.ui.fleets import Watched, claim, fleet
 from tests.unit.gpushare_cli.ui.test_pages import words
 
@@ -138,3 +140,13 @@ def test_without_flask_the_remedy_is_named() -> None:
     assert (done.returncode, done.stderr) == (
         2, "gpu-share: nope: not installed; run: pip install 'gpu-share[ui]'\n"
     )  # fmt: skip
+
+
+def test_code_and_templates_stay_small() -> None:
+    files = [each for each in Path(ui.__path__[0]).rglob("*.*") if each.suffix in {".py", ".html", ".css", ".js"}]
+    lines = [
+        code_lines(each.read_text()) if each.suffix == ".py" else sum(map(bool, each.read_text().split("\n")))
+        for each in files
+    ]
+    assert len(files) > 20
+    assert sum(lines) <= 1800

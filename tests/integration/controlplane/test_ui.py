@@ -1,0 +1,156 @@
+"""``gpu-share ui`` at a real API server: as operator, as tenant with ``edit``, as somebody without rights."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.request import urlopen
+
+import pytest
+
+from gpushare.contract import COMPUTE, DRIVER
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
+from tests.integration.controlplane import objects, programs
+from tests.integration.controlplane.bed import SLICES, Bed
+from tests.integration.controlplane.explaining import account, kill, prepared, runs, viewer
+from tests.support.extent import trials
+from tests.support.patience import patient
+from tests.unit.gpushare_cli.ui.test_pages import words
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.timeout(400)]
+NODES: Final = trials(50, 500)
+GPUS: Final = 8
+FIRST: Final = {50: 1.0, 500: 3.0}[NODES]
+"""Seconds of a processor from the command to the first page: on a quiet machine it takes no longer."""
+MOST_KIB: Final = 150 * 1024
+START: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A server that runs, by its address."""
+
+    address: str
+    pid: int
+
+    def page(self, name: str = "") -> str:
+        """Return what a reader sees of a page."""
+        with urlopen(f"{self.address}{name}", timeout=patient(START)) as answer:
+            return words(answer.read().decode())
+
+    def until(self, name: str, text: str) -> float:
+        """Wait until a page has a text, as its script does, on an event; return the seconds it took."""
+        began = time.monotonic()
+        with urlopen(f"{self.address}events", timeout=patient(START)) as events:
+            while text not in (shown := self.page(name)):
+                assert time.monotonic() - began < patient(START), shown
+                while not events.readline().startswith(b"data"):
+                    pass
+        return time.monotonic() - began
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a processor that it used."""
+        found = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(found[11]) + int(found[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def kib(self) -> int:
+        """The most memory that it ever used."""
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
+        assert found is not None
+        return int(found[1])
+
+
+@contextmanager
+def opened(kubeconfig: Path, *words: str) -> Iterator[Open]:
+    command = [*programs.PRODUCT, "ui", "--no-browser", "--kubeconfig", str(kubeconfig), *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=programs.environment()) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            yield Open(process.stdout.readline().split()[-1], process.pid)
+        finally:
+            os.kill(process.pid, signal.SIGINT)
+            complaints = process.stderr.read()
+        assert (process.wait(), complaints) == (0, "")
+
+
+def test_an_operator_sees_fleet_gpu_and_pods_and_what_changes(bed: Bed) -> None:
+    namespace = bed.namespace("shown")
+    bed.node("shown", 16384, 16384)
+    bed.create(namespace, objects.pod("first", "4Gi", node="shown", **{COMPUTE: "25%"}))
+    prepared(bed, bed.wait_bound(namespace, "first"))
+    runs(bed, namespace, "first")
+    with opened(bed.plane.kubeconfig()) as browser:
+        assert "shown GPU" in browser.page("fleet.html?node=shown")
+        assert "4Gi N/A 0 12Gi of 16Gi 1 use not read" in browser.page("fleet.html?node=shown")
+        assert f"{namespace}/first 4Gi 25%" in browser.page("gpu_shown_gpu-0.html")
+        bed.create(namespace, objects.pod("second", "8Gi", node="shown"))
+        seen = bed.wait_bound(namespace, "second")
+        browser.until("gpu_shown_gpu-0.html", f"{namespace}/second 8Gi")
+        kill(bed, seen)
+        took = browser.until(f"namespace_{namespace}.html", "9000 MiB")
+        assert took < patient(2.0)
+        page = browser.page(f"pod_{namespace}_second.html")
+        assert "last kill" in page
+        assert "gpu-share explain" in page
+        found = browser.page("fit.html?memory=12Gi&selector=kubernetes.io%2Fhostname%3Dshown")
+        assert "1 such pod fits now" in found
+
+
+def test_a_tenant_with_edit_sees_the_namespace_and_why_a_pod_waits(bed: Bed) -> None:
+    namespace = bed.namespace("mine")
+    bed.node("mine", 8192)
+    bed.create(namespace, objects.pod("waits", "12Gi", node="mine"))
+    bed.wait_unschedulable(namespace, "waits")
+    with opened(viewer(bed, namespace, "edit"), "-n", namespace) as browser:
+        page = browser.page()
+        assert f"Namespace {namespace}" in page
+        assert "no GPU there fits" in browser.page(f"namespace_{namespace}.html")
+        assert "you may not list resourceslices in the cluster; ask for the ClusterRole" in browser.page("fleet.html")
+        assert "you may not list" in browser.page("kills.html")
+        bed.node("larger", 16384)
+        bed.remove(path(CORE_V1, "pods", "waits", namespace))
+        bed.create(namespace, objects.pod("runs", "12Gi", node="larger"))
+        bed.wait_bound(namespace, "runs")
+        browser.until(f"namespace_{namespace}.html", "larger")
+
+
+def test_somebody_without_rights_gets_a_sentence_on_each_page(bed: Bed) -> None:
+    namespace = bed.namespace("closed")
+    with opened(account(bed, namespace, "nobody"), "-n", namespace) as browser:
+        for name in (f"namespace_{namespace}", "fleet", "kills", f"pod_{namespace}_x", "fit"):
+            page = browser.page(f"{name}.html" + ("?memory=4Gi" if name == "fit" else ""))
+            assert "you may not" in page, page
+
+
+def test_the_first_page_of_many_nodes_comes_soon_and_takes_little_memory(bed: Bed) -> None:
+    names = [f"fleet-{number:03}" for number in range(NODES)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: bed.node(name, *[81920] * GPUS), names))
+        try:
+            began = time.monotonic()
+            with opened(bed.plane.kubeconfig()) as browser:
+                page = browser.page()
+                took, used = time.monotonic() - began, browser.seconds
+                assert f"{GPUS * NODES} GPUs on" in browser.page("fleet.html?node=fleet-")
+                kib = browser.kib
+        finally:
+            list(pool.map(lambda name: bed.remove(path(CORE_V1, "nodes", name)), names))
+            list(pool.map(lambda name: bed.remove(path(RESOURCE_V1, SLICES, f"{name}-{DRIVER}")), names))
+    print(
+        f"\nfirst page of {NODES} nodes with {GPUS} GPUs: {took:.2f} s, {used:.2f} s of a processor, {kib // 1024} MiB"
+    )
+    assert "reserved" in page
+    assert used < FIRST
+    assert took < patient(START)
+    assert kib < MOST_KIB

@@ -1,0 +1,39 @@
+"""The page of waste: the advice of ``gpu-share advise``, and what it is worth."""
+
+from typing import Any
+
+import pytest
+
+from gpushare_cli.ui import sources
+from tests.unit.gpushare_cli.ui.fleets import client, fleet, opened
+from tests.unit.gpushare_cli.ui.test_pages import words
+
+
+@pytest.fixture(autouse=True)
+def _old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "LEAST_AGE", 0.0)
+
+
+def test_what_right_sizing_frees_and_what_that_is_worth_at_a_price() -> None:
+    browser = client(fleet())
+    text = words(opened(browser, "waste.html", price="2,50"))
+    assert "asr /Pod asr-0 model 1 4Gi 1Gi 1280Mi gpu-share.io/memory: 1280Mi" in text
+    assert "llm /Pod llm-0 model 1 4Gi 2Gi 3Gi gpu-share.io/memory: 3Gi" in text
+    assert "tts /Pod tts-0 model 1 4Gi 3Gi 4Gi keep it fits" in text
+    # 2,816 + 1,024 MiB of GPUs of 16, 16 and 8 GiB
+    assert "reserve 3840Mi less: as much as 0.3 GPUs of this cluster, worth 513.28 in a month" in text
+
+
+@pytest.mark.parametrize("price", ["", "x", "1e9", "-1", "9" * 40, "٣"])
+def test_what_is_no_price_gives_no_worth(price: str) -> None:
+    assert "worth" not in words(opened(client(fleet()), "waste.html", price=price))
+
+
+def test_a_tenant_sees_the_own_namespace_and_why_no_other() -> None:
+    cluster = fleet()
+    kinds: Any = {"nodes", "resourceslices", "resourceclaims", "pods", "events", "daemonsets"}
+    cluster.hidden |= kinds
+    text = words(opened(client(cluster), "waste.html"))
+    assert "only namespace asr: you may not list daemonsets in the cluster" in text
+    assert "asr /Pod asr-0" in text
+    assert "llm" not in text
