@@ -6,7 +6,7 @@ and closes a breaker by running ``gpu-share breaker --reset`` in that node's enf
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,10 +43,6 @@ class NodeBreaker:
     since: str = ""
     reason: str = ""
 
-    def json(self) -> dict[str, str]:
-        """Return it for programs."""
-        return {"node": self.node, "state": self.state, "since": self.since, "reason": self.reason}
-
 
 def add_parser(add: Any) -> None:
     """Make the parser of the verb with ``add``, and give it the verb's options."""
@@ -66,13 +62,8 @@ def add_parser(add: Any) -> None:
     parser.add_argument("--reset", action="store_true", help=what)
     add_enforcers(parser, "; with --node and --reset")
     add_cluster(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("table", "json"),
-        default="table",
-        help="json: only through the API server, not with --state",
-    )
+    what = "json: only through the API server, not with --state"
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help=what)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,9 +124,9 @@ def _in_cluster(args: argparse.Namespace) -> int:
         where = "no node" if args.node is None else f"node {args.node!r:.200}"
         verb = "has" if args.node is None else "does not have"
         raise GpuShareError(f"{where} {verb} a ResourceSlice of gpu-share; list the nodes: kubectl get resourceslices")
-    rows = [(each.node, each.state, each.since, each.reason) for each in found]
+    rows = [astuple(each) for each in found]
     as_json = args.output == "json"
-    print(json.dumps([each.json() for each in found], indent=2) if as_json else "\n".join(table(HEADERS, rows)))
+    print(json.dumps([asdict(each) for each in found], indent=2) if as_json else "\n".join(table(HEADERS, rows)))
     return FINE if all(each.state == CLOSED for each in found) else NOT_FINE
 
 

@@ -1,12 +1,13 @@
 """Reads of objects that may be missing or hidden from the user. Any command uses them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from gpushare.defaults import SYSTEM_NAMESPACE
-from gpushare.errors import ClusterError
-from gpushare.kube_client import ADMISSION_V1, KubeClient, path
+from gpushare.errors import ClusterError, GpuShareError
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, Object, path
 from gpushare.raw_objects import mapping, objects, text
 
 CONFIGURATION: Final = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share")
@@ -24,7 +25,7 @@ def optional(read: Callable[[], T]) -> T | None:
         raise
 
 
-def find(api: KubeClient, where: str) -> Mapping[str, Any] | None:
+def find(api: KubeClient, where: str) -> Object | None:
     """Read an object; ``None`` where there is no such object."""
     try:
         return api.get(where)
@@ -32,6 +33,17 @@ def find(api: KubeClient, where: str) -> Mapping[str, Any] | None:
         if error.status == HTTPStatus.NOT_FOUND:
             return None
         raise
+
+
+def check_namespace(api: KubeClient, name: str) -> None:
+    """Refuse a namespace that does not exist. Who may not look for it learns nothing.
+
+    Raises:
+        GpuShareError: there is none of that name.
+    """
+    with suppress(ClusterError):
+        if find(api, path(CORE_V1, "namespaces", name)) is None:
+            raise GpuShareError(f"there is no namespace {name}")
 
 
 def release_namespace(api: KubeClient) -> str:

@@ -162,7 +162,7 @@ def load(folder: Path) -> NodeStatus:
     try:
         raw = json.loads(_end_of(file, MAX_BYTES).decode("utf-8"))
     except OSError as error:
-        hint = "run this command on a node with the enforcer, or give --state"
+        hint = "run this on a node with the enforcer (--state DIR), or see gpu-share top -A, or top -n NAMESPACE"
         raise ConfigError(f"{file}: {error.strerror}; {hint}") from None
     except (ValueError, RecursionError):
         raw = None

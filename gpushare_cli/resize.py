@@ -22,8 +22,9 @@ from gpushare.quantity import format_mib, parse_memory
 from gpushare.reasons import Reason
 from gpushare.resize_annotation import ResizeRequest, format_request
 from gpushare_cli.exit_codes import FINE, NOT_FINE
+from gpushare_cli.explain.kinds import POD, target
 from gpushare_cli.explain.pod import claims_of, pod_of
-from gpushare_cli.options import add_cluster, namespace_name, pod_name, seconds
+from gpushare_cli.options import add_cluster, namespace_name, seconds
 from gpushare_cli.prepared import prepared_of
 
 LOOK_SECONDS: Final = 0.3
@@ -71,34 +72,21 @@ def add_parser(add: Any) -> None:
     parser.add_argument("pod", metavar="[NAMESPACE/]POD")
     parser.add_argument("container", metavar="CONTAINER")
     parser.add_argument("memory", metavar="MEMORY", help="such as 3Gi")
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        type=namespace_name,
-        metavar="NS",
-        help="namespace of the pod (default: the namespace of the kubeconfig context)",
-    )
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="allow a quota below the container's current use; the enforcer then kills the container",
-    )
+    what = "namespace of the pod (default: the namespace of the kubeconfig context)"
+    parser.add_argument("-n", "--namespace", type=namespace_name, metavar="NS", help=what)
+    what = "allow a quota below the container's current use; the enforcer then kills the container"
+    parser.add_argument("--force", action="store_true", help=what)
     parser.add_argument("--dry-run", action="store_true", help="show the change, but do not request it")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        default=30.0,
-        metavar="S",
-        help="seconds to wait for the enforcer's answer (default: %(default)s)",
-    )
+    what = "seconds to wait for the enforcer's answer (default: %(default)s)"
+    parser.add_argument("--timeout", type=seconds, default=30.0, metavar="S", help=what)
     add_cluster(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Change it. Returns 1 when it is refused, or nobody answers."""
     request = ResizeRequest(_memory(args.memory), args.force)
-    namespace, name = pod_name(args.pod, args.namespace)
+    namespace, name = _pod(args.pod, args.namespace)
     api = KubeClient.connect(args.kubeconfig, args.context)
     namespace = namespace or namespace_of(args.kubeconfig, args.context)
     target = found(api, namespace, name, args.container)
@@ -135,6 +123,16 @@ def found(api: KubeClient, namespace: str, name: str, container: str) -> Target:
         check_known(each, pod, container)
     message = f"pod {namespace}/{name} has no prepared share; run gpu-share explain for the cause"
     raise ResizeRefused(f"{message} {namespace}/{name}", Reason.CLAIM_UNKNOWN)
+
+
+def _pod(words: str, namespace: str | None) -> tuple[str, str]:
+    kind, namespace, name = target(words, namespace)
+    if kind is not POD:
+        raise ConfigError(
+            f"resize changes one running pod, and {words} is a {kind.name}: gpu-share explain {words} names its pods; "
+            f"pods that it makes later get what {contract.MEMORY} in its pod template says"
+        )
+    return namespace, name
 
 
 def _memory(text: str) -> int:

@@ -22,6 +22,7 @@ from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 from gpushare_cli.exit_codes import FINE, NOT_FINE
+from gpushare_cli.lookups import find
 from gpushare_cli.options import seconds
 from gpushare_cli.words import some
 
@@ -30,7 +31,6 @@ POLICY_SECONDS: Final = 20.0
 """Seconds after which a deleted policy has to be out of the API server's cache."""
 CLAIM_SECONDS: Final = LOOK_SECONDS
 """A claim goes within a second of its pod. Helm shows nothing while this waits."""
-SHOWN: Final = 5
 CLASSES: Final = frozenset({contract.DEVICE_CLASS, contract.MIG_DEVICE_CLASS, contract.STATUS_DEVICE_CLASS})
 CONFIGURATION: Final = "gpu-share"
 CLEANER: Final = "gpu-share-clean"
@@ -72,57 +72,30 @@ class Claim:
     allocated: bool
 
     def __str__(self) -> str:
-        whose = f"of pod {', '.join(self.pods[:SHOWN])}" if self.pods else "of no pod"
+        whose = f"of pod {some(self.pods)}" if self.pods else "of no pod"
         return f"{self.place} ({whose})"
 
 
 def add_parser(add: Any) -> None:
     """Make the parser of the verb with ``add``, and give it the verb's options."""
-    parser = add(
-        description="The chart's hooks run this command before and after helm uninstall removes the release.",
-    )
-    parser.add_argument(
-        "when",
-        choices=("before", "after", "node"),
-        help="before or after the release is removed; node: remove the files of a node",
-    )
-    parser.add_argument(
-        "--namespace",
-        default=defaults.SYSTEM_NAMESPACE,
-        metavar="NS",
-        help="namespace of gpu-share (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=partial(seconds, least=0.0),
-        default=defaults.UNINSTALL_SECONDS,
-        metavar="S",
-        help="longest wait (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--release",
-        default="",
-        metavar="NAME/REVISION",
-        help="before: Helm release and revision, to print the rollback command",
-    )
-    parser.add_argument(
-        "--ignore-claims", action="store_true", help="continue although claims of gpu-share device classes exist"
-    )
-    parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="kubeconfig of the cluster (default in a pod: the service account)"
-    )
+    parser = add(description="The chart's hooks run this command before and after helm uninstall removes the release.")
+    what = "before or after the release is removed; node: remove the files of a node"
+    parser.add_argument("when", choices=("before", "after", "node"), help=what)
+    what = "namespace of gpu-share (default: %(default)s)"
+    parser.add_argument("--namespace", default=defaults.SYSTEM_NAMESPACE, metavar="NS", help=what)
+    wait = {"type": partial(seconds, least=0.0), "default": defaults.UNINSTALL_SECONDS}
+    parser.add_argument("--timeout", metavar="S", help="longest wait (default: %(default)s)", **wait)
+    what = "before: Helm release and revision, to print the rollback command"
+    parser.add_argument("--release", default="", metavar="NAME/REVISION", help=what)
+    what = "continue although claims of gpu-share device classes exist"
+    parser.add_argument("--ignore-claims", action="store_true", help=what)
+    what = "kubeconfig of the cluster (default in a pod: the service account)"
+    parser.add_argument("--kubeconfig", metavar="FILE", help=what)
+    what = "node: the same folder as in the enforcer's flag of this name"
     for option, (name, default) in PLACES.items():
-        parser.add_argument(
-            option,
-            dest=name,
-            type=Path,
-            default=Path(default),
-            metavar="DIR",
-            help="node: the same folder as in the enforcer's flag of this name",
-        )
-    parser.add_argument(
-        "--remove-state", action="store_true", help="node: also remove the audit log and the checkpoint"
-    )
+        parser.add_argument(option, dest=name, type=Path, default=Path(default), metavar="DIR", help=what)
+    what = "node: also remove the audit log and the checkpoint"
+    parser.add_argument("--remove-state", action="store_true", help=what)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -244,12 +217,9 @@ def programs(api: KubeClient, namespace: str) -> list[str]:
 
 def uncleaned(api: KubeClient, namespace: str) -> list[str]:
     """What says that some node's files are not removed yet; nothing where no cleaner runs."""
-    try:
-        cleaner = api.get(path(APPS_V1, "daemonsets", CLEANER, namespace))
-    except ClusterError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return []
-        raise
+    cleaner = find(api, path(APPS_V1, "daemonsets", CLEANER, namespace))
+    if cleaner is None:
+        return []
     status = cleaner["status"]
     if status.get("observedGeneration", 0) < cleaner["metadata"]["generation"]:
         return [f"{namespace}/{CLEANER}"]
@@ -319,7 +289,7 @@ def _remove(file: Path) -> bool:
 
 
 def _named(names: Sequence[object]) -> str:
-    return some(sorted(map(str, names)), SHOWN)
+    return some(sorted(map(str, names)))
 
 
 def _place(item: Object) -> str:

@@ -24,6 +24,8 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("enforcer", 5, "a limit's condition that goes with its trouble, also one of an earlier enforcer"),
     ("gpushare_cli", 694, "manifests of other GPU systems: migrate, a third of it the table of dialects"),
     ("enforcer", 22, "audit logs that are verified again when somebody changes a file of theirs"),
+    ("webhook", 9, "a warning of runtime classes of sandboxes"),
+    ("enforcer", 8, "until when a pod of a namespace with many kills waits, and who was killed"),
     ("certs", 4, "the end of the serving certificate, noted where check may read it"),
     ("gpushare", 7, "the end of the serving certificate, noted where check may read it"),
     ("gpushare", 27, "suggestions for mistyped words at a bounded cost"),

@@ -1,8 +1,17 @@
 """Lets new claims of a namespace without budget on one of this node's GPUs wait. Pods that run keep their claims."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from enforcer.detection.budget import Account, AccountKey, seconds_to_wait
+
+WHY: Final = (
+    "containers of namespace {0} used more GPU memory of this node than they reserved, too often or too much: this pod "
+    "waits until {1:%H:%M:%S}Z, then 60 to 90 s for the kubelet; reduce the GPU memory use of these pods, or request "
+    "more; kubectl get events -n {0} --field-selector reason=Killed names those that were killed; a new installation "
+    "knows this as well, only gpu-share breaker --reset forgets it"
+)
 
 
 class ClaimWait:
@@ -19,3 +28,8 @@ class ClaimWait:
         """Return the seconds that a new claim has to wait still; with 0 it is prepared."""
         accounts, now = self._latest
         return seconds_to_wait(accounts, namespace, now)
+
+    def refusal(self, namespace: str) -> str:
+        """Say why a new claim is not prepared now, and until when; empty where it is."""
+        wait = self.seconds(namespace)
+        return WHY.format(namespace, datetime.now(UTC) + timedelta(seconds=wait)) if wait > 0 else ""

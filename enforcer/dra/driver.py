@@ -176,11 +176,8 @@ class Driver:
         )
 
     def _check_wait(self, namespace: str) -> None:
-        if (seconds := self._parts.claim_wait.seconds(namespace)) > 0:
-            why = f"containers of namespace {namespace} used more GPU memory of this node than they reserved, too often"
-            how = f"or too much, so the driver delays this pod: {seconds:.0f}s, then until the kubelet retries (60-90s)"
-            hint = "reduce the GPU memory use of these pods, or request more"
-            raise PrepareError(f"{why} {how}; {hint}", Reason.TOO_MANY_KILLS)
+        if why := self._parts.claim_wait.refusal(namespace):
+            raise PrepareError(why, Reason.TOO_MANY_KILLS)
 
     def unprepare(self, ref: ClaimRef) -> None:
         """Undo a claim, whether it was prepared or not, without asking the API server: the claim is gone there.

@@ -67,7 +67,8 @@ def local(folder: Path, node: str = "") -> Source:
         raise ConfigError(message) from error
     except OSError as error:
         raise ConfigError(
-            f"no audit log in {folder}: {error.strerror}; name its folder with --state or --log"
+            f"no audit log in {folder}: {error.strerror}; name its folder with --state or --log, or read those of all "
+            "nodes with --all-nodes"
         ) from error
     return Source(node, tuple(LogPart(str(printable(file.name)), _lines(file), not alone) for file in files))
 

@@ -28,7 +28,7 @@ from gpushare_cli.check.result import Checker, CheckResult, Level, failed, ok, w
 from gpushare_cli.check.taint_rules import taint_rules
 from gpushare_cli.check.trial import SERVING, trial
 from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
-from gpushare_cli.words import clean, counted, some
+from gpushare_cli.words import clean, counted, moment, some
 
 CATEGORY: Final = "cluster"
 OLDEST: Final = (1, 36)
@@ -152,9 +152,9 @@ def served(name: str, ends: str, now: datetime) -> Iterator[CheckResult]:
     with suppress(ValueError):
         last = datetime.fromisoformat(ends).astimezone(UTC)
         if last <= now:
-            yield failed(f"{name} expired on {last:%Y-%m-%d %H:%M}, not its CA: {FAILS}", UNRENEWED)
+            yield failed(f"{name} expired on {moment(last)}, not its CA: {FAILS}", UNRENEWED)
         elif last <= now + SOON:
-            yield warning(f"{name} expires on {last:%Y-%m-%d %H:%M}, not its CA", UNRENEWED)
+            yield warning(f"{name} expires on {moment(last)}, not its CA", UNRENEWED)
 
 
 def other_configurations(api: KubeClient) -> CheckResult:
@@ -187,10 +187,10 @@ def bundle(name: str, config: Mapping[str, Any], now: datetime, hint: str) -> Ch
         return failed(f"{name} has no caBundle: {FAILS}", hint)
     last = max(certificate.not_valid_after_utc for certificate in certificates)
     if last <= now:
-        return failed(f"{name}: its caBundle expired on {last:%Y-%m-%d}: {FAILS}", hint)
+        return failed(f"{name}: its caBundle expired on {moment(last)}: {FAILS}", hint)
     if last <= now + SOON:
-        return warning(f"{name}: its caBundle expires on {last:%Y-%m-%d %H:%M}", hint)
-    return ok(f"{name}, its CA is valid until {last:%Y-%m-%d}")
+        return warning(f"{name}: its caBundle expires on {moment(last)}", hint)
+    return ok(f"{name}, its CA is valid until {moment(last)}")
 
 
 def published(api: KubeClient) -> CheckResult:

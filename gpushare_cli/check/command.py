@@ -28,6 +28,7 @@ class Answer:
 
 
 PAGE: Final = "docs/operators/check.md#check"
+OPERATORS: Final = "these are for operators, who run gpu-share check --cluster; pods in your namespace do not need them"
 AGAIN_SECONDS: Final = 2.0
 """Between two rounds of questions, with ``--wait``."""
 _COLOURS: Final = {Level.OK: Colour.GREEN, Level.WARNING: Colour.YELLOW, Level.WRONG: Colour.RED}
@@ -38,7 +39,7 @@ _ASCII: Final = dict(zip(Level, ("ok", "warn", "FAIL"), strict=True))
 def run(args: argparse.Namespace) -> int:
     """Ask everything, again until all is well or the time is over, and print the answers. Returns 1 if one is wrong."""
     deadline = time.monotonic() + args.wait
-    while wrong := _wrong(answers := list(ask(checkers(args)))):
+    while wrong := _wrong(answers := list(ask(checkers(args), tenant=args.namespace is not None))):
         if time.monotonic() >= deadline:
             break
         time.sleep(AGAIN_SECONDS)
@@ -76,10 +77,10 @@ def _of_node(args: argparse.Namespace) -> list[Checker]:
     return node.checkers(setup, required=args.node, pre=args.pre)
 
 
-def ask(questions: Iterable[Checker]) -> Iterable[Answer]:
+def ask(questions: Iterable[Checker], *, tenant: bool = False) -> Iterable[Answer]:
     """Ask one after the other; after an answer that is the last of its category, the rest of that is left.
 
-    What the user may not ask is put together into one answer at the end.
+    What the user may not ask is put together into one answer at the end. A ``tenant`` needs no rights on the cluster.
     """
     stopped: set[str] = set()
     withheld: list[tuple[Checker, CheckResult]] = []
@@ -94,15 +95,17 @@ def ask(questions: Iterable[Checker]) -> Iterable[Answer]:
         else:
             yield _answer(question, finding)
     if withheld:
-        yield _not_asked(withheld)
+        yield _not_asked(withheld, tenant=tenant)
 
 
-def _not_asked(withheld: Sequence[tuple[Checker, CheckResult]]) -> Answer:
+def _not_asked(withheld: Sequence[tuple[Checker, CheckResult]], *, tenant: bool) -> Answer:
     names = ", ".join(question.description for question, _ in withheld)
+    category = withheld[0][0].category
+    if tenant:
+        return Answer(category, "not asked", Level.WARNING, names, OPERATORS)
     details, hints = (
         dict.fromkeys(each) for each in zip(*((one.detail, one.hint) for _, one in withheld), strict=True)
     )
-    category = withheld[0][0].category
     return Answer(category, "not asked", Level.WARNING, f"{names}: {'; '.join(details)}", "; ".join(hints))
 
 

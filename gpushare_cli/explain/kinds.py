@@ -45,7 +45,7 @@ def target(words: str, namespace: str | None) -> tuple[Kind, str, str]:
     if kind is None and name and namespace not in {None, "", before}:
         known = ", ".join(each.short or each.name.lower() for each in KINDS)
         raise ConfigError(
-            f"{before!r:.80} is neither a kind that explain reads ({known}) nor the namespace that -n "
+            f"{before!r:.80} is neither a kind of workload ({known}) nor the namespace that -n "
             f"names ({namespace}); write POD or KIND/NAME"
         )
     if kind is None or not name:

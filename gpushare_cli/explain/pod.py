@@ -18,7 +18,7 @@ from gpushare_cli.api_errors import sentence
 from gpushare_cli.explain.kinds import POD, Kind
 from gpushare_cli.explain.pod_record import PodRecord, Usage, container_statuses, lacks_claims
 from gpushare_cli.explain.pod_record import claims_of as claims_in
-from gpushare_cli.lookups import optional, release_namespace
+from gpushare_cli.lookups import check_namespace, find, optional, release_namespace
 from gpushare_cli.placement.placing import NOT_READ, Cluster
 from sidecar import pod_status
 
@@ -124,14 +124,15 @@ def named(api: KubeClient, kind: Kind, name: str, namespace: str) -> Object:
     """
     what = f"{kind.name.lower()} {name} in namespace {namespace}"
     try:
-        return api.get(path(kind.base, kind.plural, name, namespace))
+        found = find(api, path(kind.base, kind.plural, name, namespace))
     except ClusterError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            hint = "give NAMESPACE/POD or -n, or a workload as deploy/NAME"
-            raise GpuShareError(f"there is no {what}; {hint}") from None
         if error.status == HTTPStatus.FORBIDDEN:
             raise GpuShareError(f"you may not read {what}; ask for the ClusterRole view there") from None
         raise
+    if found is None:
+        check_namespace(api, namespace)
+        raise GpuShareError(f"there is no {what}; give NAMESPACE/POD or -n, or a workload as deploy/NAME")
+    return found
 
 
 def claims_of(api: KubeClient, namespace: str, names: list[str]) -> dict[str, Object]:

@@ -6,15 +6,15 @@ A node that does not answer is a row that says so. What its enforcer wrote is re
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Final
 
-from gpushare.errors import ClusterError, GpuShareError
+from gpushare.errors import GpuShareError
 from gpushare.kube_client import KubeClient
 from gpushare_cli import enforcer_pods, node_status
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.check.workloads import labelled
 from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
+from gpushare_cli.lookups import optional
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use
 from gpushare_cli.top.node import by_index, by_name, notices
 from gpushare_cli.top.view import Grid, View
@@ -72,8 +72,8 @@ def statuses(api: KubeClient, namespace: str | None) -> list[NodeAnswer]:
         NodeAnswer(node=pod.node, problem=sentence(answer)) if isinstance(answer, GpuShareError) else answer
         for pod, answer in enforcer_pods.asked(pods, lambda pod: status_of(api, pod))
     ]
-    known = {each.node for each in found}
-    without = [NodeAnswer(node=name, problem="no enforcer runs there") for name in _labelled(api) if name not in known]
+    known, nodes = {each.node for each in found}, optional(lambda: labelled(api)) or ()
+    without = [NodeAnswer(node=name, problem="no enforcer runs there") for name in nodes if name not in known]
     return sorted([*found, *without], key=lambda each: each.node)
 
 
@@ -104,20 +104,14 @@ def grids(answers: Sequence[NodeAnswer]) -> tuple[Grid, Grid]:
             gpus.append((answer.node, *[None] * (len(GPUS) - 2), state))
     return (
         Grid(
-            headers=GPUS,
-            rows=gpus,
-            drop=("MODEL", "MODE", "SHARES", UTIL, "RESERVED"),
-            shorten="NODE",
+            headers=GPUS, rows=gpus, drop=("MODEL", "MODE", "SHARES", UTIL, "RESERVED"), shorten="NODE",
             optional=(UTIL,),
         ),
         Grid(
-            headers=CONTAINERS,
-            rows=uses,
-            drop=("RESERVED", "CONTAINER", UTIL),
-            shorten="NAMESPACE/POD",
+            headers=CONTAINERS, rows=uses, drop=("RESERVED", "CONTAINER", UTIL), shorten="NAMESPACE/POD",
             optional=(UTIL,),
         ),
-    )
+    )  # fmt: skip
 
 
 def _gpu(gpu: GpuUse, answer: NodeAnswer) -> tuple[object, ...]:
@@ -163,13 +157,3 @@ def _notices(answers: Iterable[NodeAnswer]) -> Iterator[str]:
             yield f"{lead}{answer.problem}"
         if answer.status is not None:
             yield from notices(answer.status, lead)
-
-
-def _labelled(api: KubeClient) -> list[str]:
-    """Name the nodes that opted in; none where the user may not read nodes."""
-    try:
-        return list(labelled(api))
-    except ClusterError as error:
-        if error.status == HTTPStatus.FORBIDDEN:
-            return []
-        raise

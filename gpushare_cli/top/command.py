@@ -19,6 +19,7 @@ from gpushare_cli.top import all_nodes, namespace, node
 from gpushare_cli.top.screen import other_screen, show
 from gpushare_cli.top.view import View, columns
 
+UNIT: Final = "GPU memory in MiB"
 SORT: Final = columns((node.GPUS, node.CONTAINERS, all_nodes.GPUS, all_nodes.CONTAINERS, namespace.CONTAINERS))
 
 
@@ -95,4 +96,5 @@ def _next(look: Callable[[], View], before: View) -> View:
 
 
 def _lines(view: View, terminal: Terminal, args: argparse.Namespace) -> list[str]:
-    return view.lines(terminal, args.sort.upper())
+    lines = view.lines(terminal, args.sort.upper())
+    return [*lines, UNIT] if any(each.rows for each in view.grids) else lines

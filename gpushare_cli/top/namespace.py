@@ -24,7 +24,7 @@ from gpushare_cli.explain.pod import usage_of
 from gpushare_cli.explain.pod_events import ENFORCER, container_of
 from gpushare_cli.explain.pod_record import Usage, container_statuses
 from gpushare_cli.explain.sizes import GARBAGE
-from gpushare_cli.lookups import optional
+from gpushare_cli.lookups import check_namespace, optional
 from gpushare_cli.node_status import state_word
 from gpushare_cli.prepared import prepared_of
 from gpushare_cli.top.view import Grid, View
@@ -85,6 +85,8 @@ def view(api: KubeClient, namespace: str) -> View:
         ClusterError: the user may not list its pods, or the API server cannot be asked.
     """
     found, kills = pod_uses(api, namespace)
+    if not found:
+        check_namespace(api, namespace)
     data = {"time": node_status.now().isoformat(), "namespace": namespace, "pods": [each.json() for each in found]}
     lines = tuple(_notices(namespace, found, kills))
     missing = [each.pod for each in found if each.problem]

@@ -20,6 +20,8 @@ from webhook.mutation.user_namespaces import effective, hindrance, isolated, may
 _WHOLE_PREFIXES: Final = ("nvidia.com/gpu.", "nvidia.com/mig-")
 _GPU_CLASSES: Final = (*contract.OTHER_GPU_CLASSES, *contract.ALL_CLASSES)
 _NON_ROOT: Final = "false: this cluster denies root in pods with a share; set it to true"
+SANDBOXES: Final = ("gvisor", "runsc", "kata")
+"""What names of RuntimeClasses have in them whose pods run in a sandbox."""
 _WHOLE: Final = {contract.WHOLE_GPU, *(contract.IMPLICIT_RESOURCE + name for name in _GPU_CLASSES)}
 """Resources that are a GPU; for those of device classes, the scheduler itself makes a claim."""
 
@@ -37,6 +39,8 @@ def validate_pod(
         settings: of the cluster.
     """
     findings.independent((_node_name, _windows), pod)
+    if "runtimeClassName" in pod.spec:
+        findings.attempt(_sandbox, findings, pod)
     findings.attempt(check_host, findings, pod.pod, policy, settings)
     for container in pod.containers:
         _whole_gpus(findings, container)
@@ -89,6 +93,15 @@ def _windows(findings: Findings, pod: PodView) -> None:
     if "os" in pod.spec and mapping(pod.spec["os"], "spec.os").get("name") == "windows":
         message = f"GPU sharing is not supported on Windows; remove the {contract.GROUP} annotations"
         findings.problem("spec.os.name", message)
+
+
+def _sandbox(findings: Findings, pod: PodView) -> None:
+    """Warn by the name: the RuntimeClass, which an administrator writes, is not read here."""
+    name = str(pod.spec.get("runtimeClassName") or "")
+    if any(each in name.lower() for each in SANDBOXES):
+        findings.warn(
+            f"runtimeClassName {name:.32}: programs in a sandbox cannot reach MPS, so a share fails; use runc"
+        )
 
 
 def _root(findings: Findings, pod: PodView, sharing: Collection[str], settings: Settings) -> None:

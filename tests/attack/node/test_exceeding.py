@@ -138,6 +138,6 @@ def test_fresh_pods_hold_little_on_average_and_wait_with_an_event_that_says_why(
     with created(lambda number: site.create(attacker, fresh(f"fresh-{number}"))):
         is_little(site, attacker, 2 * GIB)
     notes = [site.events(attacker, each["metadata"]["name"]) for each in site.pods(attacker)]
-    assert "so the driver delays this pod" in str(notes)
+    assert "this pod waits until" in str(notes)
     site.shell(f"kubectl -n {attacker} delete pods --all --wait", seconds=180)
     is_enforced(site, victim)

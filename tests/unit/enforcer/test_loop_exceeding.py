@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,11 @@ def test_claims_wait_while_the_namespace_has_no_budget_and_not_while_the_breaker
     world.enforcer._state = replace(world.enforcer._state, accounts={("tts", GPU): account})
     world.look()
     assert 0.0 < wait.seconds("tts") <= 24.0
-    assert wait.seconds("asr") == 0.0
+    assert (wait.seconds("asr"), wait.refusal("asr")) == (0.0, "")
+    until = datetime.now(UTC) + timedelta(seconds=wait.seconds("tts"))
+    named = {f"waits until {until + timedelta(seconds=late):%H:%M:%S}Z" for late in (-1, 0, 1)}
+    assert any(each in wait.refusal("tts") for each in named)
+    assert "kubectl get events -n tts" in wait.refusal("tts")
     (world.folder / circuit_breaker.NAME).write_text("")
     world.look()
     assert wait.seconds("tts") == 0.0

@@ -155,7 +155,8 @@ def test_what_is_known_here_to_be_impossible_is_not_even_asked(
         (("a/b/c", "main", "3Gi"), "write POD or NAMESPACE/POD"),
         (("a/", "main", "3Gi"), "write POD or NAMESPACE/POD"),
         (("/b", "main", "3Gi"), "write POD or NAMESPACE/POD"),
-        (("a/b", "main", "3Gi", "-n", "c"), "give only one of the two"),
+        (("a/b", "main", "3Gi", "-n", "c"), "nor the namespace that -n names (c)"),
+        (("deploy/a", "main", "3Gi"), "deploy/a is a Deployment: gpu-share explain deploy/a names its pods"),
         ((POD, "main"), "required: MEMORY"),
     ],
 )

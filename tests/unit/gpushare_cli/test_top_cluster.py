@@ -70,7 +70,7 @@ def test_all_nodes_are_the_union_of_what_each_node_shows(
     assert {each["node"]: each["status"] for each in found} == nodes
     assert main(["top", "-A"]) == 0
     gpus, containers = capsys.readouterr().out.split("\n\n")
-    shown = [line.split() for line in containers.splitlines()[1:]]
+    shown = [line.split() for line in containers.splitlines()[1:-1]]
     assert {(node, gpu, pod, used, quota) for node, gpu, pod, _, _, used, quota, *_ in shown} == rows
     assert [line.split()[:2] for line in gpus.splitlines()[1:]] == [["gpu-1", "0"], ["gpu-2", "0"], ["gpu-2", "1"]]
     assert cluster.ran[0] == ("enforcer-gpu-1", ("gpu-share", "top", "-o", "json", "--state=/var/lib/elsewhere"))
@@ -276,6 +276,7 @@ def test_a_tenant_sees_use_peak_quota_and_kills(cluster: Cluster, capsys: pytest
         "POD CONTAINER GPU USED PEAK QUOTA KILLS RESTARTS STATE",
         "quiet model GPU-a1000000 1 N/A 4096 0 2 ok",
         "tts model GPU-a1000000 3900 4000 4096 2 2 near",
+        "GPU memory in MiB",
     ]
     assert main(["top", "-n", "asr", "-o", "json"]) == 0
     (quiet, tts) = json.loads(capsys.readouterr().out)["pods"]
@@ -319,5 +320,8 @@ def test_a_use_that_nobody_writes_any_more_is_not_current(cluster: Cluster, caps
 
 
 def test_a_namespace_without_shares_says_so(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.add("namespaces", {"metadata": {"name": "asr"}})
     assert main(["top", "-n", "asr"]) == 0
     assert capsys.readouterr().out == "no pod in namespace asr has a share\n"
+    assert main(["top", "-n", "nowhere"]) == 1
+    assert capsys.readouterr().err == "gpu-share: there is no namespace nowhere\n"

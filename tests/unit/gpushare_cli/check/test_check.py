@@ -96,7 +96,7 @@ def test_each_webhook_has_to_have_a_bundle_that_is_valid(bundles: list[bytes], l
         (
             timedelta(hours=-1),
             "wrong",
-            "gpu-share-system/gpu-share-webhook-tls) expired on 2026-11-20 23:00, not its CA",
+            "gpu-share-system/gpu-share-webhook-tls) expired on 2026-11-20T23:00:00Z, not its CA",
         ),
         (timedelta(days=2), "warning", "expires on 2026-11-23"),
         (timedelta(days=20), "ok", "its CA is valid until"),

@@ -45,6 +45,8 @@ class Api:
     def get(self, where: str) -> Any:
         kind, name = where.rsplit("/", 2)[-2:]
         self._ask(kind)
+        if kind == "namespaces" and name != "nowhere":
+            return {"metadata": {"name": name}}
         found = self.content["pod"] if kind == "pods" else self.content["claims"].get(name)
         if found is None or found["metadata"]["name"] != name:
             raise ClusterError("not found", 404)
@@ -337,6 +339,8 @@ def test_what_may_not_be_read_is_reported_with_a_way_out() -> None:
 def test_no_pod_is_a_sentence(refused: str, status: int, says: str) -> None:
     with pytest.raises(GpuShareError, match=says):
         recorded(Api(load("killed"), refused, status=status), "explained-1", "other")  # type: ignore[arg-type]
+    with pytest.raises(GpuShareError, match="there is no namespace nowhere" if not refused else says):
+        recorded(Api(load("killed"), refused, status=status), "nowhere", "other")  # type: ignore[arg-type]
 
 
 def test_a_server_that_fails_is_not_taken_for_a_right_that_is_missing() -> None:

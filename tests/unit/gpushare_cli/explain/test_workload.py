@@ -179,7 +179,7 @@ def test_what_may_not_be_read_is_reported() -> None:
     with pytest.raises(GpuShareError, match="you may not read deployment w"):
         explained(Api("deployments"))
     with pytest.raises(GpuShareError, match="there is no job w"):
-        explained(Api(), JOB)
+        explained(Api(namespaces=[OPTED_IN]), JOB)
 
 
 def test_claims_of_its_own_that_the_template_names_are_read() -> None:
