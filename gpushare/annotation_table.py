@@ -253,8 +253,8 @@ TABLE: Final = (
     ),
     Annotation(
         key=contract.FRAMEWORKS, on=Object.NAMESPACE, type=_FRAMEWORKS, read_by=_SHARE,
-        meaning="frameworks for which the webhook sets optional environment variables; none: "
-        "the webhook sets no framework variables at all",
+        meaning="frameworks that get optional environment variables, or the fraction of their share in their command; "
+        "none: no framework variables are set at all",
     ),
     Annotation(
         key=contract.NODE_LABEL, on=Object.NODE, label=True, type=_TRUE, read_by=_ENFORCER,

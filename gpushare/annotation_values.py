@@ -7,8 +7,8 @@ Each parser takes the value as it is, and raises ``QuantityError`` with the valu
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from gpushare import fractions, framework_variables
 from gpushare.errors import QuantityError
-from gpushare.framework_variables import ON_REQUEST
 from gpushare.host_access import CAPABILITIES as HOST_CAPABILITIES
 from gpushare.host_access import OF_EVERY_NODE, STEERING, capability, normal, overlaps
 from gpushare.patterns import Pattern
@@ -21,6 +21,8 @@ NONE: Final = "none"
 """Of ``gpu-share.io/frameworks`` and ``gpu-share.io/default-compute``."""
 BY_MEMORY: Final = "memory"
 """Of ``gpu-share.io/default-compute``: as much of the SMs as the share is of the memory."""
+ON_REQUEST: Final = tuple(sorted({*framework_variables.ON_REQUEST, *fractions.ON_REQUEST}))
+"""What ``gpu-share.io/frameworks`` may name: frameworks that get variables, or the fraction in their command line."""
 MAX_LIST: Final = 4096
 """Characters of a list in an annotation."""
 MAX_PATHS: Final = 64

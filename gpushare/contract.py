@@ -170,6 +170,8 @@ MEMORY_FRACTION: Final = "GPU_SHARE_MEMORY_FRACTION"
 """The same as a fraction of what CUDA reports as the GPU's total memory."""
 FREE_FRACTION: Final = "GPU_SHARE_FREE_FRACTION"
 """The same as a fraction of what CUDA reports as free to a program that starts."""
+TGI_FRACTION: Final = "CUDA_MEMORY_FRACTION"
+"""Of Text Generation Inference: a fraction of the total memory."""
 
 MPS_CLIENTS: Final = "GPU_SHARE_MPS_CLIENTS"
 """How many MPS clients a container's share counts as: processes that may use the GPU at once."""

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.cuda_context import context_mib
+from gpushare.fractions import TABLE as FRACTIONS
+from gpushare.fractions import VARIABLE
 from gpushare.framework_variables import SETTINGS
 from gpushare.frameworks import MIB, TABLE, Program, Rule
 from gpushare.memory_fraction import Reserve, budget
@@ -31,6 +33,7 @@ HEADS: Final = {
     "evidence": ("framework", "evidence", "source", "back ends", "example"),
     "variables": ("variable", "value", "where it is set", "framework"),
     "figures": ("framework", *BACKENDS),
+    "fractions": ("framework", "option or variable", "fraction of", "pass instead", "on request", "source"),
 }
 
 
@@ -66,6 +69,7 @@ def page() -> str:
     text = PAGE.read_text()
     for name, rows in (
         ("frameworks", _frameworks()), ("evidence", _evidence()), ("variables", _variables()), ("figures", _figures()),
+        ("fractions", _fractions()),
     ):  # fmt: skip
         text = with_rows(text, (MARK.format(name), END), HEADS[name], lambda _, rows=rows: rows)  # type: ignore[misc] # bound by a default
     return text
@@ -82,6 +86,18 @@ def _evidence() -> list[Row]:
             f"[{each.example}](../../examples/frameworks/{each.example})",
         )
         for each in TABLE
+    ]  # fmt: skip
+
+
+def _fractions() -> list[Row]:
+    return [
+        (
+            each.framework,
+            " ".join(f"`{name}{f' {each.before}' * bool(each.before)}`" for name in (*each.options, *each.variables)),
+            str(each.of), f"`${VARIABLE[each.of]}`" if each.of in VARIABLE else "a smaller number",
+            f"`{each.asked}`" if each.asked else "no", each.source,
+        )
+        for each in FRACTIONS
     ]  # fmt: skip
 
 

@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple
 from gpushare import contract
 from gpushare.fields import names_of
 from gpushare.findings import Findings
+from gpushare.fractions import BY_OPTION
+from webhook.mutation.command_line import Line, option_of, read_line
+from webhook.mutation.literal_fractions import literals, passing
 from webhook.mutation.podview import Container, PodView
 from webhook.mutation.share_request import Share, ShareRequest
 
-MAX_TEXT: Final = 8 * 1024
-"""Characters of a command line that are read."""
+Json = Mapping[str, Any]
 NAME_SHOWN: Final = 20
-QUOTES: Final = "\"'`;&|()\\"
-"""What stands around words in a shell's script."""
 UNIFIED_MEMORY: Final = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"
 VLLM_FRACTION: Final = "--gpu-memory-utilization"
 VLLM_CONFIG: Final = "--config"
@@ -35,24 +35,6 @@ OPEN_NAMES: Final = ("ARGS", "OPTS", "OPTIONS", "FLAGS", "EXTRA")
 PROGRAM: Final = ("python", "python3")
 GLOO: Final = "gloo"
 """Another library than NCCL, which takes several ranks on one GPU."""
-
-
-class _Line(NamedTuple):
-    """The words of a command line, and the names of programs that they may be."""
-
-    words: Sequence[str]
-    programs: frozenset[str]
-    whole: bool = True
-
-    def after(self, call: Sequence[str]) -> Sequence[str] | None:
-        """Return what follows a call of a program, ``None`` where it is not called."""
-        for start, word in enumerate(self.words):
-            if word.rpartition("/")[2] == call[0] and [*self.words[start + 1 : start + len(call)]] == [*call[1:]]:
-                return self.words[start + len(call) :]
-        return None
-
-
-_NO_LINE: Final = _Line((), frozenset())
 
 
 class Launcher(NamedTuple):
@@ -88,25 +70,26 @@ LAUNCHERS: Final = (
 )
 
 
-def warnings(findings: Findings, pod: PodView, plan: ShareRequest) -> None:
+def warnings(findings: Findings, pod: PodView, plan: ShareRequest, frameworks: Collection[str]) -> None:
     """Warn about each container with a share.
 
     Args:
         findings: get the warnings.
         pod: what asks for shares.
         plan: those.
+        frameworks: those that the namespace wants started with the share's own fraction.
     """
     for container in pod.containers:
         share = plan.of(container.name)
         if share is not None:
-            _of_container(findings, container, share)
+            _of_container(findings, container, share, frameworks)
 
 
-def _of_container(findings: Findings, container: Container, share: Share) -> None:
-    line, variables = _line(container.raw), names_of(container.env)
+def _of_container(findings: Findings, container: Container, share: Share, frameworks: Collection[str]) -> None:
+    line, variables = read_line(container.raw), names_of(container.env)
     name = container.name[:NAME_SHOWN]
-    if not share.profile and _lacks_fraction(line, container.raw):
-        findings.warn(f"{name}: vLLM fills the GPU; start it by sh -c with {VLLM_FRACTION}=${contract.MEMORY_FRACTION}")
+    if not share.profile:
+        _fractions(findings, container, line, variables, frameworks)
     if UNIFIED_MEMORY in variables or any(word.startswith(f"{UNIFIED_MEMORY}=") for word in line.words):
         findings.warn(f"{name}: {UNIFIED_MEMORY} selects managed memory, which no quota counts; remove it")
     ranks = _ranks(line, variables)
@@ -115,23 +98,36 @@ def _of_container(findings: Findings, container: Container, share: Share) -> Non
         findings.warn(f"{name}: {counted}: NCCL refuses two ranks on one GPU; start one per GPU")
 
 
-def _line(raw: Mapping[str, Any]) -> _Line:
-    lists = [raw[key] for key in ("command", "args") if isinstance(raw.get(key), list)]
-    if not lists:
-        return _NO_LINE
-    text = " ".join([str(word) for each in lists for word in each])
-    words = [word.strip(QUOTES) for word in text[:MAX_TEXT].split()]
-    return _Line(words, frozenset(word.rpartition("/")[2] for word in words), len(text) <= MAX_TEXT)
+def _fractions(
+    findings: Findings, container: Container, line: Line, variables: Sequence[Any], frameworks: Collection[str]
+) -> None:
+    name = container.name[:NAME_SHOWN]
+    found = literals(line, variables, container.env)
+    lacking = _lacks_fraction(line, container.raw)
+    passed = frameworks and passing_of(container.raw, frameworks, line)
+    if passed:
+        findings.warn(f"{name}: is started by sh, with the memory fraction of its share (frameworks of the namespace)")
+        found, lacking = [each for each in found if each.row.asked not in frameworks], False
+    for each in found:
+        findings.warn(f"{name}: {each.advice}")
+    if lacking:
+        findings.warn(f"{name}: vLLM fills the GPU; start it by sh -c with {VLLM_FRACTION}=${contract.MEMORY_FRACTION}")
 
 
-def _lacks_fraction(line: _Line, raw: Mapping[str, Any]) -> bool:
+def passing_of(raw: Json, frameworks: Collection[str], line: Line | None = None) -> Json | None:
+    """Return the container with the fractions of its share for these frameworks; ``None``: it stays as it is."""
+    line = line or read_line(raw)
+    return passing(raw, frameworks, [BY_OPTION[VLLM_FRACTION]] if _lacks_fraction(line, raw) else [])
+
+
+def _lacks_fraction(line: Line, raw: Mapping[str, Any]) -> bool:
     """Tell whether vLLM is started without its fraction, as far as that can be seen."""
     found = [rest for name in VLLM if name[0] in line.programs and (rest := line.after(name)) is not None]
     if not found and not raw.get("command") and _is_vllm(raw.get("image")):
         found = [line.words]
-    return bool(found and line.whole) and not any(
-        _option(rest, (VLLM_FRACTION, VLLM_CONFIG)) is not None or _hides(rest) for rest in found
-    )
+    if not (found and line.whole) or option_of(line.words, (VLLM_FRACTION,)) is not None:
+        return False
+    return not any(option_of(rest, (VLLM_CONFIG,)) is not None or _hides(rest) for rest in found)
 
 
 def _is_vllm(image: object) -> bool:
@@ -149,16 +145,7 @@ def _hides(rest: Sequence[str]) -> bool:
     )
 
 
-def _option(words: Sequence[str], names: Collection[str]) -> str | None:
-    """Return the value of the first of these options; ``None`` where none is there."""
-    for word, following in zip(words, [*words[1:], ""], strict=False):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") in names:
-            return value.strip(QUOTES) if equals else following
-    return None
-
-
-def _ranks(line: _Line, variables: Sequence[str]) -> int:
+def _ranks(line: Line, variables: Sequence[str]) -> int:
     """Count the ranks that are started in a container, as far as that can be seen."""
     if not line.words:
         return 0
@@ -169,7 +156,7 @@ def _ranks(line: _Line, variables: Sequence[str]) -> int:
     if any(part in name.upper() for name in variables for part in HOSTS_VARIABLES):  # an operator of MPI jobs
         return 0
     mine = [(each, _own(rest)) for each, rest in calls if _has(line.words, each.signs)]
-    numbers = [_option(rest, each.options) for each, rest in mine if _option(rest, each.elsewhere) is None]
+    numbers = [option_of(rest, each.options) for each, rest in mine if option_of(rest, each.elsewhere) is None]
     return max((_number(each) for each in numbers if each), default=0)
 
 

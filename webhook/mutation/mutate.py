@@ -119,7 +119,7 @@ def _shared(findings: Findings, view: PodView, asked: Asked, around: _Around) ->
     plan = planning(findings, view, asked, policy, settings)
     sidecar_validation.check(findings, view, settings)
     _check(findings, view, asked, around)
-    framework_warnings.warnings(findings, view, plan)
+    framework_warnings.warnings(findings, view, plan, policy.frameworks or ())
     claim = claim_plan(plan)
     check_claim(findings, claim, settings.most_compute, settings.max_memory_mib)
     _check_template(findings, claim, plan, around.standing)

@@ -16,6 +16,7 @@ from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import quoted, same_quantity
 from gpushare.reasons import Reason
 from webhook.mutation import sidecar_merge, sidecar_spec, sidecar_validation
+from webhook.mutation.framework_warnings import passing_of
 from webhook.mutation.node_affinity import with_node_affinity
 from webhook.mutation.podview import Container, Json, Kind, PodView
 from webhook.mutation.resourceclaims import ClaimPlan
@@ -107,9 +108,17 @@ def _container(findings: Findings, container: Container, basis: _Basis) -> Json:
     _check_other_kind(findings, container, share)
     wanted = environment(container, share, basis.policy)
     _left_alone(findings, container, wanted)
+    if basis.policy.frameworks and not share.profile:
+        container = _with_fraction(container, basis.policy.frameworks)
     raw = _with_env(findings, container, wanted)
     resources = _with_claim(findings, container, request, basis.plan)
     return raw if resources is container.raw.get("resources") else {**raw, "resources": resources}
+
+
+def _with_fraction(container: Container, frameworks: Sequence[str]) -> Container:
+    """Start one of these frameworks with the memory fraction of its share, where that can be done."""
+    raw = passing_of(container.raw, frameworks)
+    return container if raw is None else replace(container, raw=raw)
 
 
 def _with_env(findings: Findings, container: Container, wanted: Mapping[str, str]) -> Json:

@@ -46,8 +46,8 @@ REFUSED = [
     ({"gpu-share.io/grace-period": "5"}, "is not a duration"),
     ({"gpu-share.io/tolerance": "5"}, "did you mean 5Mi"),
     ({"gpu-share.io/tolerance": "0%"}, "1% to 100%"),
-    ({"gpu-share.io/frameworks": "jax, none"}, "'none' is unknown; write any of jax, torch, or 'none' alone"),
-    ({"gpu-share.io/frameworks": "JAX"}, "'JAX' is unknown; write any of jax, torch"),
+    ({"gpu-share.io/frameworks": "jax, none"}, "'none' is unknown; write any of jax, sglang"),
+    ({"gpu-share.io/frameworks": "JAX"}, "'JAX' is unknown; write any of jax, sglang"),
     ({"gpu-share.io/frameworks": ""}, "is not a comma-separated list"),
 ]  # fmt: skip
 

@@ -46,7 +46,7 @@ MANAGED: list[Case] = [
 SILENT: list[Case] = [
     {},
     {"command": ["sleep", "infinity"], "image": "vllm/vllm-openai:v0.9.1"},
-    {"image": "vllm/vllm-openai:v0.9.1", "args": ["--model", "a", "--gpu_memory_utilization", "0.3"]},
+    {"image": "vllm/vllm-openai:v0.9.1", "args": ["--model", "a", "--gpu_memory_utilization", "$(FRACTION)"]},
     sh(f"exec vllm serve a {FLAG}"),
     sh(f'exec vllm serve a "{FLAG}"'),
     sh("vllm serve a --config=/etc/vllm.yaml"),
