@@ -12,7 +12,7 @@ WORKERS ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test safety scale placement mutants release-check gpu-parcel gpu-parcel-check integration e2e cluster cluster-down lint format bench pictures golden manifests protos lock release clean
+.PHONY: help docs demo test safety scale placement mutants release-check gpu-parcel gpu-parcel-check integration e2e cluster cluster-down lint format bench pictures ui-pictures golden manifests protos lock release clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -85,6 +85,9 @@ format: $(STAMP) ## Rewrite the sources as ruff likes them
 
 pictures: $(STAMP) ## Draw the Grafana dashboard into docs/pictures from a real Prometheus (4 minutes; root; needs helm and prometheus from make integration)
 	@$(RUN)/python -m tests.integration.processes.dashboard $(ARGS)
+
+ui-pictures: $(STAMP) ## Draw the pages of gpu-share ui into docs/pictures (half a minute; fetches headless Chromium)
+	@GPU_SHARE_PICTURES=1 $(RUN)/python -m pytest -n 0 -q tests/integration/processes/test_ui.py -k each_page
 
 bench: $(STAMP) ## Time the webhook and minimal servers (ARGS=api: at an API server; fair: beside attackers; soak: ten minutes; ready: pods on a real node, root)
 	@$(RUN)/python -m tests.load.bench $(ARGS)

@@ -26,6 +26,8 @@ from gpushare_cli.ui.drawing import Block, Curve
 from gpushare_cli.ui.sources import NodeLog, Sources, attempt
 from gpushare_cli.words import clean
 
+Row = tuple[str, list[object], Mapping[str, Any]]
+"""Node, cells and pod of a record."""
 PER_PAGE: Final = 50
 """Nodes of one page of the fleet."""
 NOT_READ: Final = "being read; this page shows it by itself"
@@ -163,7 +165,7 @@ class Pages:
         advice = [each.command for each in found.findings if each.type is FindingType.ADVICE and each.command]
         logs = self.sources.logs(0 if self.live else self.wait)
         wanted = filters.RecordFilter(namespace=namespace, pod=name)
-        rows = _rows(_records(logs, wanted)) if isinstance(logs, list) else []
+        rows = _rows(_records(logs, wanted), logs) if isinstance(logs, list) else []
         values = {
             "pod": found, "uses": uses, "headers": filters.HEADERS, "rows": rows,
             "curves": {key: each for key, each in curves.items() if each}, "commands": (*advice, *commands),
@@ -177,8 +179,8 @@ class Pages:
             raise logs
         shown = _records(logs or (), _filter(query))
         values = {
-            "logs": logs or (), "headers": filters.HEADERS, "rows": _rows(shown), "query": query, "all": len(shown),
-            "records": [each for _, each in shown],
+            "logs": logs or (), "headers": filters.HEADERS, "rows": _rows(shown, logs or ()), "query": query,
+            "all": len(shown), "records": [each for _, each in shown],
         }  # fmt: skip
         return Page(
             template="kills.html", title="Kills", values=values, problems=() if logs is not None else (NOT_READ,)
@@ -215,6 +217,7 @@ class Pages:
 
 
 FLEET_WAIT: Final = 0.3
+BEFORE: Final = ("usedMiB", "quotaMiB")
 MAX_DIGITS: Final = 12
 MONTH_HOURS: Final = 730
 MOST_ROWS: Final = 500
@@ -237,8 +240,15 @@ def _records(logs: Iterable[NodeLog], wanted: filters.RecordFilter) -> list[tupl
     return sorted(found, key=lambda each: str(each[1].get("time")), reverse=True)
 
 
-def _rows(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, list[object], Mapping[str, Any]]]:
-    return [(node, filters.row(each), filters.pod_of(each)) for node, each in islice(records, MOST_ROWS)]
+def _rows(records: Iterable[tuple[str, Mapping[str, Any]]], logs: Iterable[NodeLog]) -> list[Row]:
+    """Return rows; to the result of a kill they add the use and the quota that the INTENT before it has."""
+    intents = {(log.node, each["seq"]): each for log in logs for each in log.records if each["kind"] == Kind.INTENT}
+    found = []
+    for node, record in islice(records, MOST_ROWS):
+        before = intents.get((node, record.get("intent")), {})
+        whole = {**{key: before[key] for key in BEFORE if key in before}, **record}
+        found.append((node, filters.row(whole), filters.pod_of(record)))
+    return found
 
 
 def reserved_blocks(gpu: fleet.GpuView) -> list[Block]:

@@ -55,9 +55,10 @@ def _cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Logged:
     cluster = Logged()
     cluster.__dict__.update(fleets.fleet().__dict__)
     cluster.folders = {name: tmp_path / name for name in ("one", "two")}
+    fleets.report(cluster.lists["resourceslices"][1], "the MPS daemon of GPU 0 does not answer")
     for item in cluster.lists["resourceslices"]:
         node = item["spec"]["nodeName"]
-        item["metadata"]["annotations"] = {AUDIT_HEAD: str(write(cluster.folders[node], node=node))}
+        item["metadata"]["annotations"][AUDIT_HEAD] = str(write(cluster.folders[node], node=node))
         for number, device in enumerate(item["spec"]["devices"][:-1]):
             device["attributes"] |= {
                 "index": {"int": number}, "mode": {"string": "mps"}, "limitBackend": {"string": "mps-v2"},

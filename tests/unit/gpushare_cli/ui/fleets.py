@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
 
-from gpushare.contract import DEVICE_CLASS, DRIVER, LIMIT_IN_FORCE, MANAGED_LABEL, NAMESPACE_LABEL, SIDECAR
+from gpushare.contract import DEVICE_CLASS, DRIVER, ENFORCER, LIMIT_IN_FORCE, MANAGED_LABEL, NAMESPACE_LABEL, SIDECAR
 from gpushare.errors import ClusterError
 from gpushare_cli.ui.changes import Changes
 from gpushare_cli.ui.pages import Pages
 from gpushare_cli.ui.server import application
 from gpushare_cli.ui.sources import Sources
 from tests.integration.controlplane import objects
-from tests.unit.gpushare_cli.clusters import Cluster, Object
+from tests.unit.gpushare_cli.clusters import SYSTEM, Cluster, Object
 from tests.unit.gpushare_cli.test_top import status
 
 TOKEN, PORT = "the-token", 4711
@@ -140,12 +140,33 @@ def fleet() -> Watched:
     uses[2] |= {"usedMib": 9216, "state": "Warned", "killIn": 3.5}
     cluster.enforcer("one", answer("one", *uses, used=12800, gpus=2))
     cluster.enforcer("two", answer("two", used=0))
+    installed(cluster)
     for number, name in enumerate(TENANTS, 1):
         cluster.answers[f"{name}-0"] = pod_status(1024 * number), None
     return cluster
 
 
 TENANTS = ("asr", "llm", "tts")
+
+
+def installed(cluster: Watched) -> None:
+    """Add a webhook and enforcers that are well."""
+    ready = [{"type": "Ready", "status": "True"}]
+    labels = {"app.kubernetes.io/name": "gpu-share-webhook", "app.kubernetes.io/part-of": "gpu-share"}
+    metadata = {"name": "gpu-share-webhook", "namespace": SYSTEM, "labels": labels}
+    cluster.add("deployments", {"metadata": metadata, "spec": {"replicas": 1}})
+    cluster.add("pods", {"metadata": {**metadata, "name": "webhook-1"}, "spec": {}, "status": {"phase": "Running"}})
+    for each in cluster.lists["pods"]:
+        if each["metadata"]["namespace"] == SYSTEM:
+            each["status"]["conditions"] = ready
+    for item in cluster.lists["resourceslices"]:
+        report(item)
+
+
+def report(item: Object, *problems: str) -> None:
+    """Write an enforcer's report into a slice."""
+    said = {"version": "0.1.0", "enforcing": True, "breaker": None, "auditLog": "", "problems": problems}
+    item["metadata"].setdefault("annotations", {})[ENFORCER] = json.dumps(said)
 
 
 def pod_status(used: int) -> bytes:

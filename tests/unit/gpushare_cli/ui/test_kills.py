@@ -39,14 +39,15 @@ def _cluster(tmp_path: Path) -> Logged:
     for name, folder in cluster.folders.items():
         head = write(folder, node=name)
         (item,) = (each for each in cluster.lists["resourceslices"] if each["spec"]["nodeName"] == name)
-        item["metadata"]["annotations"] = {AUDIT_HEAD: str(head)}
+        item["metadata"]["annotations"][AUDIT_HEAD] = str(head)
     return cluster
 
 
 def test_each_log_is_verified_with_its_anchor_and_its_records_are_shown(cluster: Logged) -> None:
     text = words(opened(client(cluster), "kills.html"))
     assert text.count("ok : 6 records in 1 segment are intact; 1 anchor matches") == 2
-    assert "one 6 2026-11-20T22:05:00.000Z OUTCOME asr/tts-2 model-1" in text
+    row = "one 6 2026-11-20T22:05:00.000Z OUTCOME asr/tts-2 model-1 GPU-01234567 9216Mi 4096Mi AlreadyExited 505"
+    assert row in text, "use and quota stand in the INTENT"
     assert "INTENT" not in text.replace("head", "")
     every = words(opened(client(cluster), "kills.html", show="all", node="one", namespace="ml"))
     assert (every.count("INTENT"), every.count("OUTCOME")) == (3, 0)
@@ -95,7 +96,9 @@ def test_the_records_are_exported_as_their_enforcers_wrote_them(cluster: Logged)
 
 
 def test_a_node_that_does_not_answer_and_a_missing_right_are_sentences(cluster: Logged) -> None:
-    cluster.lists["pods"][-2]["status"]["phase"] = "Pending"
+    next(each for each in cluster.lists["pods"] if each["metadata"]["name"] == "enforcer-one")["status"]["phase"] = (
+        "Pending"
+    )
     text = words(opened(client(cluster), "kills.html"))
     assert "one : not read cannot read the audit log: pod gpu-share-system/enforcer-one is Pending" in text
     cluster.refused["daemonsets"] = ClusterError(

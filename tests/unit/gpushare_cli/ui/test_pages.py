@@ -12,7 +12,7 @@ from gpushare_cli.ui import changes as polling
 from gpushare_cli.ui.changes import WINDOW, Changes, History, Polled
 from gpushare_cli.ui.drawing import Block, blocks, curve
 from gpushare_cli.ui.sources import Sources
-from tests.unit.gpushare_cli.ui.fleets import TENANTS, claim, client, fleet, forbidden, opened, pod
+from tests.unit.gpushare_cli.ui.fleets import TENANTS, claim, client, fleet, forbidden, opened, pod, report
 
 
 class Text(HTMLParser):
@@ -54,6 +54,19 @@ def test_the_fleet_has_each_gpu_with_what_is_reserved_used_and_wrong() -> None:
 def test_the_fleet_is_filtered_by_node_model_and_namespace(query: dict[str, str], nodes: list[str]) -> None:
     html = opened(client(fleet()), "fleet.html", **query)
     assert re.findall(r'aria-label="Node ([a-z]+)"', html) == nodes
+
+
+def test_what_check_finds_wrong_stands_above_the_fleet_with_the_remedy() -> None:
+    cluster = fleet()
+    browser = client(cluster)
+    opened(browser, "fleet.html")
+    time.sleep(0.2)
+    assert "Problems" not in words(opened(browser, "fleet.html"))
+    report(cluster.lists["resourceslices"][1], "the MPS daemon does not answer")
+    other = client(cluster)
+    until(lambda: "Problems" in words(opened(other, "fleet.html")))
+    text = words(opened(other, "fleet.html"))
+    assert "wrong enforcer reports : two: the MPS daemon does not answer read the log of that node's enforcer" in text
 
 
 def test_an_enforcer_that_does_not_answer_is_a_sentence_and_the_rest_is_shown() -> None:
