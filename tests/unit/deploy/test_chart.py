@@ -85,7 +85,14 @@ def other(where: str, default: Any) -> Any:
 
 
 def other_text(where: str, default: Any) -> Any:
-    for tail, value in {"Policy": "Always", "Level": "debug", "cpu": "9m", "emory": "9Gi", "counted": "kill"}.items():
+    for tail, value in {
+        "requests.memory": "9Mi",
+        "Policy": "Always",
+        "Level": "debug",
+        "cpu": "9m",
+        "emory": "9Gi",
+        "counted": "kill",
+    }.items():
         if where.endswith(tail):
             return value
     if isinstance(default, list):
@@ -165,40 +172,16 @@ def comments(lines: list[str]) -> Iterator[int]:
             yield number
 
 
-@pytest.mark.parametrize(
-    ("set_", "said"),
-    [
-        ("enforcer.pol=1", "additional properties 'pol' not allowed"),
-        ("webook.replicas=3", "additional properties 'webook' not allowed"),
-        ("simulate=true", "/simulate"),
-        ("webhook.replicas=0", "/webhook/replicas"),
-        ("webhook.minMemory=512", "/webhook/minMemory"),
-        ("webhook.rootTenants=maybe", "/webhook/rootTenants"),
-        ("enforcer.pollSeconds=0", "/enforcer/poll"),
-        ("enforcer.resources.limit.cpu=1", "additional properties 'limit' not allowed"),
-        ("sidecar.resources.requests.cpu=10 m", "/sidecar/resources/requests/cpu"),
-        ("image.digest=latest", "/image/digest"),
-        ("enforcer.memoryReserve=512", "/enforcer/memoryReserve"),
-        ("mps.sharedMemory=host", "/mps/sharedMemory"),
-        ("mps.sharedMemorySize=1024", "/mps/sharedMemorySize"),
-        ("mps.sharedMemorySize=100%", "/mps/sharedMemorySize"),
-        ("stateDir=var/lib/x", "/stateDir"),
-        ("runDir=/a/path/that/is/much/too/long/for/a/socket", "/runDir"),
-        ("certs.leafDays=31", "/certs/leafDays"),
-        ("certs.caDays=20", "less than twice certs.leafDays"),
-        ("webhook.minAvailable=2", "no node could be drained"),
-    ],
-)
-def test_a_typo_or_a_senseless_value_is_refused_by_name(set_: str, said: str) -> None:
-    with pytest.raises(helm.HelmError, match=re.escape(said)):
-        helm.template(f"--set={set_}")
-
-
-def test_values_that_contradict_each_other_are_named_all_at_once() -> None:
-    with pytest.raises(helm.HelmError) as refused:
-        helm.template("--set=certs.caDays=20,webhook.minAvailable=2,webhook.clientName=x", "--namespace=kube-system")
-    for name in ("certs.caDays", "webhook.minAvailable", "webhook.clientName", "kube-system", "helm show values"):
-        assert name in str(refused.value)
+def test_labels_and_annotations_of_our_pods_are_on_each_and_chosen_by_no_selector() -> None:
+    options = ("--set=podLabels.team=gpu,podAnnotations.note=x", *SIMULATED)
+    templates = [
+        spec["template"]["metadata"]
+        for item in helm.objects(*options)
+        if "template" in (spec := item.get("spec", {})) and item["kind"] != "ResourceClaimTemplate"
+    ]
+    assert len(templates) > 5
+    assert {(each["labels"]["team"], each["annotations"]["note"]) for each in templates} == {("gpu", "x")}
+    assert "team" not in json.dumps([item["spec"].get("selector") for item in of(options, "Deployment")])
 
 
 def test_too_old_a_cluster_and_kube_system_are_refused() -> None:

@@ -19,6 +19,18 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ include "gpu-share.reference" (dict "root" . "image" .Values.image) }}
 {{- end }}
 
+{{/* A quantity as a number, such as 0.1 for 100m. */}}
+{{- define "gpu-share.number" -}}
+{{- $units := dict "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 -}}
+{{- mulf (regexFind "^[0-9.]+" (toString .) | float64) (get $units (regexFind "[A-Za-z]+$" (toString .)) | default 1.0) -}}
+{{- end }}
+
+{{/* More labels of our own pods, which go on from the chart's, and their annotations. */}}
+{{- define "gpu-share.podMetadata" -}}
+{{- with .Values.podLabels }}{{ toYaml . | nindent 8 }}{{ end }}
+{{- with .Values.podAnnotations }}{{ printf "annotations:%s" (toYaml . | nindent 2) | nindent 6 }}{{ end }}
+{{- end }}
+
 {{- define "gpu-share.pullSecrets" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
