@@ -1,28 +1,19 @@
 """``gpu-share ui`` at a real API server: as operator, as tenant with ``edit``, as somebody without rights."""
 
-import os
-import re
-import signal
-import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
-from urllib.request import urlopen
 
 import pytest
 
 from gpushare.contract import COMPUTE, DRIVER
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
-from tests.integration.controlplane import objects, programs
+from tests.integration.controlplane import objects
 from tests.integration.controlplane.bed import SLICES, Bed
 from tests.integration.controlplane.explaining import account, kill, prepared, runs, viewer
 from tests.support.extent import trials
 from tests.support.patience import patient
-from tests.unit.gpushare_cli.ui.test_pages import words
+from tests.support.ui import START, opened
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.timeout(400)]
 NODES: Final = trials(50, 500)
@@ -30,58 +21,6 @@ GPUS: Final = 8
 FIRST: Final = {50: 1.0, 500: 3.0}[NODES]
 """Seconds of a processor from the command to the first page: on a quiet machine it takes no longer."""
 MOST_KIB: Final = 150 * 1024
-START: Final = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """A server that runs, by its address."""
-
-    address: str
-    pid: int
-
-    def page(self, name: str = "") -> str:
-        """Return what a reader sees of a page."""
-        with urlopen(f"{self.address}{name}", timeout=patient(START)) as answer:
-            return words(answer.read().decode())
-
-    def until(self, name: str, text: str) -> float:
-        """Wait until a page has a text, as its script does, on an event; return the seconds it took."""
-        began = time.monotonic()
-        with urlopen(f"{self.address}events", timeout=patient(START)) as events:
-            while text not in (shown := self.page(name)):
-                assert time.monotonic() - began < patient(START), shown
-                while not events.readline().startswith(b"data"):
-                    pass
-        return time.monotonic() - began
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of a processor that it used."""
-        found = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(found[11]) + int(found[12])) / os.sysconf("SC_CLK_TCK")
-
-    @property
-    def kib(self) -> int:
-        """The most memory that it ever used."""
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
-        assert found is not None
-        return int(found[1])
-
-
-@contextmanager
-def opened(kubeconfig: Path, *words: str) -> Iterator[Open]:
-    command = [*programs.PRODUCT, "ui", "--no-browser", "--kubeconfig", str(kubeconfig), *words]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=programs.environment()) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            yield Open(process.stdout.readline().split()[-1], process.pid)
-        finally:
-            os.kill(process.pid, signal.SIGINT)
-            complaints = process.stderr.read()
-        assert (process.wait(), complaints) == (0, "")
 
 
 def test_an_operator_sees_fleet_gpu_and_pods_and_what_changes(bed: Bed) -> None:

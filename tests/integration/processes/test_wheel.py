@@ -25,12 +25,15 @@ kind: Pod
 metadata: {name: tts, annotations: {gpu-share.io/memory: 4Gi}}
 spec: {containers: [{name: model, image: tts}]}
 """
-LOAD_ALL: Final = """
+OF_UI: Final = ("gpushare_cli.ui.server", "gpushare_cli.ui.snapshot")
+"""Serve pages, for which the extra ``ui`` brings Flask; the verb loads them last."""
+LOAD_ALL: Final = f"""
+OF_UI = {OF_UI!r}
 import importlib, pkgutil, sys
 import gpushare_cli, certs, sidecar
 for package in (gpushare_cli, certs, sidecar):
     for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not found.name.startswith("gpushare_cli.parts") and not found.name.endswith("__main__"):
+        if not found.name.startswith(("gpushare_cli.parts", *OF_UI)) and not found.name.endswith("__main__"):
             importlib.import_module(found.name)
 print(*sys.modules)
 """
@@ -121,6 +124,14 @@ def test_a_process_names_the_extra_that_it_lacks(site: Path, process: str, extra
     done = run(site, "gpu-share", process, "--help")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert f"pip install 'gpu-share[{extra}]'" in done.stderr
+
+
+def test_the_web_view_names_its_extra_and_its_files_are_there(site: Path) -> None:
+    done = run(site, "gpu-share", "ui")
+    assert (done.returncode, "pip install 'gpu-share[ui]'" in done.stderr) == (2, True), done.stderr
+    here, there = (each / "gpushare_cli" / "ui" for each in (Path(__file__).parents[3], site))
+    for folder in ("templates", "static"):
+        assert {each.name for each in (here / folder).iterdir()} == {each.name for each in (there / folder).iterdir()}
 
 
 def test_check_names_the_extra_that_reads_gpus(site: Path) -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from gpushare_cli.placement.placing import rooms
+from tests.support.ui import words
 from tests.unit.gpushare_cli.placement.test_placing import asking, cluster, holding
 from tests.unit.gpushare_cli.ui.fleets import client, fleet, opened
-from tests.unit.gpushare_cli.ui.test_pages import words
 
 
 @pytest.mark.parametrize(

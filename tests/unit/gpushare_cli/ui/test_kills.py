@@ -11,9 +11,10 @@ from gpushare.contract import AUDIT_HEAD
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
 from gpushare_cli.main import main
+from tests.support.ui import words
 from tests.unit.gpushare_cli.audit_logs import write
 from tests.unit.gpushare_cli.ui.fleets import REPORTER, Watched, client, fleet, opened
-from tests.unit.gpushare_cli.ui.test_pages import until, words
+from tests.unit.gpushare_cli.ui.test_pages import until
 
 
 class Logged(Watched):

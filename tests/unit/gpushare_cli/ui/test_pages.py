@@ -2,7 +2,6 @@
 
 import re
 import time
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -12,23 +11,8 @@ from gpushare_cli.ui import changes as polling
 from gpushare_cli.ui.changes import WINDOW, Changes, History, Polled
 from gpushare_cli.ui.drawing import Block, blocks, curve
 from gpushare_cli.ui.sources import Sources
+from tests.support.ui import words
 from tests.unit.gpushare_cli.ui.fleets import TENANTS, claim, client, fleet, forbidden, opened, pod, report
-
-
-class Text(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words: list[str] = []
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-
-def words(html: str) -> str:
-    """Return what a reader sees."""
-    found = Text()
-    found.feed(html)
-    return re.sub(r"\s+", " ", " ".join(found.words))
 
 
 def test_the_fleet_has_each_gpu_with_what_is_reserved_used_and_wrong() -> None:

@@ -21,8 +21,8 @@ from gpushare_cli import ui
 from gpushare_cli.main import main
 from gpushare_cli.ui import command
 from tests.house_lines import code_lines
+from tests.support.ui import words
 from tests.unit.gpushare_cli.ui.fleets import Watched, claim, fleet
-from tests.unit.gpushare_cli.ui.test_pages import words
 
 HOSTILE = "../../outside"
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from gpushare_cli.ui import sources
+from tests.support.ui import words
 from tests.unit.gpushare_cli.ui.fleets import client, fleet, opened
-from tests.unit.gpushare_cli.ui.test_pages import words
 
 
 @pytest.fixture(autouse=True)
