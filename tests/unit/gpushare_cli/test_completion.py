@@ -2,9 +2,13 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
+from gpushare.errors import ClusterError
+from gpushare.kube_client import KubeClient
+from gpushare_cli import completion
 from gpushare_cli.completion import complete
 from gpushare_cli.main import VERBS
 
@@ -45,6 +49,52 @@ def test_verbs_options_and_values_are_completed_for_kubectl(
 ) -> None:
     assert complete(words) == 0
     assert capsys.readouterr().out.splitlines() == found
+
+
+class Cluster:
+    """Lists that a prompt is answered from, by path."""
+
+    LISTS: Final = {
+        "/api/v1/namespaces": ["asr", "tts"], "/api/v1/nodes": ["gpu-1"],
+        "/api/v1/namespaces/asr/pods": ["train", "trial"], "/api/v1/namespaces/here/pods": ["serve"],
+    }  # fmt: skip
+
+    def get(self, where: str, **query: Any) -> Any:
+        assert query["timeout"] <= 2, "somebody waits at a prompt"
+        if where not in self.LISTS:
+            raise ClusterError("forbidden", 403)
+        return {"items": [{"metadata": {"name": name}} for name in self.LISTS[where]]}
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["resize", ""], ["serve"]),
+        (["resize", "-n", "asr", "tri"], ["trial"]),
+        (["resize", "--namespace", "asr", "--timeout", "3", ""], ["train", "trial"]),
+        (["explain", "asr/tra"], ["asr/train"]),
+        (["explain", "deploy/"], []),
+        (["resize", "serve", ""], []),
+        (["top", "-n", ""], ["asr", "tts"]),
+        (["check", "--namespace=t"], ["--namespace=tts"]),
+        (["breaker", "--reset", "--node", "g"], ["gpu-1"]),
+    ],
+)
+def test_pods_namespaces_and_nodes_of_the_cluster_are_completed(
+    words: list[str], found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(KubeClient, "connect", lambda *_: Cluster())
+    monkeypatch.setattr(completion, "namespace_of", lambda *_: "here")
+    assert complete(words) == 0
+    assert capsys.readouterr().out.splitlines() == [*found, NO_FILES]
+
+
+def test_without_a_cluster_nothing_is_completed_and_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    assert complete(["top", "-n", ""]) == 0
+    assert capsys.readouterr() == (f"{NO_FILES}\n", "")
 
 
 def test_kubectl_finds_the_program_beside_the_plugin() -> None:
