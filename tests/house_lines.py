@@ -38,7 +38,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("gpushare", 13, "the same: its annotation and classes"),
     ("gpushare", 70, "fractions of a whole card in manifests: the table of frameworks"),
     ("webhook", 105, "the same: warnings, and the fraction of the share in their place"),
-    ("gpushare_cli", 8, "the same, in explain"),
+    ("gpushare_cli", 17, "the same, in explain and check"),
     (
         "gpushare_cli",
         29,

@@ -1,7 +1,7 @@
 """Ask whether a share of the usual size could start: on which nodes, and in which namespaces that opted in."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from gpushare import contract
@@ -12,6 +12,7 @@ from gpushare_cli.check import workloads
 from gpushare_cli.check.installation import installation
 from gpushare_cli.check.result import CheckResult, ok, warning
 from gpushare_cli.check.trial import USUAL_MIB
+from gpushare_cli.placement.gpus import COUNTS
 from gpushare_cli.placement.placing import Cause, Cluster, Hindrance, place
 from gpushare_cli.words import clean, counted, some
 from webhook.mutation.settings import DEFAULT_TOLERATIONS, Settings
@@ -23,6 +24,14 @@ SHARE: Final[Object] = {
     }}]}},
 }  # fmt: skip
 """A claim of the usual size."""
+
+
+SMALLEST: Final[Object] = {"spec": {"devices": {"requests": [
+    *SHARE["spec"]["devices"]["requests"],
+    {"name": "amounts", "firstAvailable": [{"deviceClassName": each, "count": 1} for each in COUNTS]},
+]}}}  # fmt: skip
+"""The same, and it states the least that a ResourceQuota adds up: one that is used up has no room for that."""
+_ADDED_UP: Final = frozenset(f"{each}{contract.DEVICE_QUOTA}" for each in COUNTS)
 
 
 def on_nodes(api: KubeClient) -> CheckResult:
@@ -39,18 +48,34 @@ def on_nodes(api: KubeClient) -> CheckResult:
 
 
 def in_namespaces(api: KubeClient) -> CheckResult:
-    """Look for ResourceQuotas that leave no room for the claim of one more share."""
-    names = [each["metadata"]["name"] for each in workloads.namespaces(api)]
+    """Look for ResourceQuotas that leave no room for the claim of one more share, or that no claim can satisfy."""
     quotas = defaultdict[str, list[Object]](list)
     for each in api.list(path(CORE_V1, "resourcequotas"))[0]:
         quotas[text(mapping(each, "metadata"), "namespace")].append(each)
-    found = {name: place({}, [SHARE], Cluster(quotas=quotas[name])).hindrances for name in names if name in quotas}
+    there = {each["metadata"]["name"]: each for each in workloads.namespaces(api)}
+    found = {name: [*_unstated(each, quotas[name]), *_full(quotas[name])] for name, each in there.items()}
     full = {name: why for name, why in found.items() if why}
     if not full:
-        return ok(f"in {counted(len(names), 'namespace')}")
+        return ok(f"in {counted(len(there), 'namespace')}")
     wrong = [clean(f"{name}: {why[0].message}") for name, why in full.items()]
-    where = f"not in {len(full)} of {counted(len(names), 'namespace')}"
+    where = f"not in {len(full)} of {counted(len(there), 'namespace')}"
     return warning(f"{where}: {some(wrong)}", _hint([each for why in full.values() for each in why]))
+
+
+def _full(quotas: Sequence[Object]) -> Sequence[Hindrance]:
+    return place({}, [SMALLEST], Cluster(quotas=quotas)).hindrances
+
+
+def _unstated(namespace: Object, quotas: Sequence[Object]) -> Iterator[Hindrance]:
+    """Yield the quotas that add up amounts, where claims do not state them: the API server refuses those claims."""
+    if mapping(mapping(namespace, "metadata"), "annotations").get(contract.COUNT_AMOUNTS) == "true":
+        return
+    for quota in quotas:
+        if not _ADDED_UP.isdisjoint(mapping(mapping(quota, "spec"), "hard")):
+            name = text(mapping(quota, "metadata"), "name")
+            message = f"ResourceQuota {name} adds up amounts that claims do not state"
+            hint = f"an operator annotates the namespace: {contract.COUNT_AMOUNTS}=true"
+            yield Hindrance(cause=Cause.QUOTA, message=message, hint=hint)
 
 
 def _tolerations(environment: Mapping[str, str]) -> list[Object]:

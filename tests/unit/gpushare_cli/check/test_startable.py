@@ -75,3 +75,23 @@ def test_each_namespace_without_room_for_a_claim_is_named(quotas: list[dict[str,
     found = startable.in_namespaces(Api({"namespaces": names, "resourcequotas": quotas}))  # type: ignore[arg-type] # it only lists
     assert found.detail.startswith(detail)
     assert found.fine == (not detail.startswith("not"))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "used", "level", "hint"),
+    [
+        ({contract.COUNT_AMOUNTS: "true"}, "4095", Level.OK, ""),
+        ({contract.COUNT_AMOUNTS: "true"}, "4096", Level.WARNING, "an operator raises"),
+        ({}, "0", Level.WARNING, contract.COUNT_AMOUNTS),
+    ],
+)
+def test_a_quota_on_amounts_needs_room_and_claims_that_state_them(
+    annotations: dict[str, str], used: str, level: Level, hint: str
+) -> None:
+    hard, taken = ({f"{contract.MEMORY_COUNT_CLASS}{contract.DEVICE_QUOTA}": each} for each in ("4096", used))
+    quotas = [{"metadata": {"name": "total", "namespace": "asr"}, "spec": {"hard": hard}}]
+    quotas[0] |= {"status": {"hard": hard, "used": taken}}
+    names = [{"metadata": {"name": "asr", "annotations": annotations}}, {"metadata": {"name": "tts"}}]
+    found = startable.in_namespaces(Api({"namespaces": names, "resourcequotas": quotas}))  # type: ignore[arg-type] # it only lists
+    assert found.level is level
+    assert hint in (found.hint or "")
