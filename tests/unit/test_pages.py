@@ -117,7 +117,7 @@ def chart_options() -> list[tuple[str, tuple[str, ...]]]:
     found = []
     for block in pages.blocks("sh", "console"):
         for command in filter(HELM.match, pages.commands(block)):
-            words = shlex.split(command, comments=True)
+            words = shlex.split(command.replace("REGISTRY", "registry.example.org"), comments=True)
             pairs = pairwise(words)
             found.append((block.page, tuple(chain.from_iterable(pair for pair in pairs if pair[0] in VALUE_OPTIONS))))
     return found
