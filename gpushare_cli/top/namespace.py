@@ -88,7 +88,7 @@ def view(api: KubeClient, namespace: str) -> View:
     if not found:
         check_namespace(api, namespace)
     data = {"time": node_status.now().isoformat(), "namespace": namespace, "pods": [each.json() for each in found]}
-    lines = tuple(_notices(namespace, found, kills))
+    lines = tuple(notices(namespace, found, kills))
     missing = [each.pod for each in found if each.problem]
     problem = f"the use of {counted(len(missing), 'pod')} is unknown or out of date" if missing else ""
     return View(grids=(grid(found),), notices=lines, data=data, problem=problem)
@@ -195,7 +195,8 @@ def _usage(answer: Usage | GpuShareError) -> Usage:
     return answer if isinstance(answer, Usage) else Usage(problem=sentence(answer))
 
 
-def _notices(namespace: str, pods: Sequence[PodUse], kills: Mapping[PodKey, int] | None) -> Iterator[str]:
+def notices(namespace: str, pods: Sequence[PodUse], kills: Mapping[PodKey, int] | None) -> Iterator[str]:
+    """Yield the sentences about a namespace: what is not known of which pods."""
     if not pods:
         yield f"no pod in namespace {namespace} has a share"
     problems: dict[str, list[str]] = {}

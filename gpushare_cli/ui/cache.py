@@ -31,6 +31,8 @@ FOLLOWED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
 """The kinds that are followed: where they are, and which of them."""
 DROPPED: Final = {"metadata": ("managedFields",), "status": ("images",)}
 """Large fields that nothing reads."""
+READ_OF_CLAIMS: Final = ("namespace", "name", "uid", "resourceVersion")
+"""Of their metadata; their spec is read of single ones alone, which are asked for by name."""
 
 
 class Cached(KubeClient):
@@ -85,7 +87,7 @@ class Cached(KubeClient):
         with self._lock:
             if (kind, namespace) not in self._followers:
                 base, query = FOLLOWED[kind]
-                follower = _Follower(self._changes)
+                follower = _Follower(self._changes, kind)
                 self._followers[kind, namespace] = follower
                 follower.start(self._api, path(base, kind, namespace=namespace), query)
             return self._followers[kind, namespace]
@@ -100,6 +102,7 @@ class _Follower:
     """The objects of one list and its watch."""
 
     changes: Changes
+    kind: str
     found: dict[tuple[str, str], Object] = field(default_factory=dict)
     read: bool = False
     error: ClusterError | None = None
@@ -121,7 +124,7 @@ class _Follower:
         return list(self.found.values())
 
     def _on_list(self, items: Iterator[Object]) -> None:
-        self.found = {_key(each): _slim(each) for each in items}
+        self.found = {_key(each): _slim(self.kind, each) for each in items}
         self.read, self.error = True, None
         self._note()
 
@@ -130,7 +133,7 @@ class _Follower:
         if kind == "DELETED":
             found.pop(_key(item), None)
         else:
-            found[_key(item)] = _slim(item)
+            found[_key(item)] = _slim(self.kind, item)
         self.found, self.error = found, None
         self._note()
 
@@ -149,8 +152,11 @@ def _key(item: Object) -> tuple[str, str]:
     return text(item["metadata"], "namespace"), text(item["metadata"], "name")
 
 
-def _slim(item: Object) -> Object:
+def _slim(kind: str, item: Object) -> Object:
     found = dict(item)
+    if kind == "resourceclaims":
+        metadata = {key: item["metadata"].get(key) for key in READ_OF_CLAIMS}
+        return {"metadata": metadata, "status": item.get("status")}
     for part, keys in DROPPED.items():
         if part in found and isinstance(found[part], dict):
             found[part] = {key: value for key, value in found[part].items() if key not in keys}

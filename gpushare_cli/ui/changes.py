@@ -17,6 +17,8 @@ WINDOW: Final = 900.0
 UNREADABLE: Final = "an object of the cluster has another shape than Kubernetes gives it"
 POINTS: Final = 300
 """Of one curve at most."""
+CURVES: Final = 20_000
+"""So many are kept; of more, those that have ended are dropped."""
 
 
 class Changes:
@@ -105,12 +107,17 @@ class History:
 
     def __init__(self) -> None:
         self._points = defaultdict[Hashable, deque[tuple[float, int]]](lambda: deque(maxlen=POINTS))
+        self._lock = Lock()
 
     def add(self, key: Hashable, at: float, value: int | None) -> None:
         """Note a value at a time, in seconds of the monotonic clock; ``None`` is not noted."""
-        points = self._points[key]
-        if value is not None and (not points or points[-1][0] < at):
-            points.append((at, value))
+        with self._lock:
+            if len(self._points) > CURVES:
+                for old in [each for each, points in self._points.items() if not points or at - points[-1][0] > WINDOW]:
+                    del self._points[old]
+            points = self._points[key]
+            if value is not None and (not points or points[-1][0] < at):
+                points.append((at, value))
 
     def of(self, key: Hashable, now: float) -> list[tuple[float, int]]:
         """Return the points of a curve as seconds before ``now`` (negative) and value."""

@@ -4,6 +4,7 @@ import argparse
 import sys
 import webbrowser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Final
 
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _serve(pages: Pages, changes: Changes, args: argparse.Namespace) -> int:
-    from gpushare_cli.ui.server import serve  # noqa: PLC0415 - Flask may be missing
+    from gpushare_cli.ui.server import leading_to, serve  # noqa: PLC0415 - Flask may be missing
 
     try:
         server, address = serve(pages, changes, args.port)
@@ -47,9 +48,12 @@ def _serve(pages: Pages, changes: Changes, args: argparse.Namespace) -> int:
     stopped = stopped_by_signal()
     Thread(target=server.serve_forever, daemon=True).start()
     print(f"gpu-share ui: {address}\nOnly this machine reaches it, with that address. Ctrl-C ends it.", flush=True)
-    if not args.no_browser:
-        webbrowser.open(address)
-    stopped.wait()
+    # Everybody on this machine sees the words of a command, so a browser's are those of a file that we alone may read.
+    with TemporaryDirectory(prefix="gpu-share-ui-") as folder:
+        if not args.no_browser:
+            (Path(folder) / "open.html").write_text(leading_to(address))
+            webbrowser.open((Path(folder) / "open.html").as_uri())
+        stopped.wait()
     return FINE
 
 

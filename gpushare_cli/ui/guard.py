@@ -11,6 +11,8 @@ from typing import Final
 READING: Final = frozenset({"GET", "HEAD"})
 OWN_SITE: Final = frozenset({"same-origin", "none"})
 """What a browser says of a request that no other site caused."""
+OPENED: Final = ("navigate", "document")
+"""Mode and destination of a page that is opened by itself, as by the file that leads to the address."""
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -41,7 +43,8 @@ def refusal(method: str, path: str, headers: Mapping[str, str], port: int, token
     origin = headers.get("Origin")
     if origin is not None and origin not in {f"http://{host}" for host in hosts}:
         return HTTPStatus.FORBIDDEN
-    if headers.get("Sec-Fetch-Site", "none") not in OWN_SITE:
+    opened = (headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest")) == OPENED and path == f"/{token}/"
+    if headers.get("Sec-Fetch-Site", "none") not in OWN_SITE and not opened:
         return HTTPStatus.FORBIDDEN
     if method not in READING:
         return HTTPStatus.METHOD_NOT_ALLOWED

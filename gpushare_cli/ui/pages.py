@@ -6,7 +6,7 @@ Kubernetes have no ``_``.
 
 import json
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -20,9 +20,11 @@ from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import filters
 from gpushare_cli.explain import pod_events
 from gpushare_cli.explain.findings import FindingType
-from gpushare_cli.ui import drawing, fleet
+from gpushare_cli.top.namespace import notices
+from gpushare_cli.ui import drawing
 from gpushare_cli.ui.changes import UNREADABLE, WINDOW
 from gpushare_cli.ui.drawing import Block, Curve
+from gpushare_cli.ui.fleet import Fleet, GpuView, NodeView, matching
 from gpushare_cli.ui.sources import NodeLog, Sources, attempt
 from gpushare_cli.words import clean
 
@@ -94,12 +96,11 @@ class Pages:
 
     def fleet(self, query: Mapping[str, str]) -> Page:
         """All nodes with their GPUs, and what is wrong with their enforcers."""
-        whole, problems = self.sources.fleet(min(self.wait, FLEET_WAIT) if self.live else self.wait)
-        shown = fleet.matching(whole, query.get("node", ""), query.get("model", ""), query.get("namespace", ""))
         number = int(query.get("page", "1")) if query.get("page", "1").isdecimal() else 1
-        pages = max(1, -(-len(shown.nodes) // PER_PAGE)) if self.live else 1
-        number = min(max(number, 1), pages)
-        nodes = shown.nodes[(number - 1) * PER_PAGE : number * PER_PAGE] if self.live else shown.nodes
+        first, _ = self.sources.fleet(0, ())
+        names = [each.name for each in self._shown(first, query, number)[2]]
+        whole, problems = self.sources.fleet(min(self.wait, FLEET_WAIT) if self.live else self.wait, names)
+        shown, (number, pages), nodes = self._shown(whole, query, number)
         gpus = [gpu for each in shown.nodes for gpu in each.gpus]
         values = {
             "nodes": nodes, "number": number, "pages": pages, "matching": len(shown.nodes), "all": len(whole.nodes),
@@ -110,9 +111,20 @@ class Pages:
         }  # fmt: skip
         return Page(template="fleet.html", title="Fleet", values=values, problems=_cleaned(problems))
 
+    def _shown(
+        self, whole: Fleet, query: Mapping[str, str], number: int
+    ) -> tuple[Fleet, tuple[int, int], Sequence[NodeView]]:
+        """Return what the filter leaves, which page of how many it is, and the nodes on it."""
+        shown = matching(whole, query.get("node", ""), query.get("model", ""), query.get("namespace", ""))
+        if not self.live:
+            return shown, (1, 1), shown.nodes
+        pages = max(1, -(-len(shown.nodes) // PER_PAGE))
+        number = min(max(number, 1), pages)
+        return shown, (number, pages), shown.nodes[(number - 1) * PER_PAGE : number * PER_PAGE]
+
     def gpu(self, _: Mapping[str, str], node: str, device: str) -> Page:
         """One GPU: its shares to scale, who is over, its last minutes."""
-        whole, problems = self.sources.fleet(self.wait)
+        whole, problems = self.sources.fleet(self.wait, (node,))
         found = whole.gpu(node, device)
         if found is None:
             return self.missing({}, "GPU", device, "on node", node)
@@ -135,8 +147,7 @@ class Pages:
         kills = sorted(events or (), key=pod_events.time_of, reverse=True)
         problems = [NOT_READ] if tenant is None else []
         problems += [hidden] if hidden else []
-        for each in tenant.pods if tenant else ():
-            problems += [f"{each.pod}: {each.problem}"] if each.problem else []
+        problems += notices(namespace, tenant.pods, {}) if tenant and tenant.pods else []
         values = {
             "namespace": namespace, "pods": tenant.pods if tenant else (),
             "waiting": [(each, _first(each)) for each in tenant.waiting] if tenant else (),
@@ -201,7 +212,7 @@ class Pages:
     def waste(self, query: Mapping[str, str]) -> Page:
         """What workloads reserve and never used, and what that is worth."""
         advice, problems = self.sources.advice(self.namespace, self.wait)
-        whole, _ = attempt(lambda: self.sources.fleet(0)[0])
+        whole, _ = attempt(lambda: self.sources.fleet(0, ())[0])
         sizes = [gpu.gpu.mib for node in whole.nodes for gpu in node.gpus] if whole else []
         frees = max(0, sum(each.frees_mib for each in advice))
         gpus = frees / (sum(sizes) / len(sizes)) if sizes else None
@@ -251,13 +262,13 @@ def _rows(records: Iterable[tuple[str, Mapping[str, Any]]], logs: Iterable[NodeL
     return found
 
 
-def reserved_blocks(gpu: fleet.GpuView) -> list[Block]:
+def reserved_blocks(gpu: GpuView) -> list[Block]:
     """Draw what is reserved of a GPU, share by share."""
     parts = ((each.reserved_mib, "reserved", f"{each.namespace}/{each.pod}") for each in gpu.shares)
     return drawing.blocks(_total(gpu), parts)
 
 
-def used_blocks(gpu: fleet.GpuView) -> list[Block]:
+def used_blocks(gpu: GpuView) -> list[Block]:
     """Draw what is in use of a GPU: by shares, by others, by nobody that is known."""
     if gpu.used_mib is None:
         return []
@@ -271,7 +282,7 @@ def used_blocks(gpu: fleet.GpuView) -> list[Block]:
     return drawing.blocks(_total(gpu), [*shares, *rest])
 
 
-def _total(gpu: fleet.GpuView) -> int:
+def _total(gpu: GpuView) -> int:
     return max(gpu.gpu.mib, gpu.reserved_mib, gpu.used_mib or 0)
 
 

@@ -5,6 +5,7 @@ Flask makes the answers; werkzeug's server, which comes with it, takes the reque
 
 import secrets
 from collections.abc import Iterator
+from html import escape
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -43,7 +44,7 @@ def application(made: Pages, changes: Changes, port: int, token: str) -> Flask:
 
     @app.get("/<_token>/")
     def _start(_token: str) -> Response:
-        return Response(status=HTTPStatus.FOUND, headers={"Location": f"{made.first()}.html"})
+        return Response(leading_to(f"{made.first()}.html"))
 
     @app.get("/<_token>/events")
     def _events(_token: str) -> Response:
@@ -54,6 +55,11 @@ def application(made: Pages, changes: Changes, port: int, token: str) -> Flask:
         return _answer(app, made, name)
 
     return app
+
+
+def leading_to(address: str) -> str:
+    """Return a page that leads to an address; unlike after a redirect, it is the one that asks for the next page."""
+    return f'<!doctype html><title>gpu-share</title><meta http-equiv="refresh" content="0; url={escape(address)}">'
 
 
 def _answer(app: Flask, made: Pages, name: str) -> Response:

@@ -5,7 +5,7 @@ Each is read by the code of the verb that shows it on the command line: ``top``,
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Final, TypeVar
@@ -14,7 +14,7 @@ from enforcer.audit.record import read
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError, GpuShareError, RecordError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
-from gpushare.raw_objects import mapping
+from gpushare.raw_objects import mapping, text
 from gpushare_cli.advise import command as advising
 from gpushare_cli.advise.advice import Advice, advise, measured
 from gpushare_cli.advise.arguments import LEAST_AGE
@@ -34,7 +34,7 @@ from gpushare_cli.placement.placing import Cluster
 from gpushare_cli.top import namespace as tenants
 from gpushare_cli.top.all_nodes import NodeAnswer, status_of
 from gpushare_cli.ui.cache import Cached
-from gpushare_cli.ui.changes import Changes, History, Polled
+from gpushare_cli.ui.changes import INTEREST, Changes, History, Polled
 from gpushare_cli.ui.fitting import Fit, fit, policy_options
 from gpushare_cli.ui.fleet import Fleet, fleet
 
@@ -97,6 +97,8 @@ class Sources:
         self._uses = Polled(self._ask_enforcers, USE_SECONDS, changes)
         self._checks = Polled(self._ask_checks, CHECK_SECONDS, changes)
         self._audit = Polled(self._read_logs, AUDIT_SECONDS, changes)
+        self._wanted = dict[str, float]()
+        """When a page showed a node last."""
         self._made: tuple[int, Fleet, list[str]] | None = None
         self._asked, self._lock = dict[tuple[str, ...], Polled[Any]](), Lock()
 
@@ -109,21 +111,27 @@ class Sources:
         base = CORE_V1 if kind in {"nodes", "pods", "events", "resourcequotas"} else RESOURCE_V1
         return self.api.list(path(base, kind, namespace=namespace), **query)[0]
 
-    def fleet(self, wait: float) -> tuple[Fleet, list[str]]:
+    def fleet(self, wait: float, nodes: Collection[str] | None = None) -> tuple[Fleet, list[str]]:
         """Return the fleet, and sentences about what could not be read of it.
+
+        Args:
+            wait: seconds for the first answers of enforcers.
+            nodes: those whose enforcers are asked, from now on for a while; ``None``: all.
 
         Raises:
             ClusterError: the reader may not list ResourceSlices.
         """
-        state, number = self._uses.get(wait), self.changes.number
+        slices = self.objects("resourceslices", fieldSelector=f"spec.driver={DRIVER}")
+        names = {text(mapping(each, "spec"), "nodeName") for each in slices} if nodes is None else nodes
+        self._wanted |= dict.fromkeys(names, time.monotonic())
+        state, number = self._uses.get(wait) if names else None, self.changes.number
         if self._made is not None and self._made[0] == number:
             return self._made[1:]
-        slices = self.objects("resourceslices", fieldSelector=f"spec.driver={DRIVER}")
         claims, hidden = attempt(lambda: self.objects("resourceclaims"))
-        nodes, unknown = attempt(lambda: self.objects("nodes"))
+        known, unknown = attempt(lambda: self.objects("nodes"))
         silent = f"use is not known: {sentence(state)}" if isinstance(state, GpuShareError) else ""
         answers = sorted(self._answers.values(), key=lambda each: each.node)
-        found = fleet(slices, claims or (), nodes or (), answers)
+        found = fleet(slices, claims or (), known or (), answers)
         self._made = number, found, [*filter(None, (hidden, unknown, silent, *self.api.problems()))]
         return self._made[1:]
 
@@ -150,6 +158,7 @@ class Sources:
 
     def advice(self, namespace: str, wait: float) -> tuple[list[Advice], list[str]]:
         """Advise all workloads; where the reader may not run commands in enforcers, those of the namespace."""
+        attempt(lambda: self.fleet(0))
         state, problems = self._uses.get(wait), list[str]()
         if isinstance(state, GpuShareError):
             problems.append(f"only namespace {namespace}: {sentence(state)}")
@@ -183,9 +192,9 @@ class Sources:
         return found
 
     def _ask_enforcers(self) -> int:
-        """Ask each enforcer for its status; each answer is there at once for the next page."""
-        pods = self._enforcers()
-        asked(pods, self._ask_enforcer)
+        """Ask the enforcers that pages show for their status; each answer is there at once for the next page."""
+        pods, since = self._enforcers(), time.monotonic() - INTEREST
+        asked([each for each in pods if self._wanted.get(each.node, 0.0) > since], self._ask_enforcer)
         here = {each.node for each in pods}
         labelled, _ = attempt(lambda: workloads.labelled(self.api))
         for node in [*self._answers]:

@@ -48,8 +48,8 @@ class Open:
             return str(answer.read().decode())
 
     def page(self, name: str = "") -> str:
-        """Return what a reader sees of a page."""
-        return words(self.text(name))
+        """Return what a reader sees of a page; without a name, of that which the address leads to."""
+        return words(self.text(name or self.text().partition("url=")[2].partition('"')[0]))
 
     def until(self, name: str, text: str, seconds: float = START) -> float:
         """Wait until a page has a text, as its script does, on an event; return the seconds it took."""

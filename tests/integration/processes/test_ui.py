@@ -18,7 +18,7 @@ from gpushare.errors import ClusterError
 from gpushare_cli.ui import snapshot, sources
 from gpushare_cli.ui.changes import Changes
 from gpushare_cli.ui.pages import Pages
-from gpushare_cli.ui.server import serve
+from gpushare_cli.ui.server import leading_to, serve
 from gpushare_cli.ui.sources import Sources
 from tests.support.browser import Browser, axe, browser
 from tests.unit.gpushare_cli.audit_logs import write
@@ -98,6 +98,13 @@ def test_each_page_has_no_serious_finding_at_each_width_in_light_and_dark(
             if os.environ.get("GPU_SHARE_PICTURES") and name in KEPT and width == WIDTHS[1] and not dark:
                 (PICTURES / f"ui-{name}.png").write_bytes(file.read_bytes())
     assert chromium.complaints == [], "the policy forbids nothing that pages do"
+
+
+def test_the_file_that_is_opened_leads_to_the_first_page(chromium: Browser, opened: Any, tmp_path: Path) -> None:
+    (tmp_path / "open.html").write_text(leading_to(opened.address))
+    chromium.ask("Page.navigate", url=(tmp_path / "open.html").as_uri())
+    chromium.until(f"location.href === {opened.address + 'fleet.html'!r} && document.readyState === 'complete'")
+    chromium.until("document.querySelector('h1')?.textContent === 'Fleet'")
 
 
 def test_the_first_key_leads_to_the_content_and_each_link_can_be_reached(chromium: Browser, opened: Any) -> None:

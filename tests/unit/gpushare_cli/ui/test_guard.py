@@ -7,6 +7,7 @@ import pytest
 from tests.unit.gpushare_cli.ui.fleets import HOST, PORT, TOKEN, client, fleet
 
 GOOD = f"/{TOKEN}/fleet.html"
+NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,11 @@ GOOD = f"/{TOKEN}/fleet.html"
         (GOOD, {"Origin": "http://127.0.0.1"}, "GET", 403),
         (GOOD, {"Sec-Fetch-Site": "cross-site"}, "GET", 403),
         (GOOD, {"Sec-Fetch-Site": "same-site"}, "GET", 403),
+        (f"/{TOKEN}/", {"Sec-Fetch-Site": "cross-site", **NAVIGATION}, "GET", 200),
+        (GOOD, {"Sec-Fetch-Site": "cross-site", **NAVIGATION}, "GET", 403),
+        (f"/{TOKEN}/", {"Sec-Fetch-Site": "cross-site", **NAVIGATION, "Sec-Fetch-Dest": "iframe"}, "GET", 403),
+        (f"/{TOKEN}/", {"Sec-Fetch-Site": "cross-site"}, "GET", 403),
+        ("/other/", {"Sec-Fetch-Site": "cross-site", **NAVIGATION}, "GET", 403),
         (GOOD, {}, "POST", 405),
         (GOOD, {}, "OPTIONS", 405),
         (GOOD, {}, "DELETE", 405),

@@ -53,6 +53,16 @@ def test_what_check_finds_wrong_stands_above_the_fleet_with_the_remedy() -> None
     assert "wrong enforcer reports : two: the MPS daemon does not answer read the log of that node's enforcer" in text
 
 
+def test_only_the_enforcers_of_nodes_that_are_shown_are_asked() -> None:
+    cluster = fleet()
+    browser = client(cluster)
+    opened(browser, "fleet.html", node="one")
+    opened(browser, "gpu_one_gpu-0.html")
+    assert {name for name, _ in cluster.ran} == {"enforcer-one"}
+    opened(browser, "fleet.html")
+    until(lambda: "enforcer-two" in {name for name, _ in cluster.ran})
+
+
 def test_an_enforcer_that_does_not_answer_is_a_sentence_and_the_rest_is_shown() -> None:
     cluster = fleet()
     cluster.answers["enforcer-one"] = b"", ClusterError("no route to host", 500)
@@ -90,8 +100,7 @@ def test_a_tenant_starts_with_the_namespace_and_sees_no_other() -> None:
     cluster = fleet()
     cluster.hidden |= {"nodes", "resourceslices", "resourceclaims", "pods", "events", "daemonsets"}
     browser = client(cluster)
-    start = browser.get("/the-token/", headers={"Host": "127.0.0.1:4711"})
-    assert (start.status_code, start.headers["Location"]) == (302, "namespace_asr.html")
+    assert "url=namespace_asr.html" in opened(browser, "")
     assert "asr-0 model one 1Gi" in words(opened(browser, "namespace_asr.html"))
     refused = words(opened(browser, "fleet.html"))
     assert "you may not list resourceslices in the cluster; ask for the ClusterRole gpu-share-operator" in refused

@@ -95,8 +95,11 @@ def test_the_address_that_is_printed_opens_the_pages_until_interrupted(
     def reader() -> None:
         while not opened:
             time.sleep(0.02)
-        address = opened[0]
-        seen["page"] = urlopen(address, timeout=10).read().decode()
+        file = Path(opened[0].removeprefix("file://"))
+        seen["mode"] = oct(file.parent.stat().st_mode)[-3:]
+        address = seen["address"] = file.read_text().partition("url=")[2].partition('"')[0]
+        first = urlopen(address, timeout=10).read().decode().partition("url=")[2].partition('"')[0]
+        seen["page"] = urlopen(f"{address}{first}", timeout=10).read().decode()
         events = urlopen(f"{address}events", timeout=10)
         seen["first"] = events.readline().decode()
         cluster.change("ADDED", "resourceclaims", claim("asr", "later", "two", 0, 2048))
@@ -116,8 +119,9 @@ def test_the_address_that_is_printed_opens_the_pages_until_interrupted(
         thread.join()
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[A-Za-z0-9_-]{32}/", opened[0])
-    assert opened[0] in capfd.readouterr().out
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[A-Za-z0-9_-]{32}/", seen["address"])
+    assert seen["address"] in capfd.readouterr().out
+    assert (seen["mode"], Path(opened[0].removeprefix("file://")).exists()) == ("700", False)
     assert "3 GPUs on 2 of 2 nodes" in words(seen["page"])
 
 
