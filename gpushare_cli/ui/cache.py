@@ -16,6 +16,7 @@ from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.raw_objects import mapping, text
 from gpushare_cli.explain.pod_events import ENFORCER
 from gpushare_cli.ui.changes import Changes
+from gpushare_cli.ui.slimming import slim
 
 FIRST_SECONDS: Final = 15.0
 """So long a page waits for the first list of a kind."""
@@ -29,10 +30,6 @@ FOLLOWED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "events": (CORE_V1, OF_ENFORCERS),
 }
 """The kinds that are followed: where they are, and which of them."""
-DROPPED: Final = {"metadata": ("managedFields",), "status": ("images",)}
-"""Large fields that nothing reads."""
-READ_OF_CLAIMS: Final = ("namespace", "name", "uid", "resourceVersion")
-"""Of their metadata; their spec is read of single ones alone, which are asked for by name."""
 
 
 class Cached(KubeClient):
@@ -124,7 +121,7 @@ class _Follower:
         return list(self.found.values())
 
     def _on_list(self, items: Iterator[Object]) -> None:
-        self.found = {_key(each): _slim(self.kind, each) for each in items}
+        self.found = {_key(each): slim(self.kind, each) for each in items}
         self.read, self.error = True, None
         self._note()
 
@@ -133,7 +130,7 @@ class _Follower:
         if kind == "DELETED":
             found.pop(_key(item), None)
         else:
-            found[_key(item)] = _slim(self.kind, item)
+            found[_key(item)] = slim(self.kind, item)
         self.found, self.error = found, None
         self._note()
 
@@ -150,17 +147,6 @@ class _Follower:
 
 def _key(item: Object) -> tuple[str, str]:
     return text(item["metadata"], "namespace"), text(item["metadata"], "name")
-
-
-def _slim(kind: str, item: Object) -> Object:
-    found = dict(item)
-    if kind == "resourceclaims":
-        metadata = {key: item["metadata"].get(key) for key in READ_OF_CLAIMS}
-        return {"metadata": metadata, "status": item.get("status")}
-    for part, keys in DROPPED.items():
-        if part in found and isinstance(found[part], dict):
-            found[part] = {key: value for key, value in found[part].items() if key not in keys}
-    return found
 
 
 def _is_followed(kind: str, query: Mapping[str, str]) -> bool:

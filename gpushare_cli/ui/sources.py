@@ -29,7 +29,7 @@ from gpushare_cli.enforcer_pods import EnforcerPod, asked, find_enforcers
 from gpushare_cli.explain import command as explaining
 from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.explanation import PodExplanation
-from gpushare_cli.explain.pod import Reader
+from gpushare_cli.explain.pod import Reader, pod_of
 from gpushare_cli.placement.placing import Cluster
 from gpushare_cli.top import namespace as tenants
 from gpushare_cli.top.all_nodes import NodeAnswer, status_of
@@ -238,8 +238,9 @@ class Sources:
                 self.history.add((namespace, pod.pod, use.container, use.gpu), at, use.used_mib)
         reader = Reader(self.api, namespace)
         pods = tenants.sharing_pods(self.api, namespace)
-        waiting = [each for each in pods if not mapping(each, "spec").get("nodeName")][:WAITING]
-        return Tenant(pods=found, waiting=[explain(reader.record(dict(each))) for each in waiting])
+        names = [text(mapping(each, "metadata"), "name") for each in pods if not mapping(each, "spec").get("nodeName")]
+        waiting = [attempt(lambda name=name: pod_of(self.api, namespace, name))[0] for name in names[:WAITING]]  # type: ignore[misc]
+        return Tenant(pods=found, waiting=[explain(reader.record(each)) for each in waiting if each])
 
     def _explain(self, namespace: str, name: str) -> PodExplanation:
         found = explaining.of_pod(self.api, namespace, name, policy_options())
