@@ -34,7 +34,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
         384,
         "why a pod waits for a node, and where a share could start, in explain and check",
     ),
-    ("webhook", 21, "totals of a namespace in MiB and percent, by ResourceQuota"),
+    ("webhook", 22, "totals of a namespace in MiB and percent, by ResourceQuota"),
     ("gpushare", 13, "the same: its annotation and classes"),
     ("gpushare", 70, "fractions of a whole card in manifests: the table of frameworks"),
     ("webhook", 105, "the same: warnings, and the fraction of the share in their place"),

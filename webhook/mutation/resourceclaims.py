@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 from typing import Any, Final
 
 from gpushare import contract
@@ -127,12 +127,13 @@ def stored(pod: Json) -> Stored | None:
     """Read back what a rewritten pod asks for; ``None`` where it holds no share of ours."""
     try:
         view = read_pod(pod)
-        candidates = [_rebuilt(view, *how) for how in product((False, True), repeat=2)]
         named = _named_template(view)
+        tried = filter(None, (_rebuilt(view, *how) for how in product((False, True), repeat=2)))
+        first = next(tried, None)
+        found = chain(filter(None, [first]), tried)
+        return next((each for each in found if each.template["metadata"]["name"] == named), first)
     except PolicyDenied:
         return None
-    found = [each for each in candidates if each is not None]
-    return next((each for each in found if each.template["metadata"]["name"] == named), found[0] if found else None)
 
 
 def template_name(spec: Object) -> str:
