@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from enforcer.audit.log import segments
+from enforcer.audit.verification import LOOK
 from enforcer.quota.types import OnExceed
 from tests.fakes.gpu.state import Fault
 from tests.integration.processes.containers import alive, wait_for
@@ -342,3 +344,16 @@ def test_a_dead_leader_whose_threads_live_is_still_found(node: Node) -> None:
     final = outcome(node, 20)
     assert final["result"] == "Killed"
     assert tenant.wait(5) is not None
+
+
+def test_a_record_cut_off_the_log_is_a_problem_within_seconds(node: Node) -> None:
+    container = node.container()
+    container.tenant(node.sim, "--mib", "9000")
+    node.allow(container.quota(node.gpu, 4096))
+    node.start()
+    outcome(node)
+    assert node.verified()
+    file = segments(node.state / "audit")[-1]
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
+    took = wait_for(lambda: any("the audit log is broken" in each for each in node.status()["problems"]), LOOK + 15)
+    print(f"found after {took:.1f}s")
