@@ -6,7 +6,7 @@ No Secret and no ConfigMap is read. Helm keeps the chart's values in Secrets; th
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -146,7 +146,7 @@ def _versions(source: Source) -> dict[str, Any]:
 
 def _check(source: Source) -> list[dict[str, Any]]:
     questions = cluster.connected(*source.connection, required=True, questions=cluster.questions(None))
-    return [asdict(answer) for answer in command.ask(questions)]
+    return [answer.json() for answer in command.ask(questions)]
 
 
 def _lists(source: Source) -> Iterator[tuple[str, Callable[[], Iterator[Object]], Show]]:

@@ -5,27 +5,13 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from typing import Final
 
 from gpushare_cli.check import cluster, node, preinstall
-from gpushare_cli.check.result import Checker, CheckResult, Level
+from gpushare_cli.check.result import Checker, CheckResult, Level, warning
 from gpushare_cli.terminal import SYMBOLS, Colour, Terminal
 from gpushare_cli.words import counted
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A question and what was found."""
-
-    category: str
-    description: str
-    level: Level
-    detail: str
-    hint: str
-    complete: bool = True
-    """False: because of this answer, nothing else of its category was asked."""
-
 
 PAGE: Final = "docs/operators/check.md#check"
 OPERATORS: Final = "these are for operators, who run gpu-share check --cluster; pods in your namespace do not need them"
@@ -44,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
             break
         time.sleep(AGAIN_SECONDS)
     if args.output == "json":
-        unknown = not wrong and not all(answer.complete for answer in answers)
-        found = {"ok": None if unknown else not wrong, "checks": [asdict(answer) for answer in answers]}
+        unknown = not wrong and any(answer.last for answer in answers)
+        found = {"ok": None if unknown else not wrong, "checks": [answer.json() for answer in answers]}
         print(json.dumps(found, indent=2))
     else:
         terminal = Terminal.of(sys.stdout, args.color)
@@ -53,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def _wrong(answers: Iterable[Answer]) -> bool:
+def _wrong(answers: Iterable[CheckResult]) -> bool:
     return any(answer.level is Level.WRONG for answer in answers)
 
 
@@ -77,44 +63,36 @@ def _of_node(args: argparse.Namespace) -> list[Checker]:
     return node.checkers(setup, required=args.node, pre=args.pre)
 
 
-def ask(questions: Iterable[Checker], *, tenant: bool = False) -> Iterable[Answer]:
+def ask(questions: Iterable[Checker], *, tenant: bool = False) -> Iterable[CheckResult]:
     """Ask one after the other; after an answer that is the last of its category, the rest of that is left.
 
     What the user may not ask is put together into one answer at the end. A ``tenant`` needs no rights on the cluster.
     """
     stopped: set[str] = set()
-    withheld: list[tuple[Checker, CheckResult]] = []
+    withheld: list[CheckResult] = []
     for question in questions:
         if question.category in stopped:
             continue
-        finding = question.ask()
-        if finding.last:
+        answer = question.answered()
+        if answer.last:
             stopped.add(question.category)
-        if finding.forbidden:
-            withheld.append((question, finding))
+        if answer.forbidden:
+            withheld.append(answer)
         else:
-            yield _answer(question, finding)
+            yield answer
     if withheld:
-        yield _not_asked(withheld, tenant=tenant)
+        yield replace(_not_asked(withheld, tenant=tenant), category=withheld[0].category, description="not asked")
 
 
-def _not_asked(withheld: Sequence[tuple[Checker, CheckResult]], *, tenant: bool) -> Answer:
-    names = ", ".join(question.description for question, _ in withheld)
-    category = withheld[0][0].category
+def _not_asked(withheld: Sequence[CheckResult], *, tenant: bool) -> CheckResult:
+    names = ", ".join(each.description for each in withheld)
     if tenant:
-        return Answer(category, "not asked", Level.WARNING, names, OPERATORS)
-    details, hints = (
-        dict.fromkeys(each) for each in zip(*((one.detail, one.hint) for _, one in withheld), strict=True)
-    )
-    return Answer(category, "not asked", Level.WARNING, f"{names}: {'; '.join(details)}", "; ".join(hints))
+        return warning(names, OPERATORS)
+    details, hints = (dict.fromkeys(each) for each in zip(*((one.detail, one.hint) for one in withheld), strict=True))
+    return warning(f"{names}: {'; '.join(details)}", "; ".join(hints))
 
 
-def _answer(question: Checker, finding: CheckResult) -> Answer:
-    hint = "" if finding.level is Level.OK else finding.hint or question.hint
-    return Answer(question.category, question.description, finding.level, finding.detail, hint, not finding.last)
-
-
-def lines(answers: Sequence[Answer], terminal: Terminal) -> list[str]:
+def lines(answers: Sequence[CheckResult], terminal: Terminal) -> list[str]:
     """Lay the answers out by category, and say at the end what it comes to."""
     symbols: Callable[[Level], str] = (_UNICODE if terminal.unicode else _ASCII).__getitem__
     shown: list[str] = []
@@ -127,7 +105,7 @@ def lines(answers: Sequence[Answer], terminal: Terminal) -> list[str]:
     return [*shown, "", _total(answers)]
 
 
-def _total(answers: Sequence[Answer]) -> str:
+def _total(answers: Sequence[CheckResult]) -> str:
     count = {level: sum(1 for answer in answers if answer.level is level) for level in Level}
     total = f"{count[Level.OK]} ok, {counted(count[Level.WARNING], 'warning')}, {count[Level.WRONG]} wrong"
     return total if count[Level.OK] == len(answers) else f"{total}; each line is explained on {PAGE}"

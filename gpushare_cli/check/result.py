@@ -1,7 +1,7 @@
 """What a check is made of: a question as data, and the finding that answers it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -17,7 +17,8 @@ class Level(StrEnum):
 class CheckResult:
     """One answer: what was found, and what to do about it, if anything.
 
-    ``last``: the rest of its category cannot be asked. ``forbidden``: the user may not ask this.
+    ``last``: the rest of its category cannot be asked. ``forbidden``: the user may not ask this. ``category`` and
+    ``description`` are the question's, once it was asked.
     """
 
     level: Level
@@ -25,11 +26,18 @@ class CheckResult:
     hint: str = ""
     last: bool = False
     forbidden: bool = False
+    category: str = ""
+    description: str = ""
 
     @property
     def fine(self) -> bool:
         """Whether there is nothing to do."""
         return self.level is Level.OK
+
+    def json(self) -> dict[str, object]:
+        """Return it for programs. It is not ``complete`` where nothing else of its category was asked."""
+        keys = ("category", "description", "level", "detail", "hint")
+        return {**{key: getattr(self, key) for key in keys}, "complete": not self.last}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +48,12 @@ class Checker:
     description: str
     ask: Callable[[], CheckResult]
     hint: str = ""
+
+    def answered(self) -> CheckResult:
+        """Ask it."""
+        found = self.ask()
+        hint = "" if found.fine else found.hint or self.hint
+        return replace(found, hint=hint, category=self.category, description=self.description)
 
 
 def ok(detail: str = "") -> CheckResult:
