@@ -82,6 +82,8 @@ class Use:
     """Percent of the last seconds in which it ran kernels there; ``None`` where unknown, as under MPS."""
     peak_mib: int | None = None
     """The most that samples saw since its pod's claim was prepared."""
+    mps_clients: int | None = None
+    """Its processes that are clients of MPS there; ``None`` where it is not shared through MPS."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -287,6 +289,7 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
             kill_in=_seconds(one, "killIn"),
             utilization=_number(one, "utilizationPercent"),
             peak_mib=_number(one, "peakMib"),
+            mps_clients=_number(one, "mpsClients"),
         )
 
 

@@ -74,7 +74,8 @@ class Polled(Generic[T]):
         with self._lock:
             self._asked = time.monotonic()
             if not self._runs:
-                self._runs = True
+                self._runs, self._value = True, None  # what was read before a pause is old
+                self._ready.clear()
                 Thread(target=self._poll, daemon=True).start()
         self._ready.wait(wait)
         return self._value

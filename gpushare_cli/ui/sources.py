@@ -41,6 +41,8 @@ from gpushare_cli.ui.fleet import Fleet, fleet
 T = TypeVar("T")
 USE_SECONDS: Final = 3.0
 """Between two rounds of questions to enforcers or sidecars, while a page asks for them."""
+OLD_SECONDS: Final = 60.0
+"""After which an answer of an enforcer is not shown any more."""
 FIND_SECONDS: Final = 30.0
 """Between two searches for enforcers."""
 CHECK_SECONDS: Final = 30.0
@@ -93,7 +95,9 @@ class Sources:
     def __init__(self, api: KubeClient, changes: Changes, enforcers_in: str | None = None) -> None:
         self.api, self.changes, self.history = Cached(api, changes), changes, History()
         self._enforcers_in, self._found = enforcers_in, (0.0, list[EnforcerPod]())
-        self._answers, self._logs = dict[str, NodeAnswer](), dict[str, NodeLog]()
+        self._logs = dict[str, NodeLog]()
+        self._answers = dict[str, tuple[float, NodeAnswer]]()
+        """By node, with the time of the answer."""
         self._uses = Polled(self._ask_enforcers, USE_SECONDS, changes)
         self._checks = Polled(self._ask_checks, CHECK_SECONDS, changes)
         self._audit = Polled(self._read_logs, AUDIT_SECONDS, changes)
@@ -130,8 +134,7 @@ class Sources:
         claims, hidden = attempt(lambda: self.objects("resourceclaims"))
         known, unknown = attempt(lambda: self.objects("nodes"))
         silent = f"use is not known: {sentence(state)}" if isinstance(state, GpuShareError) else ""
-        answers = sorted(self._answers.values(), key=lambda each: each.node)
-        found = fleet(slices, claims or (), known or (), answers)
+        found = fleet(slices, claims or (), known or (), self._current())
         self._made = number, found, [*filter(None, (hidden, unknown, silent, *self.api.problems()))]
         return self._made[1:]
 
@@ -167,7 +170,7 @@ class Sources:
                 raise tenant
             uses = advising.of_tenants(namespace, tenant.pods if tenant else ())
         else:
-            namespace, uses = "", advising.of_enforcers(list(self._answers.values()))
+            namespace, uses = "", advising.of_enforcers(self._current())
         logs = self.logs(wait) if not namespace else None
         records = (each for log in logs for each in log.records) if isinstance(logs, list) else ()
         kills = {*advising.of_records(filter(advising.OF_KILLS.matches, records))}
@@ -201,7 +204,7 @@ class Sources:
             if node not in here:
                 del self._answers[node]
         for node in set(labelled or {}) - here:
-            self._answers[node] = NodeAnswer(node=node, problem="no enforcer runs there")
+            self._answers[node] = time.monotonic(), NodeAnswer(node=node, problem="no enforcer runs there")
         return len(pods)
 
     def _ask_enforcer(self, pod: EnforcerPod) -> None:
@@ -216,8 +219,13 @@ class Sources:
                 self.history.add(gpu.uuid, at, gpu.used_mib)
                 for use in gpu.uses:
                     self.history.add((use.namespace, use.pod, use.container, use.gpu), at, use.used_mib)
-        self._answers[pod.node] = answer
+        self._answers[pod.node] = time.monotonic(), answer
         self.changes.note()
+
+    def _current(self) -> list[NodeAnswer]:
+        """Return the answers that are not old, by node."""
+        since = time.monotonic() - OLD_SECONDS
+        return [answer for _, (when, answer) in sorted(self._answers.items()) if when > since]
 
     def _for_placing(self, kind: str, namespace: str) -> list[Object]:
         ours = {"fieldSelector": f"spec.driver={DRIVER}"} if kind == "resourceslices" else {}

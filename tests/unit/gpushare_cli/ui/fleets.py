@@ -111,7 +111,7 @@ def use(namespace: str, name: str, gpu: str, used: int, quota: int = 4096, **mor
     return {
         "namespace": namespace, "pod": name, "podUid": f"uid-{name}", "container": "model", "gpu": gpu,
         "quotaMib": quota, "reservedMib": quota, "usedMib": used, "peakMib": used, "state": "Within",
-        "sentence": f"{name} holds {used} MiB", "processes": [], **more,
+        "sentence": f"{name} holds {used} MiB", "processes": [], "mpsClients": 2, **more,
     }  # fmt: skip
 
 

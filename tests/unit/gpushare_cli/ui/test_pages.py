@@ -8,6 +8,7 @@ import pytest
 
 from gpushare.errors import ClusterError
 from gpushare_cli.ui import changes as polling
+from gpushare_cli.ui import sources
 from gpushare_cli.ui.changes import WINDOW, Changes, History, Polled
 from gpushare_cli.ui.drawing import Block, blocks, curve
 from gpushare_cli.ui.sources import Sources
@@ -73,8 +74,8 @@ def test_an_enforcer_that_does_not_answer_is_a_sentence_and_the_rest_is_shown() 
 
 def test_a_gpu_has_its_shares_and_who_is_over_and_when_it_is_killed() -> None:
     text = words(opened(client(fleet()), "gpu_one_gpu-0.html"))
-    assert "tts/tts-0 model 4Gi 25% 9Gi 4Gi 3Gi over 3.5 s" in text
-    assert "asr/asr-0 model 4Gi 25% 1Gi 4Gi 1Gi ok -" in text
+    assert "tts/tts-0 model 4Gi 25% 9Gi 4Gi 3Gi 2 over 3.5 s" in text
+    assert "asr/asr-0 model 4Gi 25% 1Gi 4Gi 1Gi 2 ok -" in text
 
 
 def test_a_namespace_has_its_pods_and_why_some_wait() -> None:
@@ -150,6 +151,17 @@ def test_an_event_tells_of_each_change_and_pages_are_read_again_while_they_are_o
     count = len(read)
     time.sleep(0.2)
     assert len(read) == count
+    monkeypatch.setattr(polled, "_read", lambda: time.sleep(0.5))
+    assert polled.get() is None, "what was read before the pause is old"
+    changes.close()
+
+
+def test_an_answer_that_is_old_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = client(fleet())
+    assert "1 over" in words(opened(browser, "fleet.html"))
+    monkeypatch.setattr(sources, "OLD_SECONDS", 0.0)
+    browser = client(fleet())
+    assert "use not read" in words(opened(browser, "fleet.html"))
 
 
 def test_a_curve_has_the_last_minutes_to_scale() -> None:
@@ -173,12 +185,12 @@ def test_blocks_stand_side_by_side_and_end_with_the_bar() -> None:
 
 
 def test_nothing_can_be_written_through_the_sources() -> None:
-    sources = Sources(fleet(), Changes())  # type: ignore[arg-type]
-    for write in (sources.api.create, sources.api.replace, sources.api.patch):
+    made = Sources(fleet(), Changes())  # type: ignore[arg-type]
+    for write in (made.api.create, made.api.replace, made.api.patch):
         with pytest.raises(Exception, match="changes nothing"):
             write("/api/v1/pods", pod("asr", "x"))
     with pytest.raises(Exception, match="changes nothing"):
-        sources.api.delete("/api/v1/pods")
+        made.api.delete("/api/v1/pods")
 
 
 def until(holds: Any, seconds: float = 10.0) -> None:
