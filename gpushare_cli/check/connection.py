@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -29,15 +30,15 @@ class ReadOnce(KubeClient):
 
     def list(self, where: str, **query: str) -> tuple[list[Object], str]:
         """Read a whole list."""
-        found: tuple[list[Object], str] = self._once(self._api.list, where, query)
-        return found
+        found: list[Object] = self._once(partial(_trimmed, self._api), where, query)
+        return found, ""
 
     def create(self, where: str, body: Object, **query: str) -> Object:
         """Create an object."""
         return self._api.create(where, body, **query)
 
     def _once(self, read: Callable[..., Any], where: str, query: dict[str, Any]) -> Any:
-        key = (read.__name__, where, *sorted(query.items()))
+        key = (where, *sorted(query.items()))
         if key not in self._known:
             try:
                 self._known[key] = read(where, **query)
@@ -46,6 +47,16 @@ class ReadOnce(KubeClient):
         if isinstance(found := self._known[key], ClusterError):
             raise found
         return found
+
+
+def _trimmed(api: KubeClient, where: str, **query: str) -> list[Object]:
+    """Read object after object, without what is large and no question reads: the job's pod has little memory."""
+    found = []
+    for item in api.listing(where, **query):
+        item.get("metadata", {}).pop("managedFields", None)
+        item.get("status", {}).pop("images", None)
+        found.append(item)
+    return found
 
 
 class Connection:

@@ -1,7 +1,7 @@
 """Record which rights an API server would ask of those who call it, and find out whether RBAC rules give them."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,11 +63,14 @@ class Recorder:
             raise ClusterError(f"GET {where}: 404", 404)
         return found[0]
 
-    def list(self, where: str, **_query: str) -> tuple[list[Any], str]:
+    def list(self, where: str, **query: str) -> tuple[list[Any], str]:
+        return list(self.listing(where, **query)), "1"
+
+    def listing(self, where: str, **_query: str) -> Iterator[Any]:
         wanted = right("list", where)
         self.asked |= {wanted, right("watch", where)}
         self.listed[where] += 1
-        return self.lists.get(wanted.resource, []), "1"
+        return iter(self.lists.get(wanted.resource, []))
 
     def create(self, where: str, body: Any, **query: str) -> Any:
         assert query == {"dryRun": "All"}, "a check makes nothing"

@@ -1,6 +1,6 @@
 """An API server of a table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpushare import contract
@@ -26,6 +26,9 @@ class Api:
 
     def list(self, where: str, **_query: str) -> tuple[Any, str]:
         return self.get(where), "1"
+
+    def listing(self, where: str, **query: str) -> Iterator[Any]:
+        return iter(self.list(where, **query)[0])
 
     def create(self, where: str, body: Any, **query: str) -> Any:
         assert query == {"dryRun": "All"}
