@@ -44,7 +44,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
         29,
         "mistyped verbs; check: each namespace, our own Pod Security, unhealthy GPUs, nodes that only report",
     ),
-    ("gpushare_cli", 1210, "ui: a web view of fleet, shares and kills"),
+    ("gpushare_cli", 1230, "ui: a web view of fleet, shares and kills"),
     ("gpushare_cli", 260, "advise: how much memory workloads should ask for"),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""

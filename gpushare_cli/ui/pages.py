@@ -174,9 +174,8 @@ class Pages:
             f"kubectl describe pod {name} -n {namespace}",
         )  # fmt: skip
         advice = [each.command for each in found.findings if each.type is FindingType.ADVICE and each.command]
-        logs = self.sources.logs(0 if self.live else self.wait)
-        wanted = filters.RecordFilter(namespace=namespace, pod=name)
-        rows = _rows(_records(logs, wanted), logs) if isinstance(logs, list) else []
+        logs = self.sources.known_logs()
+        rows = _rows(_records(logs, filters.RecordFilter(namespace=namespace, pod=name)), logs)
         values = {
             "pod": found, "uses": uses, "headers": filters.HEADERS, "rows": rows,
             "curves": {key: each for key, each in curves.items() if each}, "commands": (*advice, *commands),

@@ -171,7 +171,8 @@ class Sources:
             uses = advising.of_tenants(namespace, tenant.pods if tenant else ())
         else:
             namespace, uses = "", advising.of_enforcers(self._current())
-        logs = self.logs(wait) if not namespace else None
+        logs = self.logs(wait) if not namespace else []
+        problems += _unknown_kills(logs)
         records = (each for log in logs for each in log.records) if isinstance(logs, list) else ()
         kills = {*advising.of_records(filter(advising.OF_KILLS.matches, records))}
         kills |= advising.of_events(self.api, namespace, problems.append)
@@ -186,6 +187,10 @@ class Sources:
     def _ask_checks(self) -> list[tuple[str, CheckResult]]:
         once = ReadOnce(self.api)
         return [(what, _ask(once, ask)) for what, ask in CHECKS]
+
+    def known_logs(self) -> list[NodeLog]:
+        """Return the audit logs that were read for other pages; reading them takes a node's whole log."""
+        return [log for _, log in sorted(self._logs.items())]
 
     def _enforcers(self) -> list[EnforcerPod]:
         when, found = self._found
@@ -302,6 +307,17 @@ def _records(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:
             yield read(line)
         except RecordError:  # the log's outcome says so
             continue
+
+
+def _unknown_kills(logs: list[NodeLog] | GpuShareError | None) -> list[str]:
+    """Say which kills advice does not count: those of audit logs that were not read."""
+    if logs is None:
+        return ["the audit logs are still being read; until then only kills of the last hour count"]
+    if isinstance(logs, GpuShareError):
+        return [f"kills before the last hour are unknown: {sentence(logs)}"]
+    return [
+        f"kills on node {each.node} before the last hour are unknown: {each.problem}" for each in logs if each.problem
+    ]
 
 
 def attempt(work: Callable[[], T]) -> tuple[T | None, str]:

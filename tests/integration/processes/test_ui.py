@@ -23,7 +23,7 @@ from gpushare_cli.ui.sources import Sources
 from tests.support.browser import Browser, axe, browser
 from tests.unit.gpushare_cli.audit_logs import write
 from tests.unit.gpushare_cli.ui import fleets
-from tests.unit.gpushare_cli.ui.test_kills import Logged
+from tests.unit.gpushare_cli.ui.fleets import Logged
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("chromium")]
 PICTURES: Final = Path(__file__).parents[3] / "docs" / "pictures"

@@ -16,8 +16,7 @@ from gpushare_cli.advise.advice import Amounts, Measured, advise, measured
 from gpushare_cli.explain.sizes import sufficient_mib
 from gpushare_cli.main import main
 from tests.unit.gpushare_cli.audit_logs import write
-from tests.unit.gpushare_cli.ui.fleets import REPORTER, Watched, fleet, forbidden, pod
-from tests.unit.gpushare_cli.ui.test_kills import Logged
+from tests.unit.gpushare_cli.ui.fleets import REPORTER, Logged, Watched, fleet, forbidden, pod
 
 DAY = 24 * 3600.0
 ONE = Measured(

@@ -1,10 +1,12 @@
 """A cluster whose lists can be watched, with two nodes, three tenants and their enforcers, for tests of pages."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from enforcer.audit.log import segments
 from gpushare.contract import DEVICE_CLASS, DRIVER, ENFORCER, LIMIT_IN_FORCE, MANAGED_LABEL, NAMESPACE_LABEL, SIDECAR
 from gpushare.errors import ClusterError
 from gpushare_cli.ui.changes import Changes
@@ -38,7 +40,7 @@ class Watched(Cluster):
     def __init__(self) -> None:
         super().__init__()
         self.hidden: set[str] = set()
-        self.news: dict[str, SimpleQueue[tuple[str, Object]]] = {}
+        self.news: dict[str, SimpleQueue[tuple[str, Object] | Exception]] = {}
         self.listed: list[str] = []
 
     def listing(self, where: str, **query: str) -> Iterator[Object]:
@@ -51,12 +53,33 @@ class Watched(Cluster):
     def watch(self, where: str, _version: str, **_query: str) -> Iterator[tuple[str, Object]]:
         news = self.news.setdefault(where.rpartition("/")[2], SimpleQueue())
         while True:
-            yield news.get()
+            found = news.get()
+            if isinstance(found, Exception):
+                raise found
+            yield found
 
     def change(self, event: str, kind: str, item: Object) -> None:
         """Tell the watch of a kind of an event."""
         item["metadata"].setdefault("resourceVersion", "2")
         self.news.setdefault(kind, SimpleQueue()).put((event, item))
+
+
+class Logged(Watched):
+    """``folders`` are the state directories of nodes, whose logs the export reads."""
+
+    folders: dict[str, Path]
+    exports: int = 0
+    broken: ClusterError | None = None
+
+    def run(self, pod: str, _namespace: str, _container: str, command: Sequence[str], **more: float) -> Iterator[bytes]:
+        if "export" not in command:
+            yield from super().run(pod, _namespace, _container, command, **more)
+            return
+        self.exports += 1
+        if self.broken:
+            raise self.broken
+        for file in segments(self.folders[pod.removeprefix("enforcer-")] / "audit"):
+            yield file.read_bytes()
 
 
 def forbidden(verb: str, kind: str, namespace: str = "") -> ClusterError:

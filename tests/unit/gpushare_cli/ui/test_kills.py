@@ -1,47 +1,17 @@
 """The page of kills: each node's audit log, verified as ``audit verify`` does, with its records."""
 
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
 from enforcer.audit.log import segments
-from gpushare.contract import AUDIT_HEAD
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
 from gpushare_cli.main import main
 from tests.support.ui import words
 from tests.unit.gpushare_cli.audit_logs import write
-from tests.unit.gpushare_cli.ui.fleets import REPORTER, Watched, client, fleet, opened
+from tests.unit.gpushare_cli.ui.fleets import REPORTER, Logged, client, opened
 from tests.unit.gpushare_cli.ui.test_pages import until
-
-
-class Logged(Watched):
-    """``folders`` are the state directories of nodes, whose logs the export reads."""
-
-    folders: dict[str, Path]
-    exports: int = 0
-
-    def run(self, pod: str, _namespace: str, _container: str, command: Sequence[str], **more: float) -> Iterator[bytes]:
-        if "export" not in command:
-            yield from super().run(pod, _namespace, _container, command, **more)
-            return
-        self.exports += 1
-        for file in segments(self.folders[pod.removeprefix("enforcer-")] / "audit"):
-            yield file.read_bytes()
-
-
-@pytest.fixture(name="cluster")
-def _cluster(tmp_path: Path) -> Logged:
-    cluster = Logged()
-    cluster.__dict__.update(fleet().__dict__)
-    cluster.folders = {name: tmp_path / name for name in ("one", "two")}
-    for name, folder in cluster.folders.items():
-        head = write(folder, node=name)
-        (item,) = (each for each in cluster.lists["resourceslices"] if each["spec"]["nodeName"] == name)
-        item["metadata"]["annotations"][AUDIT_HEAD] = str(head)
-    return cluster
 
 
 def test_each_log_is_verified_with_its_anchor_and_its_records_are_shown(cluster: Logged) -> None:

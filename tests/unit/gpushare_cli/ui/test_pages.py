@@ -12,6 +12,7 @@ from gpushare_cli.ui import sources
 from gpushare_cli.ui.changes import WINDOW, Changes, History, Polled
 from gpushare_cli.ui.drawing import Block, blocks, curve
 from gpushare_cli.ui.sources import Sources
+from tests.integration.controlplane import objects
 from tests.support.ui import words
 from tests.unit.gpushare_cli.ui.fleets import TENANTS, claim, client, fleet, forbidden, opened, pod, report
 
@@ -135,6 +136,30 @@ def test_each_kind_is_listed_once_and_what_changes_is_shown() -> None:
     until(lambda: "asr/later" in opened(browser, "gpu_two_gpu-0.html"))
     cluster.change("DELETED", "resourceclaims", claim("asr", "later", "two", 0, 2048))
     until(lambda: "asr/later" not in opened(browser, "gpu_two_gpu-0.html"))
+
+
+def test_a_lost_connection_is_a_sentence_and_what_was_read_stays() -> None:
+    cluster = fleet()
+    browser = client(cluster)
+    opened(browser, "fleet.html")
+    lost = ClusterError("the API server does not answer: refused")
+    cluster.refused["nodes"] = lost
+    cluster.news["nodes"].put(lost)
+    until(lambda: "not current: the API server does not answer: refused" in opened(browser, "fleet.html"))
+    assert "3 GPUs on 2 of 2 nodes" in words(opened(browser, "fleet.html"))
+    del cluster.refused["nodes"]
+    until(lambda: "not current" not in opened(browser, "fleet.html"))
+
+
+def test_many_nodes_stand_on_several_pages_that_keep_the_filter() -> None:
+    cluster = fleet()
+    cluster.add("resourceslices", *(objects.resource_slice(f"more-{number:03}", [8192]) for number in range(120)))
+    browser = client(cluster)
+    html = opened(browser, "fleet.html", node="more", page="2")
+    assert re.findall(r'aria-label="Node ([a-z0-9-]+)"', html) == [f"more-{number:03}" for number in range(50, 100)]
+    assert "Page 2 of 3. Previous Next" in words(html)
+    assert "120 GPUs on 120 of 122 nodes" in words(html)
+    assert re.findall(r'href="fleet.html\?([^"]*page=3)"', html) == ["node=more&amp;model=&amp;namespace=&amp;page=3"]
 
 
 def test_an_event_tells_of_each_change_and_pages_are_read_again_while_they_are_open(
