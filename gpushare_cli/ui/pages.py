@@ -213,12 +213,14 @@ class Pages:
         advice, problems = self.sources.advice(self.namespace, self.wait)
         whole, _ = attempt(lambda: self.sources.fleet(0, ())[0])
         sizes = [gpu.gpu.mib for node in whole.nodes for gpu in node.gpus] if whole else []
-        frees = max(0, sum(each.frees_mib for each in advice))
+        frees = sum(max(0, each.frees_mib) for each in advice)
         gpus = frees / (sum(sizes) / len(sizes)) if sizes else None
         price = _number(query.get("price", ""))
         values = {
-            "advice": advice, "frees_mib": frees, "gpus": gpus, "query": query, "most": max([each.reserved_mib for each
-            in advice], default=1), "worth": None if gpus is None or price is None else gpus * price * MONTH_HOURS,
+            "advice": advice, "query": query, "gpus": gpus, "frees_mib": frees,
+            "needs_mib": frees - sum(each.frees_mib for each in advice),
+            "most": max([each.reserved_mib for each in advice], default=1),
+            "worth": None if gpus is None or price is None else gpus * price * MONTH_HOURS,
         }  # fmt: skip
         return Page(template="waste.html", title="Waste", values=values, problems=_cleaned(problems))
 

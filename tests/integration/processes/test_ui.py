@@ -4,6 +4,7 @@
 """
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -16,7 +17,7 @@ from enforcer.audit.log import segments
 from gpushare.contract import AUDIT_HEAD
 from gpushare.errors import ClusterError
 from gpushare_cli.ui import snapshot, sources
-from gpushare_cli.ui.changes import Changes
+from gpushare_cli.ui.changes import Changes, History
 from gpushare_cli.ui.pages import Pages
 from gpushare_cli.ui.server import leading_to, serve
 from gpushare_cli.ui.sources import Sources
@@ -67,10 +68,22 @@ def _cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Logged:
     return cluster
 
 
+def seen_before(history: History) -> None:
+    """Let a page have been open for a quarter of an hour, in which one tenant took more and more."""
+    now = time.monotonic()
+    for second in range(900, 0, -10):
+        share = 1 - second / 900
+        uses = {"asr": 1024, "llm": 1024 + round(1024 * share), "tts": 3072 + round(6144 * max(0.0, share - 0.8) * 5)}
+        history.add("GPU-one-0", now - second, 512 + sum(uses.values()))
+        for name, mib in uses.items():
+            history.add((name, f"{name}-0", "model", "GPU-one-0"), now - second, mib)
+
+
 @pytest.fixture(name="opened")
 def _opened(cluster: Any, chromium: Browser) -> Iterator[Any]:
     changes = Changes()
     made = Pages(Sources(cluster, changes), "asr", wait=5.0, live=True)
+    seen_before(made.sources.history)
     server, address = serve(made, changes, 0)
     thread = Thread(target=server.serve_forever)
     thread.start()

@@ -160,7 +160,8 @@ def fleet() -> Watched:
     cluster.add("pods", pod("asr", "waits"))
     cluster.lists["events"] = []
     uses = [use(name, f"{name}-0", "GPU-one-0", 1024 * number) for number, name in enumerate(TENANTS, 1)]
-    uses[2] |= {"usedMib": 9216, "state": "Warned", "killIn": 3.5}
+    over = "container model holds 9216 MiB of its 4096 MiB"
+    uses[2] |= {"usedMib": 9216, "peakMib": 9216, "state": "Warned", "killIn": 3.5, "sentence": over}
     cluster.enforcer("one", answer("one", *uses, used=12800, gpus=2))
     cluster.enforcer("two", answer("two", used=0))
     installed(cluster)

@@ -75,7 +75,7 @@ def test_an_enforcer_that_does_not_answer_is_a_sentence_and_the_rest_is_shown() 
 
 def test_a_gpu_has_its_shares_and_who_is_over_and_when_it_is_killed() -> None:
     text = words(opened(client(fleet()), "gpu_one_gpu-0.html"))
-    assert "tts/tts-0 model 4Gi 25% 9Gi 4Gi 3Gi 2 over 3.5 s" in text
+    assert "tts/tts-0 model 4Gi 25% 9Gi 4Gi 9Gi 2 over 3.5 s" in text
     assert "asr/asr-0 model 4Gi 25% 1Gi 4Gi 1Gi 2 ok -" in text
 
 

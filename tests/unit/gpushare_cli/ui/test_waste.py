@@ -22,7 +22,8 @@ def test_what_right_sizing_frees_and_what_that_is_worth_at_a_price(cluster: Logg
     text = words(opened(browser, "waste.html", price="2,50"))
     assert "asr /Pod asr-0 model 1 4Gi 1Gi 1280Mi gpu-share.io/memory: 1280Mi" in text
     assert "llm /Pod llm-0 model 1 4Gi 2Gi 3Gi gpu-share.io/memory: 3Gi" in text
-    assert "tts /Pod tts-0 model 1 4Gi 3Gi 4Gi keep it fits" in text
+    assert "tts /Pod tts-0 model 1 4Gi 9Gi 10Gi gpu-share.io/memory: 10Gi" in text
+    assert "Others need 6Gi more." in text
     # 2,816 + 1,024 MiB of GPUs of 16, 16 and 8 GiB
     assert "reserve 3840Mi less: as much as 0.3 GPUs of this cluster, worth 513.28 in a month" in text
 
