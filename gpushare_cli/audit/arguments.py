@@ -23,13 +23,8 @@ def add_parser(add: Any) -> None:
     _add_follow(actions.add_parser("follow", help="show new records until interrupted"))
     _add_export(actions.add_parser("export", help="write the records as JSON or CSV"))
     _add_verify(actions.add_parser("verify", help="verify every record and the hash chain"))
-    add_cluster(
-        actions.add_parser(
-            "anchors",
-            help="print the anchors (record number and hash) that the API server "
-            "stores for each node's log; save them for `audit verify --anchor`",
-        )
-    )
+    what = "print the anchors (record number and hash) that the API server stores for each node's log; save them for "
+    add_cluster(actions.add_parser("anchors", help=f"{what}`audit verify --anchor`"))
 
 
 def _add_show(parser: Any) -> None:

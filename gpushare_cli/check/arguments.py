@@ -30,27 +30,14 @@ def add_parser(add: Any) -> None:
         "sharing pod by dry run. Exit code 1 if anything is wrong.",
     )
     add_cluster(parser)
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        type=namespace_name,
-        metavar="NS",
-        help="namespace in which the dry run creates its sharing pod; this machine is then not checked",
-    )
+    what = "namespace in which the dry run creates its sharing pod; this machine is then not checked"
+    parser.add_argument("-n", "--namespace", type=namespace_name, metavar="NS", help=what)
     parser.add_argument("--cluster", action="store_true", help="check the cluster only")
-    parser.add_argument(
-        "--node",
-        action="store_true",
-        help="check this machine only; a missing GPU, driver or enforcer is then an error, not a warning",
-    )
+    what = "check this machine only; a missing GPU, driver or enforcer is then an error, not a warning"
+    parser.add_argument("--node", action="store_true", help=what)
     parser.add_argument("--pre", action="store_true", help="check the requirements before an installation of gpu-share")
-    parser.add_argument(
-        "--wait",
-        type=duration,
-        default=0.0,
-        metavar="TIME",
-        help="repeat the check until nothing is wrong, for at most this time, for example 2m (default: check once)",
-    )
+    what = "repeat the check until nothing is wrong, for at most this time, for example 2m (default: check once)"
+    parser.add_argument("--wait", type=duration, default=0.0, metavar="TIME", help=what)
     for name, folder in asdict(Folders()).items():
         option = name if name == "state" else f"{name}-root"
         what = f"the {_WHOSE[name]} directory on this machine (default: the one that the enforcer uses, else {folder})"

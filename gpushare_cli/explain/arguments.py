@@ -18,17 +18,8 @@ def add_parser(add: Any) -> None:
     parser.add_argument("pod", nargs="?", metavar="[NAMESPACE/]POD|KIND/NAME", help=what)
     parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest; - is stdin")
     add_cluster(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "json"),
-        default="text",
-        help="json: for pods and workloads of the cluster only",
-    )
-    parser.add_argument(
-        "--state",
-        type=Path,
-        metavar="DIR",
-        help=f"read the status of this node's enforcer; DIR is its state directory ({STATE_DIRECTORY})",
-    )
+    what = "json: for pods and workloads of the cluster only"
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=what)
+    what = f"read the status of this node's enforcer; DIR is its state directory ({STATE_DIRECTORY})"
+    parser.add_argument("--state", type=Path, metavar="DIR", help=what)
     add_policy_options(parser)

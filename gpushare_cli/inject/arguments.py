@@ -24,27 +24,16 @@ A pod requests a share by its annotations, for example {contract.MEMORY}: 4Gi an
 
 def add_parser(add: Any) -> None:
     """Make the parser of the verb with ``add``, and give it the verb's options."""
-    parser = add(
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add(description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = "YAML or JSON manifest, or a folder of manifests; - reads standard input; may be repeated"
     parser.add_argument("-f", "--filename", required=True, action="append", metavar="FILE", help=what)
     parser.add_argument("-R", "--recursive", action="store_true", help="also read the files in subfolders")
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("yaml", "json", "patch", "diff"),
-        help="output format (default: the format of each input document)",
-    )
-    what = (
-        "path of the pod template in objects that are not built-in workloads, for example "
-        "spec.workerGroupSpecs[*].template"
-    )
+    what = "output format (default: the format of each input document)"
+    parser.add_argument("-o", "--output", choices=("yaml", "json", "patch", "diff"), help=what)
+    what = "path of the pod template in objects of other APIs, for example spec.workerGroupSpecs[*].template"
     parser.add_argument("--pod-at", metavar="PATH", action="append", default=[], help=what)
-    parser.add_argument(
-        "--templates", action="store_true", help="add the ResourceClaimTemplates that the pods reference"
-    )
+    what = "add the ResourceClaimTemplates that the pods reference"
+    parser.add_argument("--templates", action="store_true", help=what)
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="of a diff")
     add_policy_options(parser)
 
@@ -52,28 +41,18 @@ def add_parser(add: Any) -> None:
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
     """Add what a decision depends on besides the pod: the namespace, and the operator's settings."""
     parser.add_argument("-n", "--namespace", metavar="NAME", help="namespace of pods without metadata.namespace")
-    parser.add_argument(
-        "--namespaces",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="file with Namespace objects; their annotations set the policy for their pods",
-    )
-    group = parser.add_argument_group(
-        "settings",
-        ("the webhook's setting of this name (default: the GPU_SHARE_* variables of this command's environment)"),
-    )
+    what = "file with Namespace objects; their annotations set the policy for their pods"
+    parser.add_argument("--namespaces", metavar="FILE", action="append", default=[], help=what)
+    what = "the webhook's setting of this name (default: the GPU_SHARE_* variables of this command's environment)"
+    group = parser.add_argument_group("settings", what)
     group.add_argument("--image", help="image of the sidecar")
     group.add_argument("--min-memory", metavar="QUANTITY", help="smallest share")
     group.add_argument("--max-memory", metavar="QUANTITY", help="largest share")
     group.add_argument("--runtime-class", metavar="NAME", help="runtimeClassName of sharing pods")
-    group.add_argument(
-        "--several-gpus", choices=("allow", "refuse"), help="whether a container may request several GPUs"
-    )
-    group.add_argument(
-        "--root-tenants", choices=("allow", "isolate", "refuse"), help="whether pods with a share may run as root"
-    )
+    what = "whether a container may request several GPUs"
+    group.add_argument("--several-gpus", choices=("allow", "refuse"), help=what)
+    what = "whether pods with a share may run as root"
+    group.add_argument("--root-tenants", choices=("allow", "isolate", "refuse"), help=what)
     group.add_argument("--scheduler-name", metavar="NAME", action="append", help="profile of Kubernetes' scheduler")
-    group.add_argument(
-        "--across-nodes", choices=ACROSS_NODES, help="nodes that the scheduler prefers for pods with a share"
-    )
+    what = "nodes that the scheduler prefers for pods with a share"
+    group.add_argument("--across-nodes", choices=ACROSS_NODES, help=what)
