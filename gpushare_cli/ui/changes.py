@@ -12,6 +12,8 @@ from gpushare.kube_client import GARBAGE
 T = TypeVar("T")
 INTEREST: Final = 30.0
 """Seconds for which a value is read again after a page asked for it."""
+KEEP: Final = 10.0
+"""Seconds after which pages are made again also where nothing changed: so a page that is open goes on asking."""
 WINDOW: Final = 900.0
 """Seconds of a curve."""
 UNREADABLE: Final = "an object of the cluster has another shape than Kubernetes gives it"
@@ -81,7 +83,9 @@ class Polled(Generic[T]):
         return self._value
 
     def _poll(self) -> None:
+        noted = 0.0
         while True:
+            before = self._value
             try:
                 self._value = self._read()
             except GpuShareError as error:
@@ -93,7 +97,9 @@ class Polled(Generic[T]):
                     return
                 raise
             self._ready.set()
-            self._changes.note()
+            if not _same(before, self._value) or time.monotonic() - noted > KEEP:
+                noted = time.monotonic()
+                self._changes.note()
             if self._changes.once:
                 return
             ended = self._changes.closed.wait(self._seconds)
@@ -101,6 +107,12 @@ class Polled(Generic[T]):
                 if ended or time.monotonic() - self._asked > INTEREST:
                     self._runs = False
                     return
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, GpuShareError) and isinstance(other, GpuShareError):
+        return one.message == other.message
+    return one == other
 
 
 class History:

@@ -46,7 +46,7 @@ OLD_SECONDS: Final = 60.0
 FIND_SECONDS: Final = 30.0
 """Between two searches for enforcers."""
 CHECK_SECONDS: Final = 30.0
-AUDIT_SECONDS: Final = 1.0
+AUDIT_SECONDS: Final = 0.5
 """Between two looks whether a node's log has grown."""
 WAITING: Final = 20
 """So many pods of a namespace that wait for a node are explained."""

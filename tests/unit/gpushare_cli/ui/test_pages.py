@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.errors import ClusterError
+from gpushare.errors import ClusterError, GpuShareError
 from gpushare_cli.ui import changes as polling
 from gpushare_cli.ui import sources
 from gpushare_cli.ui.changes import WINDOW, Changes, History, Polled
@@ -178,6 +178,27 @@ def test_an_event_tells_of_each_change_and_pages_are_read_again_while_they_are_o
     assert len(read) == count
     monkeypatch.setattr(polled, "_read", lambda: time.sleep(0.5))
     assert polled.get() is None, "what was read before the pause is old"
+    changes.close()
+
+
+def test_what_is_read_again_and_is_the_same_makes_no_page_anew_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = Changes()
+    values: list[int | GpuShareError] = [1, 1, 1, 2, GpuShareError("a"), GpuShareError("a"), GpuShareError("b")]
+    seen = list[int]()
+
+    def read() -> int:
+        seen.append(changes.number)
+        found = values.pop(0) if len(values) > 1 else values[0]
+        if isinstance(found, GpuShareError):
+            raise found
+        return found
+
+    polled = Polled(read, 0.02, changes)
+    polled.get(5.0)
+    until(lambda: len(seen) > 8)
+    assert seen[:8] == [0, 1, 1, 1, 2, 3, 3, 4]
+    monkeypatch.setattr(polling, "KEEP", 0.1)
+    until(lambda: changes.number > 5)  # the page that is open has to ask again, or it is taken for closed
     changes.close()
 
 
