@@ -24,6 +24,7 @@ from gpushare.resize_annotation import ResizeRequest, format_request
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.explain.kinds import POD, target
 from gpushare_cli.explain.pod import claims_of, pod_of
+from gpushare_cli.lookups import find
 from gpushare_cli.options import add_cluster, namespace_name, seconds
 from gpushare_cli.prepared import prepared_of
 
@@ -198,12 +199,9 @@ def _awaited(api: KubeClient, target: Target, asked: str, seconds: float) -> Obj
 
 
 def _read(api: KubeClient, where: str, target: Target) -> Object:
-    try:
-        return api.get(where)
-    except ClusterError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            raise GpuShareError(f"{target.name}: the pod was deleted, and its share with it") from None
-        raise
+    if (claim := find(api, where)) is None:
+        raise GpuShareError(f"{target.name}: the pod was deleted, and its share with it")
+    return claim
 
 
 def _find(claim: Object, asked: str) -> Object | None:

@@ -141,14 +141,8 @@ def claims_of(api: KubeClient, namespace: str, names: list[str]) -> dict[str, Ob
     Raises:
         ClusterError: the user may not, or the API server cannot be asked.
     """
-    found = {}
-    for name in names:
-        try:
-            found[name] = api.get(path(RESOURCE_V1, "resourceclaims", name, namespace))
-        except ClusterError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-    return found
+    found = {name: find(api, path(RESOURCE_V1, "resourceclaims", name, namespace)) for name in names}
+    return {name: claim for name, claim in found.items() if claim is not None}
 
 
 def usage_of(api: KubeClient, pod: Mapping[str, Any]) -> Usage:
