@@ -90,9 +90,9 @@ def full_disk(vm: VmNode) -> Iterator[None]:
 def test_on_a_full_disk_a_kill_is_on_record_and_a_new_share_waits(
     site: Site, vm: VmNode, namespace: str, gpu: str
 ) -> None:
-    pinned.tenant(site, namespace, "filling", gpu, "hold", "128Mi")
+    # A client of MPS before: its server, another simulated part, cannot take one on a full disk.
+    pinned.tenant(site, namespace, "filling", gpu, "hold", "128Mi", "--then", "6Gi", "--after", "60s", "--over-limit")
     with full_disk(vm):
-        surpass(site, namespace, "filling")
         killed_once(site, namespace, "filling")
         site.create(namespace, pods.pod("waiting", "hold", "128Mi"))
         site.until("an Event says why", lambda: "No space left" in " ".join(site.events(namespace, "waiting").values()))
