@@ -162,7 +162,7 @@ def test_without_the_api_server_quotas_of_known_containers_hold(
     site.delete(namespace, "after")
 
 
-def test_on_a_read_only_disk_nobody_is_killed_until_a_reboot_mends_it(
+def test_on_a_disk_that_takes_no_writes_nobody_is_killed_until_a_reboot_mends_it(
     site: Site, vm: VmNode, gpu: str, namespace: str
 ) -> None:
     pinned.tenant(site, namespace, "over", gpu, "hold", "128Mi")
@@ -171,10 +171,10 @@ def test_on_a_read_only_disk_nobody_is_killed_until_a_reboot_mends_it(
         surpass(site, namespace, "over")
         site.until("the enforcer says so", lambda: logged(site, Reason.AUDIT_UNWRITABLE))
         time.sleep(NEVER)
-        assert "INTENT" not in kinds(site, namespace, "over")
         running = site.exec(namespace, "over", "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
         assert "6Gi" in running, "the process over its quota lives: there is no kill without a record"
         vm.reset()
+    assert "INTENT" not in kinds(site, namespace, "over")
     site.delete(namespace, "over", 150)
     exceed(site, namespace, "recorded", gpu)
     killed_once(site, namespace, "recorded")
