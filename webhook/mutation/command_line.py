@@ -5,6 +5,8 @@ from typing import Any, Final, NamedTuple
 
 MAX_TEXT: Final = 8 * 1024
 """Characters of a command line that are read."""
+MAX_WORDS: Final = 512
+"""Words of a pod's command lines that are read: what is looked for in them costs time for each."""
 QUOTES: Final = "\"'`;&|()\\"
 """What stands around words in a shell's script."""
 
@@ -28,14 +30,16 @@ class Line(NamedTuple):
 NO_LINE: Final = Line((), frozenset(), "")
 
 
-def read_line(raw: Mapping[str, Any]) -> Line:
-    """Read ``command`` and ``args`` of a container; what has another type counts as absent."""
+def read_line(raw: Mapping[str, Any], most: int = MAX_WORDS) -> Line:
+    """Read so many words of ``command`` and ``args`` of a container; what has another type counts as absent."""
     lists = [raw[key] for key in ("command", "args") if isinstance(raw.get(key), list)]
     if not lists:
         return NO_LINE
-    text = " ".join([str(word) for each in lists for word in each])
-    words = [word.strip(QUOTES) for word in text[:MAX_TEXT].split()]
-    return Line(words, frozenset(word.rpartition("/")[2] for word in words), text[:MAX_TEXT], len(text) <= MAX_TEXT)
+    text = " ".join(map(str, [word for each in lists for word in each]))
+    found = text[:MAX_TEXT].split(maxsplit=most)
+    words = [word.strip(QUOTES) for word in found[:most]]
+    whole = len(text) <= MAX_TEXT and not found[most:]
+    return Line(words, frozenset(word.rpartition("/")[2] for word in words), text[:MAX_TEXT], whole)
 
 
 def option_of(words: Sequence[str], names: Collection[str]) -> str | None:

@@ -11,7 +11,7 @@ from gpushare import contract
 from gpushare.fields import names_of
 from gpushare.findings import Findings
 from gpushare.fractions import BY_OPTION
-from webhook.mutation.command_line import Line, option_of, read_line
+from webhook.mutation.command_line import MAX_WORDS, Line, option_of, read_line
 from webhook.mutation.literal_fractions import literals, passing
 from webhook.mutation.podview import Container, PodView
 from webhook.mutation.share_request import Share, ShareRequest
@@ -79,14 +79,19 @@ def warnings(findings: Findings, pod: PodView, plan: ShareRequest, frameworks: C
         plan: those.
         frameworks: those that the namespace wants started with the share's own fraction.
     """
+    room = MAX_WORDS
     for container in pod.containers:
         share = plan.of(container.name)
         if share is not None:
-            _of_container(findings, container, share, frameworks)
+            line = read_line(container.raw, room)
+            room -= len(line.words)
+            _of_container(findings, container, line, share, frameworks)
 
 
-def _of_container(findings: Findings, container: Container, share: Share, frameworks: Collection[str]) -> None:
-    line, variables = read_line(container.raw), names_of(container.env)
+def _of_container(
+    findings: Findings, container: Container, line: Line, share: Share, frameworks: Collection[str]
+) -> None:
+    variables = names_of(container.env)
     name = container.name[:NAME_SHOWN]
     if not share.profile:
         _fractions(findings, container, line, variables, frameworks)
@@ -104,7 +109,7 @@ def _fractions(
     name = container.name[:NAME_SHOWN]
     found = literals(line, variables, container.env)
     lacking = _lacks_fraction(line, container.raw)
-    passed = frameworks and passing_of(container.raw, frameworks, line)
+    passed = frameworks and passing_of(container.raw, frameworks)
     if passed:
         findings.warn(f"{name}: is started by sh, with the memory fraction of its share (frameworks of the namespace)")
         found, lacking = [each for each in found if each.row.asked not in frameworks], False
@@ -114,9 +119,9 @@ def _fractions(
         findings.warn(f"{name}: vLLM fills the GPU; start it by sh -c with {VLLM_FRACTION}=${contract.MEMORY_FRACTION}")
 
 
-def passing_of(raw: Json, frameworks: Collection[str], line: Line | None = None) -> Json | None:
+def passing_of(raw: Json, frameworks: Collection[str]) -> Json | None:
     """Return the container with the fractions of its share for these frameworks; ``None``: it stays as it is."""
-    line = line or read_line(raw)
+    line = read_line(raw)
     return passing(raw, frameworks, [BY_OPTION[VLLM_FRACTION]] if _lacks_fraction(line, raw) else [])
 
 

@@ -16,6 +16,7 @@ from gpushare.namespace_policy import NamespacePolicy
 from tests.support import reviews
 from webhook.handler import AdmissionHandler
 from webhook.main import GC_THRESHOLD
+from webhook.mutation.framework_warnings import LAUNCHERS
 from webhook.mutation.settings import Settings
 from webhook.serving import review
 
@@ -62,10 +63,10 @@ def pod(
     }
 
 
-def containers(each: Callable[[int], Json], **annotations: Any) -> Json:
-    """Make a pod of 64 containers."""
+def containers(each: Callable[[int], Json], many: int = 64, **annotations: Any) -> Json:
+    """Make a pod of so many containers."""
     made = pod(annotations=annotations)
-    made["spec"]["containers"] = [{"name": f"c{number}", "image": "a", **each(number)} for number in range(64)]
+    made["spec"]["containers"] = [{"name": f"c{number}", "image": "a", **each(number)} for number in range(many)]
     return made
 
 
@@ -98,6 +99,8 @@ FAMILIES: dict[str, Family] = {
     "long node name": lambda n: pod(nodeName="\u00e9" * n),
     "long escapes": lambda n: pod(main={"command": ["\\" * n]}),
     "many quotes": lambda n: pod(main={"command": ['"' * n]}),
+    "programs that start ranks, and words, in some containers": lambda n: sharing(n // 8000 + 1, launching(7800)),
+    "programs that start ranks, and words, in all containers": lambda n: sharing(64, launching(n // 64)),
     "annotations of ours": lambda n: pod(annotations={f"{contract.MEMORY_OF}c{each}": "1Gi" for each in range(n)}),
     "annotations of ours, all known": lambda n: containers(
         lambda _: {}, **{prefix + f"c{each}": "1Gi" for prefix in CONTAINER_PREFIXES for each in range(64)}
@@ -177,6 +180,19 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 """The size asked for is a number of entries or of characters, whichever the family counts."""
+
+
+def launching(size: int) -> Json:
+    """A container whose command line calls each launcher, and has as many words as it can."""
+    text = " ".join(word for each in LAUNCHERS for word in each.words)
+    return {"command": [(text + " a" * size)[: max(size, len(text))]]}
+
+
+def sharing(many: int, main: Json) -> Json:
+    """So many containers with a share each."""
+    made = containers(lambda _: main, many, **{f"{contract.MEMORY_OF}c{each}": "512Mi" for each in range(many)})
+    del made["metadata"]["annotations"][contract.MEMORY]
+    return made
 
 
 def nested(depth: int) -> list[Any]:
