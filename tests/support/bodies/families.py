@@ -63,10 +63,10 @@ def pod(
     }
 
 
-def containers(each: Callable[[int], Json], many: int = 64, **annotations: Any) -> Json:
-    """Make a pod of so many containers."""
+def containers(each: Callable[[int], Json], **annotations: Any) -> Json:
+    """Make a pod of 64 containers."""
     made = pod(annotations=annotations)
-    made["spec"]["containers"] = [{"name": f"c{number}", "image": "a", **each(number)} for number in range(many)]
+    made["spec"]["containers"] = [{"name": f"c{number}", "image": "a", **each(number)} for number in range(64)]
     return made
 
 
@@ -190,9 +190,9 @@ def launching(size: int) -> Json:
 
 def sharing(many: int, main: Json) -> Json:
     """So many containers with a share each."""
-    made = containers(lambda _: main, many, **{f"{contract.MEMORY_OF}c{each}": "512Mi" for each in range(many)})
+    made = containers(lambda _: main, **{f"{contract.MEMORY_OF}c{each}": "512Mi" for each in range(many)})
     del made["metadata"]["annotations"][contract.MEMORY]
-    return made
+    return {**made, "spec": {**made["spec"], "containers": made["spec"]["containers"][:many]}}
 
 
 def nested(depth: int) -> list[Any]:
