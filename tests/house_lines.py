@@ -20,6 +20,7 @@ LINES: Final = {
 }
 """Lines of each package. A number here only falls."""
 RAISED: Final[tuple[tuple[str, int, str], ...]] = (
+    ("webhook", 8, "a bound on the words that warnings read in all of a pod"),
     ("enforcer", 6, "kills for bursts that are shorter than three samples"),
     ("enforcer", 5, "a limit's condition that goes with its trouble, also one of an earlier enforcer"),
     ("gpushare_cli", 694, "manifests of other GPU systems: migrate, a third of it the table of dialects"),
