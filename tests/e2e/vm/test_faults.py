@@ -177,5 +177,5 @@ def test_on_a_disk_that_takes_no_writes_nobody_is_killed_until_a_reboot_mends_it
     assert "INTENT" not in kinds(site, namespace, "over")
     site.delete(namespace, "over", 150)
     exceed(site, namespace, "recorded", gpu)
-    killed_once(site, namespace, "recorded")
+    assert site.record(namespace, "recorded", "OUTCOME")["result"] == "Killed"
     site.delete(namespace, "recorded")
