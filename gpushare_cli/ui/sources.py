@@ -141,7 +141,7 @@ class Sources:
     def fit(self, form: Mapping[str, str], namespace: str) -> tuple[Fit, list[str]]:
         """Say where a share of the form's size could start now, and what of the cluster could not be read."""
         reads = ("nodes", "resourceslices", "resourceclaims", "resourcequotas")
-        found = {kind: attempt(lambda kind=kind: self._for_placing(kind, namespace)) for kind in reads}  # type: ignore[misc]
+        found = {kind: attempt(lambda kind=kind: self._for_placing(kind, namespace)) for kind in reads}  # type: ignore[misc] # bound now
         nodes, slices, claims, quotas = (found[kind][0] for kind in reads)
         cluster = Cluster(nodes=nodes, slices=slices, claims=claims, quotas=quotas)
         return fit(form, namespace, cluster), [problem for _, problem in found.values()]
@@ -252,7 +252,7 @@ class Sources:
         reader = Reader(self.api, namespace)
         pods = tenants.sharing_pods(self.api, namespace)
         names = [text(mapping(each, "metadata"), "name") for each in pods if not mapping(each, "spec").get("nodeName")]
-        waiting = [attempt(lambda name=name: pod_of(self.api, namespace, name))[0] for name in names[:WAITING]]  # type: ignore[misc]
+        waiting = [attempt(lambda name=name: pod_of(self.api, namespace, name))[0] for name in names[:WAITING]]  # type: ignore[misc] # bound now
         return Tenant(pods=found, waiting=[explain(reader.record(each)) for each in waiting if each])
 
     def _explain(self, namespace: str, name: str) -> PodExplanation:
