@@ -67,11 +67,12 @@ VM_NODES: Final = 2
 APART: Final = (
     "tests/integration/controlplane/test_chart.py",
     "tests/integration/controlplane/test_check.py",
+    "tests/integration/controlplane/test_check_large.py",
     "tests/integration/controlplane/test_client_certificates.py",
     "tests/integration/controlplane/test_gates.py",
     "tests/testbed/cluster/test_controlplane.py",
 )
-"""Files that start control planes of their own and take long."""
+"""Files that start control planes of their own and take long, and those that ask whether all of a cluster is well."""
 OWN: Final = ("tests/testbed/cluster/test_node.py",)
 """Files that start nodes of their own; they come before those that share one."""
 BY_VERSION: Final = (
