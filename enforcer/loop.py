@@ -200,7 +200,10 @@ class EnforcementLoop:
         hidden, quotas = self._parts.hidden, self._enforced()
         readings = hidden.readings(views)
         gpu_mib = {view.gpu.uuid: view.gpu.memory_mib for view in views}
-        self._state, decisions = evaluate(state, quotas, readings, now, self._rules, gpu_mib=gpu_mib, only=only)
+        incomplete = frozenset(view.gpu.uuid for view in views if view.unknown_mib)
+        self._state, decisions = evaluate(
+            state, quotas, readings, now, self._rules, gpu_mib=gpu_mib, only=only, incomplete=incomplete
+        )
         if only is None or any(each.decision in _TO_KEEP for each in decisions):
             self._remember()  # first: should we die over a kill, the next enforcer counts it
         return [hidden.marked(each) for each in decisions]

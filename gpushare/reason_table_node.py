@@ -56,7 +56,8 @@ _GPUS: Final = (
     ),
     ReasonRow(
         reason=Reason.PROCESS_HIDDEN, places=_UNREADABLE,
-        meaning="A process uses GPU memory and /proc does not show it, so the enforcer cannot find its container.",
+        meaning="A process uses GPU memory and /proc does not show whose it is, so its memory counts for no container. "
+        "Containers over quota without it are killed all the same.",
         action="Check hostPID: true of the enforcer, the hidepid option of /proc, and the limit of open files.",
     ),
     ReasonRow(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
-from enforcer.attribution.procfs import DEAD, CgroupAttributor, PidHandle, leads_namespace, namespace_pids, read_stat
+from enforcer.attribution.procfs import CgroupAttributor, PidHandle, leads_namespace, namespace_pids, read_stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def init_process_of(processes: ProcessTable, one: Identity) -> ContainerProcess 
 def _may_be_in(folder: Path, owner: ContainerRef) -> bool:
     """Whether it is worth to read who this is: a machine has hundreds of processes, a container a few.
 
-    One whose leader has ended may have threads that live on; in cgroup v1 its own file names no container any more.
+    One whose leader ends or has ended may have threads that live on; in cgroup v1 its file names no container any more.
     """
     try:
         text = (folder / "cgroup").read_bytes()
@@ -112,4 +112,4 @@ def _may_be_in(folder: Path, owner: ContainerRef) -> bool:
     if owner.container_id.encode() in text:
         return True
     stat = read_stat(folder / "stat") if b":/\n" in text else None
-    return stat is not None and stat.state in DEAD
+    return stat is not None and stat.exiting

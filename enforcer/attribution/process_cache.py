@@ -2,7 +2,8 @@
 
 Each process is pinned by a pidfd and by its open ``/proc/<pid>/cgroup``. Either is of the process that had the pid when
 it was opened and never of the next. So nothing is cached by pid alone: what was found of a process counts for as long
-as it lives, its cgroup is called as it was, and that is still the same directory.
+as it lives, its cgroup is called as it was, and that is still the same directory. Of a leader that ends or has ended
+cgroup v1 says "/": what was found counts on, because a process cannot leave its container.
 """
 
 import os
@@ -20,6 +21,8 @@ MOST: Final = 512
 """Processes in the cache: MPS serves 60 clients of a GPU, so those of eight fit. A tenant can have any number."""
 SHARE: Final = 8
 """... and no more than this part of the files that we may have open: there are two for each."""
+V2_PARTS: Final = 2
+"""One line and what is behind its end: of cgroup v2 alone, where it stays as it was."""
 LINGER: Final = 30.0
 """Seconds after which one that nobody asked about is removed."""
 
@@ -64,11 +67,11 @@ class CachedProcess:
         return cls(pidfd, cgroup, poll)
 
     def unchanged_since(self, found: CachedIdentity) -> bool:
-        """Whether it lives, its cgroup file has the same text, and that cgroup is still the same directory."""
+        """Whether it lives, its cgroup file says no other cgroup, and that cgroup is still the same directory."""
         try:
             # Whether it lives comes last: all that was read before is its own then. What is longer than a page differs.
             return (
-                os.pread(self.cgroup, PAGE, 0) == found.cgroup_text
+                _says_no_other(os.pread(self.cgroup, PAGE, 0), found.cgroup_text)
                 and os.stat(found.folder).st_ino == found.inode  # noqa: PTH116 - a path object costs more than the call
                 and not self.end.poll(0)
             )
@@ -129,6 +132,16 @@ class ProcessCache:
         self._cleaned = now
         for pid in [pid for pid, entry in self._entries.items() if now - entry.asked > LINGER]:
             self._entries.pop(pid).close()
+
+
+def _says_no_other(text: bytes, before: bytes) -> bool:
+    """Whether each line is as it was, or says "/", as cgroup v1 does once a leader has begun to end."""
+    if text == before:
+        return True
+    now, was = text.split(b"\n"), before.split(b"\n")
+    if not len(now) == len(was) > V2_PARTS:
+        return False
+    return all(one == other or one == other.partition(b":/")[0] + b":/" for one, other in zip(now, was, strict=True))
 
 
 def _room() -> int:

@@ -5,9 +5,10 @@ what it stands for is checked afterwards, and every signal goes through it.
 """
 
 import os
+import random
 import select
 import signal
-from collections.abc import Iterator
+import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,9 +21,13 @@ INITIAL_PID_NAMESPACE: Final = 4026531836
 """The inode of the host's own pid namespace: ``PROC_PID_INIT_INO`` of the kernel."""
 DEAD: Final = frozenset({"Z", "X", "x"})
 PF_KTHREAD: Final = 0x00200000
+PF_EXITING: Final = 0x00000004
+"""Set before anything of a thread is given back. Cgroup v1 says "/" of such a thread (``proc_cgroup_show``)."""
 TURNS: Final = 20
 """Times to look for a live thread of a process whose leader has ended: a tenant's may end as fast as we look."""
-MOST_THREADS: Final = 64
+THREAD_SECONDS: Final = 0.05
+"""For one such process. A tenant can have any number of threads that have ended, so each look takes them in an order of
+its own: where one is too short, some next one finds the thread that lives."""
 PAGE: Final = 4096
 PROC: Final = "/proc"
 _STATE, _FLAGS, _START = 0, 6, 19
@@ -36,11 +41,15 @@ def in_initial_pid_namespace(proc: Path = Path("/proc")) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ``/proc/<pid>/stat`` says: state letter, start in ticks since boot, and whether it is a kernel thread."""
+    """What ``/proc/<pid>/stat`` says: state letter, start in ticks since boot, and whether it is a kernel thread.
+
+    ``exiting``: it has begun to end.
+    """
 
     state: str
     start: int
     kernel_thread: bool
+    exiting: bool = False
 
 
 class CgroupAttributor:
@@ -57,7 +66,10 @@ class CgroupAttributor:
         self._cache = ProcessCache() if self._proc == PROC else None
 
     def identify(self, pid: int) -> Identity | None:
-        """Look at a process now; ``None`` when it has ended, also when only its corpse is left."""
+        """Look at a process now; ``None`` when it has ended, also when only its corpse is left.
+
+        ``None`` also of one that lives and does not show whose it is: see ``is_alive``.
+        """
         cache = self._cache
         if cache is not None and (known := cache.lookup(pid)) is not None:
             return known
@@ -77,8 +89,10 @@ class CgroupAttributor:
 
     def _made_out(self, pid: int) -> tuple[Identity | None, CachedIdentity | None]:
         """Look at a process; and what tells later that it is as it was, for one in a container."""
-        stat = read_stat(f"{self._proc}/{pid}/stat")
-        text = None if stat is None else self._cgroup_text(pid, stat)
+        text = _text(f"{self._proc}/{pid}/cgroup")
+        stat = read_stat(f"{self._proc}/{pid}/stat")  # afterwards: what has not begun to end now had not before
+        if stat is not None and stat.exiting:
+            text = self._text_of_threads(pid, stat, text)
         if stat is None or text is None:
             return None, None
         folder, inode = self._directory(text)
@@ -88,24 +102,28 @@ class CgroupAttributor:
         raw = text.encode("utf-8", "surrogateescape")
         return identity, None if inode is None else CachedIdentity(identity, raw, folder, inode)
 
-    def _cgroup_text(self, pid: int, stat: Stat) -> str | None:
-        own = _text(f"{self._proc}/{pid}/cgroup")
-        if stat.state not in DEAD:
-            return own
-        # The leader has ended, other threads may live on: in cgroup v1 its own file then says "/", in v2 what it did.
+    def _text_of_threads(self, pid: int, stat: Stat, own: str | None) -> str | None:
+        """Return the cgroups of a process whose leader ends or has ended, by a thread that lives; ``None``: unknown.
+
+        In cgroup v2 the leader's own file says what it did, also when the leader has ended.
+        """
         named = own is not None and own.count("\n") == 1 and container_of(own) is not None
-        found: list[str] = []
+        if named and stat.state not in DEAD:
+            return own
+        folder, until = f"{self._proc}/{pid}/task", time.monotonic() + THREAD_SECONDS
         for _ in range(TURNS):
-            others = [task for task in _tasks(Path(self._proc, str(pid), "task")) if task.name != str(pid)]
-            if named and others:
+            threads = [name for name in _names(folder) if name != str(pid)]
+            if named and threads:
                 return own
-            for text in filter(None, map(_living, others[:MOST_THREADS])):
-                if container_of(text) is not None:
+            random.shuffle(threads)
+            for name in threads:
+                if (text := _living(f"{folder}/{name}")) is not None:
                     return text
-                found.append(text)
-            if len(found) > MOST_THREADS or not (others or is_alive(pid)):
+                if time.monotonic() > until:
+                    return None
+            if not (threads or is_alive(pid)):
                 break
-        return found[0] if found else None
+        return None
 
     def _directory(self, text: str) -> tuple[str, int | None]:
         """The container's own cgroup directory, and its inode: one made again has another."""
@@ -235,7 +253,9 @@ def read_stat(path: Path | str) -> Stat | None:
     """
     try:
         fields = _bytes(path).rpartition(b")")[2].split(None, _START + 1)
-        return Stat(fields[_STATE].decode(), int(fields[_START]), bool(int(fields[_FLAGS]) & PF_KTHREAD))
+        state, flags = fields[_STATE].decode(), int(fields[_FLAGS])
+        exiting = state in DEAD or bool(flags & PF_EXITING)
+        return Stat(state, int(fields[_START]), bool(flags & PF_KTHREAD), exiting)
     except (OSError, IndexError, ValueError):
         return None
 
@@ -258,14 +278,15 @@ def _text(path: Path | str) -> str | None:
         return None
 
 
-def _living(task: Path) -> str | None:
-    """The cgroup of a thread that has not ended; one that is about to may say "/", as one that has."""
-    found = read_stat(task / "stat")
-    return None if found is None or found.state in DEAD else _text(task / "cgroup")
+def _living(thread: str) -> str | None:
+    """The cgroups of a thread that has not begun to end; ``None`` of any other."""
+    text = _text(f"{thread}/cgroup")
+    found = read_stat(f"{thread}/stat")
+    return None if found is None or found.exiting else text
 
 
-def _tasks(folder: Path) -> Iterator[Path]:
+def _names(folder: str) -> list[str]:
     try:
-        yield from sorted(folder.iterdir())
+        return os.listdir(folder)  # noqa: PTH208 - a path object of each of thousands costs more than the call
     except OSError:
-        return
+        return []

@@ -32,7 +32,8 @@ def total_mib(holders: Sequence[ProcessUsage]) -> int:
 class GpuSnapshot:
     """One GPU at one moment; without a sample we were blind, and ``problem`` says why.
 
-    ``quotas`` are those that were known then.
+    ``quotas`` are those that were known then. ``unknown_mib`` are of processes that live and do not show whose they
+    are: who is over without them is over, and who seems within may not be. The problem says that, too.
     """
 
     gpu: Gpu
@@ -40,6 +41,7 @@ class GpuSnapshot:
     holders: tuple[ProcessUsage, ...] = ()
     problem: NvmlError | None = None
     quotas: tuple[Quota, ...] = ()
+    unknown_mib: int = 0
 
     @cached_property
     def reading(self) -> UsageByContainer | None:

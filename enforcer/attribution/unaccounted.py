@@ -120,7 +120,7 @@ def update(before: Account, view: GpuSnapshot, quotas: Sequence[Quota], now: flo
         quotas: the containers with a quota on it.
         now: seconds on the loop's clock.
     """
-    if view.sample is None:
+    if view.sample is None or view.unknown_mib:
         return replace(before, seen=(), present=replace(before.present, unknown=True))
     here = Seen(now, view.gap_mib, present_in(view, quotas))
     seen, present = (*_recent(before.seen, now), here), before.present.joined(here.who)

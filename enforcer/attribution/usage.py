@@ -24,8 +24,10 @@ log = structlog.get_logger()
 ENUMERATE_EVERY: Final = 60
 """Looks after which the GPUs are counted again: they come and go with the driver only."""
 
-Seen = tuple[Gpu, GpuSample, list[Identity | None], tuple[Quota, ...]]
-"""A GPU, its sample, the identity of each process in it, and the quotas."""
+Row = tuple[GpuProcess, Identity | None]
+"""A process of NVML's list, and who has its pid now; ``None``: nobody any more."""
+Seen = tuple[Gpu, GpuSample, list[Row], tuple[GpuProcess, ...], tuple[Quota, ...]]
+"""A GPU, its sample, the rows of it, those of processes that live and do not show whose they are, and the quotas."""
 
 
 class UsageSampler:
@@ -127,41 +129,36 @@ class UsageSampler:
     def _view(self, gpu: Gpu) -> GpuSnapshot:
         try:
             sample = self._reader.sample(gpu.uuid)
-            whose = [self._who(process) for process in sample.processes]
         except NvmlError as error:
             self._known[gpu.uuid] = carry_over(self._known.get(gpu.uuid, {}))
             self._seen.pop(gpu.uuid, None)
             return GpuSnapshot(gpu=gpu, problem=error)
-        seen = gpu, sample, whose, () if self._checkpoint is None else self._checkpoint.latest
+        whose = [(process, self._attributor.identify(process.pid)) for process in sample.processes]
+        unknown = [each for each, who in whose if who is None and self._attributor.is_alive(each.pid)]
+        rows = [row for row in whose if row[0] not in unknown]
+        seen = gpu, sample, rows, tuple(unknown), () if self._checkpoint is None else self._checkpoint.latest
         last = self._seen.get(gpu.uuid)
         if last is None or last[0] != seen:
             last = self._seen[gpu.uuid] = seen, self._put_together(*seen)
         return last[1]
 
     def _put_together(
-        self, gpu: Gpu, sample: GpuSample, whose: Sequence[Identity | None], quotas: tuple[Quota, ...]
+        self, gpu: Gpu, sample: GpuSample, rows: Sequence[Row], unknown: Sequence[GpuProcess], quotas: tuple[Quota, ...]
     ) -> GpuSnapshot:
-        rows = list(zip(sample.processes, whose, strict=True))
-        self._known[gpu.uuid] = known = update(self._known.get(gpu.uuid, {}), rows)
+        before = self._known.get(gpu.uuid, {})
+        stay = {each.pid: before[each.pid] for each in unknown if each.pid in before}
+        self._known[gpu.uuid] = known = {**stay, **update(before, rows)}
         holders = [ProcessUsage(who, known[process.pid].own_mib) for process, who in rows if who is not None]
-        return GpuSnapshot(gpu=gpu, sample=sample, holders=tuple(holders), quotas=quotas)
-
-    def _who(self, process: GpuProcess) -> Identity | None:
-        """Look who has a pid now; ``None``: nobody any more. Raises ``NvmlError``: somebody whom /proc does not show.
-
-        Its memory belongs to some container: without it no sum is right, and grace periods would start again.
-        """
-        found = self._attributor.identify(process.pid)
-        if found is None and self._attributor.is_alive(process.pid):
-            raise _hidden(process.pid)
-        return found
+        return GpuSnapshot(
+            gpu=gpu, sample=sample, holders=tuple(holders), problem=_hidden(unknown[0].pid) if unknown else None,
+            quotas=quotas, unknown_mib=sum(each.used_mib for each in unknown),
+        )  # fmt: skip
 
 
 def _hidden(pid: int) -> NvmlError:
     return NvmlError(
-        f"process {pid} holds GPU memory, but /proc does not show the process; mount /proc without hidepid, and "
-        "check the "
-        "enforcer's limit of open files",
+        f"process {pid} holds GPU memory, but /proc does not show whose it is; mount /proc without hidepid, and check "
+        "the enforcer's limit of open files",
         Reason.PROCESS_HIDDEN,
     )
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from enforcer.attribution.snapshot import ProcessUsage, UsageByContainer, total_mib
 from enforcer.detection import budget
+from enforcer.detection.budget import Account, AccountKey
 from enforcer.detection.targets import select_targets
 from enforcer.detection.types import (
     ContainerKey,
@@ -44,9 +45,10 @@ class _Due:
     holders: tuple[ProcessUsage, ...]
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - one argument per fact the answer depends on
     state: DetectorState, quotas: Sequence[Quota], readings: Mapping[str, UsageByContainer | None], now: float,
     rules: DetectorConfig, *, gpu_mib: Mapping[str, int] | None = None, only: AbstractSet[str] | None = None,
+    incomplete: AbstractSet[str] = frozenset(),
 ) -> tuple[DetectorState, tuple[KillDecision, ...]]:  # fmt: skip
     """Take in one sample of every GPU, or of some.
 
@@ -58,17 +60,21 @@ def evaluate(
         rules: how careful to be.
         gpu_mib: memory of the GPUs by UUID, as NVML reports it.
         only: UUIDs of the GPUs that were sampled, where the others were left out: what is known of those stays.
+        incomplete: UUIDs of the GPUs whose readings lack processes, because nobody knows whose they are.
+            Who is over without them is over. Of who seems within, all stays as it was.
     """
     busy = frozenset(place for (place, _), case in state.cases.items() if case.phase is Phase.KILLING)
     seen = frozenset(gpu for gpu, reading in readings.items() if reading is not None)
     state = _without_old(state, seen, now, rules)
     steps = {gpu: max(0.0, now - state.sampled.get(gpu, now)) * (gpu not in state.blind) for gpu in seen}
     read = [quota for quota in quotas if quota.gpu in seen and (only is None or quota.gpu in only)]
-    state = _charged(state, read, readings, steps, now, gpu_mib or {})
+    state = _charged(state, read, readings, steps, now, gpu_mib or {}, incomplete)
     cases = _kept(state, quotas, now)
     decisions, due = list[KillDecision](), list[_Due]()
     for quota in (each for each in read if each.container_id is not None):
         holders = _holders(readings, quota)
+        if quota.gpu in incomplete and total_mib(holders) <= quota.ceiling_mib:
+            continue
         answers = budget.answers(state.accounts, quota, now)
         case = _look(state.of(quota), quota, holders, steps[quota.gpu], now, rules)
         case = _with_evidence(case, state, quota, now, rules)
@@ -116,15 +122,21 @@ def _holders(readings: Mapping[str, UsageByContainer | None], quota: Quota) -> t
 
 def _charged(
     state: DetectorState, read: Sequence[Quota], readings: Mapping[str, UsageByContainer | None],
-    steps: Mapping[str, float], now: float, gpu_mib: Mapping[str, int],
+    steps: Mapping[str, float], now: float, gpu_mib: Mapping[str, int], incomplete: AbstractSet[str],
 ) -> DetectorState:  # fmt: skip
-    """Charge the namespaces."""
+    """Charge the namespaces. Of one that seems within in an incomplete reading, the account stays as it was."""
     accounts = {key: each for key, each in state.accounts.items() if key[1] not in steps}
     for gpu, step in steps.items():
         here = [quota for quota in read if quota.gpu == gpu and quota.on_exceed is not OnExceed.WARN]
         used = {name: _used_mib(here, readings, name) for name in {quota.namespace for quota in here}}
-        accounts |= budget.charge(state.accounts, here, used, gpu_mib.get(gpu, UNKNOWN_MIB), gpu, step, now)
+        charged = budget.charge(state.accounts, here, used, gpu_mib.get(gpu, UNKNOWN_MIB), gpu, step, now)
+        stay = {key: each for key, each in state.accounts.items() if key[1] == gpu} if gpu in incomplete else {}
+        accounts |= {**charged, **{key: each for key, each in stay.items() if not _is_over(charged, key)}}
     return replace(state, accounts=accounts)
+
+
+def _is_over(accounts: Mapping[AccountKey, Account], key: AccountKey) -> bool:
+    return key in accounts and accounts[key].over
 
 
 def _used_mib(quotas: Sequence[Quota], readings: Mapping[str, UsageByContainer | None], namespace: str) -> int:

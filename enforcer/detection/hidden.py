@@ -125,10 +125,10 @@ def _suspects(mine: Mapping[str, Quota], holders: Holders) -> tuple[Suspect, ...
 
 
 def _elsewhere(view: GpuSnapshot, mine: Mapping[str, Quota], holders: Holders, servers: Collection[int]) -> bool:
-    """Return whether a process outside of these containers may hold it, or one whose files cannot be read."""
+    """Return whether a process outside of these containers may hold it, or one that cannot be looked at."""
     processes = [each.identity for each in holders.found] + [each.identity for each in view.holders]
     others = (each for each in processes if each.owner is None or each.owner.container_id not in mine)
-    return not holders.complete or any(each.pid not in servers for each in others)
+    return view.unknown_mib > 0 or not holders.complete or any(each.pid not in servers for each in others)
 
 
 def _alone(account: Account, possible: Mapping[Member, Quota], servers: Collection[int]) -> Quota | None:

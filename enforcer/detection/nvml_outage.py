@@ -78,6 +78,8 @@ def operator_message(change: OutageChange, now: float) -> str | None:
     """Return the message for operators; ``None`` if the change is not reported."""
     who = "the GPUs of this node" if change.gpu == EVERYWHERE else f"GPU {change.gpu}"
     where = "on this node" if change.gpu == EVERYWHERE else "on it"
+    if change.transition is Transition.STAYS_LOST and change.outage.reason is Reason.PROCESS_HIDDEN:
+        return f"the enforcer knows only a part of what each container holds of {who}: {change.outage.why}"
     if change.transition is Transition.STAYS_LOST:
         return f"the enforcer cannot read {who} and enforces no quota {where}: {change.outage.why}"
     if change.transition is Transition.BACK and change.outage.reported:

@@ -46,7 +46,7 @@ def foreign_mib(
             if each.identity.pid not in servers and _foreign(each, view.gpu.uuid, pods, own)
         )
         for view in views
-        if view.sample is not None
+        if view.sample is not None and not view.unknown_mib
     }
 
 

@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,33 @@ def test_a_cgroup_of_another_name_is_another_matter(process: subprocess.Popen[by
     kept, found, hold = ProcessCache(Ticking()), _found(process.pid, folder), _hold(process.pid)
     kept.store(hold, CachedIdentity(found.identity, found.cgroup_text + b"1:name=x:/y\n", found.folder, found.inode))
     assert kept.lookup(process.pid) is None
+
+
+V1 = b"2:name=systemd:/a/b\n1:memory:/a/b\n0::/a/b\n"
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "kept"),
+    [
+        (V1, V1, True),
+        (b"2:name=systemd:/\n1:memory:/\n0::/a/b\n", V1, True),
+        (b"2:name=systemd:/\n1:memory:/a/c\n0::/a/b\n", V1, False),
+        (b"2:name=systemd:/\n1:memory:/\n", V1, False),
+        (b"0::/\n", b"0::/a/b\n", False),
+        (b"", V1, False),
+    ],
+    ids=["as it was", "a leader that ends", "moved", "of another machine", "moved in cgroup v2", "nothing"],
+)
+def test_a_process_that_begins_to_end_stays_whose_it_was(
+    process: subprocess.Popen[bytes], folder: Path, now: bytes, before: bytes, *, kept: bool
+) -> None:
+    hold, found = _hold(process.pid), _found(process.pid, folder)
+    with tempfile.TemporaryFile() as file:
+        file.write(now)
+        file.flush()
+        os.dup2(file.fileno(), hold.cgroup)
+        assert hold.unchanged_since(replace(found, cgroup_text=before)) is kept
+    hold.close()
 
 
 def test_a_text_of_more_than_a_page_is_never_as_it_was(

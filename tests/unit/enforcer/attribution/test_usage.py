@@ -73,21 +73,28 @@ def test_one_that_is_plugged_in_later_is_found_and_reported_once() -> None:
     assert [view.gpu.uuid for view in watch.sample()] == [GPU, OTHER_GPU]
 
 
-def test_a_process_that_lives_and_is_not_shown_makes_blind_and_one_that_has_ended_does_not(
+def test_a_process_that_lives_and_does_not_show_whose_it_is_hides_nobody_else_and_is_known_again_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reader, living = Slots(card(GPU, 0)), {666}
     reader.used[GPU] = {101: 9000, 666: 10}
-    attributor = Attributor()
+    attributor = Whose()
     monkeypatch.setattr(attributor, "is_alive", living.__contains__)
     watch = UsageSampler(reader, attributor)
+    (whole,) = watch.sample()
+    attributor.gone.add(666)
     (view,) = watch.sample()
-    assert view.reading is None
+    assert view.sample is not None
+    assert [(each.identity.pid, each.used_mib) for each in view.holders] == [(101, 9000)]
+    assert view.unknown_mib == 10
     assert view.problem is not None
     assert view.problem.reason is Reason.PROCESS_HIDDEN
+    attributor.gone.clear()
+    assert watch.sample()[0] == whole, "its memory is no earlier process's"
+    attributor.gone.add(666)
     living.clear()
     (view,) = watch.sample()
-    assert view.reading is not None
+    assert (view.unknown_mib, view.problem) == (0, None)
 
 
 class Whose(Attributor):

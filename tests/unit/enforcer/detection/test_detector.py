@@ -28,6 +28,7 @@ class Bench:
     def __init__(self, *quotas: Quota, rules: DetectorConfig = RULES) -> None:
         self.quotas, self.rules, self.now, self.state = list(quotas), rules, 1000.0, DetectorState()
         self.taken: list[tuple[float, KillDecision]] = []
+        self.incomplete: frozenset[str] = frozenset()
 
     def see(self, *holders: ProcessUsage, after: float = POLL, gpu: str = GPU) -> list[KillDecision]:
         reading: dict[str, tuple[ProcessUsage, ...]] = {}
@@ -39,9 +40,18 @@ class Bench:
     def blind(self, after: float = POLL) -> list[KillDecision]:
         return self._take({GPU: None}, after)
 
+    def see_a_part(self, *holders: ProcessUsage) -> list[KillDecision]:
+        """One process is of nobody knows whom."""
+        self.incomplete = frozenset({GPU})
+        found = self.see(*holders)
+        self.incomplete = frozenset()
+        return found
+
     def _take(self, readings: dict[str, UsageByContainer | None], after: float) -> list[KillDecision]:
         self.now += after
-        self.state, decisions = evaluate(self.state, self.quotas, readings, self.now, self.rules, gpu_mib={GPU: 16_384})
+        self.state, decisions = evaluate(
+            self.state, self.quotas, readings, self.now, self.rules, gpu_mib={GPU: 16_384}, incomplete=self.incomplete
+        )
         self.taken += [(self.now, decision) for decision in decisions]
         return list(decisions)
 

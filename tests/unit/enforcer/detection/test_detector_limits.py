@@ -11,7 +11,7 @@ from enforcer.detection.detector import close_breaker, phase, record_kill_result
 from enforcer.detection.types import Decision, Phase
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.detection.test_detector import OVER, POLL, RULES, UNDER, Bench
-from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, holder, neighbour, quota
+from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
 
 
 def test_after_a_kill_there_is_no_second_grace_period_whatever_the_container_is_called() -> None:
@@ -223,3 +223,22 @@ def test_a_policy_that_is_milder_for_a_while_shortens_no_grace_period() -> None:
     while "Kill" not in bench.decisions():
         bench.see(OVER)
     assert 5.0 <= bench.now - begun <= 5.0 + 2 * POLL
+
+
+def test_a_process_of_nobody_knows_whom_keeps_nobody_from_the_kill_of_who_is_over_without_it() -> None:
+    bench = Bench(quota(), neighbour())
+    decisions = [each for _ in range(12) for each in bench.see_a_part(OVER, holder(20, 1, NEIGHBOUR))]
+    assert [each.decision for each in decisions] == [Decision.GRACE_STARTED, Decision.WARNED, Decision.KILL]
+    assert {each.quota.container_id for each in decisions} == {CONTAINER}
+
+
+@pytest.mark.parametrize("turns", [1, 60])
+def test_who_seems_within_while_a_process_is_of_nobody_knows_whom_stays_as_it_was(turns: int) -> None:
+    bench = Bench(quota())
+    for _ in range(8):
+        bench.see(OVER)
+    before = bench.state
+    for _ in range(turns):
+        assert bench.see_a_part(UNDER) == []
+    assert (bench.state.cases, bench.state.accounts) == (before.cases, before.accounts)
+    assert [each.decision for _ in range(3) for each in bench.see(OVER)] == [Decision.KILL]

@@ -70,6 +70,16 @@ def test_another_reason_goes_on_with_the_same_blindness() -> None:
     assert operator_message(change, 0.0) == told
 
 
+def test_of_a_gpu_with_a_process_of_nobody_knows_whom_operators_are_told_that_quotas_are_enforced_in_part() -> None:
+    hidden = NvmlError("process 7 holds GPU memory", Reason.PROCESS_HIDDEN)
+    state, _ = update({}, {GPU: hidden}, 0.0)
+    _, [change] = update(state, {GPU: hidden}, REPORT_AFTER)
+    told = operator_message(change, 99.0)
+    assert told is not None
+    assert told.endswith(hidden.message)
+    assert "enforces no quota" not in told
+
+
 def test_a_container_on_a_gpu_that_cannot_be_read_is_reported_so_and_not_what_it_kept_before() -> None:
     state, _ = update({}, {GPU: HUNG}, 5.0)
     text = container_message("model", state[GPU], 17.0)
