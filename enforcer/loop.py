@@ -348,18 +348,18 @@ class EnforcementLoop:
     def _take_results(self, now: float) -> None:
         for future in [future for future in self._pending if future.done()]:
             decision = self._pending.pop(future)
-            acted = self._report_result(future, decision)
-            self._state = record_kill_result(self._state, decision.quota, now, self._rules, acted=acted)
+            acted, back = self._report_result(future, decision)
+            self._state = record_kill_result(self._state, decision.quota, now, self._rules, acted=acted, back=back)
 
-    def _report_result(self, future: Future[KillResult], decision: KillDecision) -> bool:
-        """Report one result. Return whether anything was done."""
+    def _report_result(self, future: Future[KillResult], decision: KillDecision) -> tuple[bool, bool]:
+        """Report one result. Return whether anything was done, and whether the container was back within its quota."""
         if future.cancelled():
-            return False
+            return False, False
         metrics, quota = self._parts.metrics, decision.quota
         if (bug := future.exception()) is not None:
             metrics.failures.inc()
             log.critical("kill failed", reason=str(Reason.INTERNAL), container=quota.container, exc_info=bug)
-            return True  # what was done before it is not known here, and counts towards the most a minute allows
+            return True, False  # what was done before it is not known, and counts for the most a minute allows
         result = future.result()
         metrics.results.labels(str(result.reason)).inc()
         if result.reason is Reason.AUDIT_UNWRITABLE:
@@ -370,7 +370,7 @@ class EnforcementLoop:
             "kill done", reason=str(result.reason), namespace=quota.namespace, pod=quota.pod, container=quota.container,
             gpu=quota.gpu, ended=[outcome.pid for outcome in result.outcomes],
         )  # fmt: skip
-        return result.acted
+        return result.acted, result.reason is Reason.BACK_UNDER_QUOTA
 
     def _report(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], now: float) -> None:
         parts, hidden = self._parts, self._parts.hidden

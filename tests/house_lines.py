@@ -22,6 +22,9 @@ LINES: Final = {
 RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("webhook", 8, "a bound on the words that warnings read in all of a pod"),
     ("enforcer", 6, "kills for bursts that are shorter than three samples"),
+    ("enforcer", 19, "kills of containers that take turns over quota of some milliseconds"),
+    ("enforcer", 32, "quotas that are enforced beside a process that does not show whose it is"),
+    ("gpushare", 1, "quotas that are enforced beside a process that does not show whose it is"),
     ("enforcer", 5, "a limit's condition that goes with its trouble, also one of an earlier enforcer"),
     ("gpushare_cli", 694, "manifests of other GPU systems: migrate, a third of it the table of dialects"),
     ("enforcer", 22, "audit logs that are verified again when somebody changes a file of theirs"),

@@ -180,11 +180,14 @@ def _with_evidence(
     """
     if case.used_mib > quota.ceiling_mib or not case.samples:
         return case
+    return case if _is_overdrawn(case, state, quota, now, rules) else replace(case, samples=0)
+
+
+def _is_overdrawn(case: ContainerState, state: DetectorState, quota: Quota, now: float, rules: DetectorConfig) -> bool:
+    """Whether more is used of a budget, the container's or its namespace's, than a worker's successor explains."""
     used = budget.refilled(case.used, case.at, now)
-    overdrawn = used >= size_of(quota, rules) + budget.OVERDRAFT or budget.seconds_empty(
-        state.accounts, quota.namespace, quota.gpu, now, budget.OVERDRAFT
-    )
-    return case if overdrawn else replace(case, samples=0)
+    empty = budget.seconds_empty(state.accounts, quota.namespace, quota.gpu, now, budget.OVERDRAFT)
+    return used >= size_of(quota, rules) + budget.OVERDRAFT or empty > 0
 
 
 def _with_threshold(case: ContainerState, quota: Quota, now: float) -> ContainerState:
@@ -295,7 +298,8 @@ def _kills(
             decisions += _postponed(Decision.RATE_LIMITED, quota, cases)
             continue
         kill = replace(_decision(Decision.KILL, quota, case), targets=select_targets(quota, each.holders))
-        decisions.append(replace(kill, at=now, respawns=whole))
+        overdrawn = _is_overdrawn(case, state, quota, now, rules)
+        decisions.append(replace(kill, at=now, respawns=whole, overdrawn=overdrawn))
         cases[key_of(quota)] = replace(case, phase=Phase.KILLING)
         chosen.add(quota.pod_uid)
         if not whole:
@@ -304,17 +308,18 @@ def _kills(
 
 
 def record_kill_result(
-    state: DetectorState, quota: Quota, now: float, rules: DetectorConfig, *, acted: bool
+    state: DetectorState, quota: Quota, now: float, rules: DetectorConfig, *, acted: bool, back: bool = False
 ) -> DetectorState:
     """Take in that acting on a KILL has ended; ``acted`` is false where nothing was done to the container.
 
-    Either way the container is spared for a while, so that what fails is not tried twice a second. A kill uses up the
-    budget. What did nothing to anybody takes nothing from the most a node makes.
+    Either way the container is spared for a while, so that what fails is not tried twice a second; not so where it was
+    ``back`` within its quota: it would be free to exceed that. A kill uses up the budget. What did nothing to anybody
+    takes nothing from the most a node makes.
     """
     case, place, kills = state.of(quota), container_key(quota), dict(state.kills)
     if place in kills and not case.killed:  # a repeated kill is not among them
         kills = kills | {place: now} if acted else {each: at for each, at in kills.items() if each != place}
-    until = now + (rules.kill_interval if acted else rules.cool_down)
+    until = now + (rules.kill_interval if acted else 0.0 if back else rules.cool_down)
     if acted:
         case = replace(case, killed=True, used=max(case.used, size_of(quota, rules)), at=now)
     cases = {**state.cases, key_of(quota): replace(case, phase=Phase.COOLING_DOWN)}

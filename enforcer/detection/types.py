@@ -22,7 +22,7 @@ class DetectorConfig:
     counts; after a longer one nobody knows what happened meanwhile. ``first`` is what the first sample of a violation
     counts: nobody knows since when it lasts. A node ends ``kills`` containers in a ``window``; that counts from
     the end of a kill. A container is spared for ``kill_interval`` after a kill acted on it, while its memory is freed,
-    and for ``cool_down`` after a kill that did nothing to it.
+    and for ``cool_down`` after a kill that did nothing to it, unless it was back within its quota.
     """
 
     samples: int = 3
@@ -122,6 +122,7 @@ class KillDecision:
 
     ``targets`` are the processes to end, largest first; ``kill_in`` the seconds left, ``None`` where only a warning is
     wanted; ``at`` is when a KILL was decided; ``respawns``: ending some of its processes has not helped.
+    ``overdrawn``: a budget is used up by more than what a worker and its successor explain.
     ``unaccounted_mib`` is the part of ``used_mib`` that NVML lists for no process.
     """
 
@@ -133,4 +134,5 @@ class KillDecision:
     targets: tuple[ProcessUsage, ...] = ()
     at: float = 0.0
     respawns: bool = False
+    overdrawn: bool = False
     unaccounted_mib: int = 0

@@ -68,6 +68,7 @@ class ContainerKill:
         """The container's GPU processes at the first recheck after INTENT."""
         self._others = dict[Identity, KillTarget]()
         """The other processes of the container when its first process was pinned."""
+        self._group, self._leaders, self._children = [], [], {}
         self._intent, self._informed = 0, set[ContainerRef]()
         self.respawned: tuple[ProcessUsage, ...] = ()
         """The GPU processes now, if new ones have replaced the killed and the container has a first process to kill."""
@@ -107,7 +108,7 @@ class ContainerKill:
 
     def _recheck_container(self, targets: Sequence[PinnedProcess]) -> Reason | None:
         """Return why not to kill; ``None``: the container is still over, and a target still uses the GPU."""
-        usages = self._rechecker.processes(self._quota)
+        usages = self._usages()
         if (reason := self._rechecker.reason_to_spare(self._quota, usages)) is not None:
             return reason
         using = {each.identity for each in usages or ()}
@@ -142,7 +143,7 @@ class ContainerKill:
         for _ in range(self._timeouts.rounds):
             if (reason := self._run_round(targets)) is not None:
                 return reason
-            usages = self._rechecker.processes(self._quota)
+            usages = self._usages()
             if (reason := self._rechecker.reason_to_spare(self._quota, usages)) is not None:
                 return reason
             # A container that was created again meanwhile has another cgroup, and its kill is another one.
@@ -235,7 +236,7 @@ class ContainerKill:
         A process whose client was terminated is not rechecked: its work on the GPU is over, and it uses no memory.
         """
         untouched = [each for each in _unfinished(self._group) if not each.acted_on and not each.handle.ended()]
-        usages = self._rechecker.processes(self._quota) if untouched else ()
+        usages = self._usages() if untouched else ()
         for each in untouched:
             reason = self._reason_to_spare(usages) or self._pinner.identity_mismatch(self._quota, each)
             if reason is None and not self._is_selected(each, usages):
@@ -244,10 +245,14 @@ class ContainerKill:
                 each.finish(reason)
 
     def _sample(self) -> Sequence[ProcessUsage] | None:
-        usages = self._rechecker.processes(self._quota)
+        usages = self._usages()
         if self._first_sample is None and usages is not None:
             self._first_sample = frozenset(each.identity for each in usages)
         return usages
+
+    def _usages(self) -> tuple[ProcessUsage, ...] | None:
+        overdrawn = self._decision.overdrawn and not self._has_acted()
+        return self._rechecker.processes(self._quota, overdrawn=overdrawn)
 
     def _reason_to_spare(self, usages: Sequence[ProcessUsage] | None) -> Reason | None:
         """Return why to spare the container now; a whole container is not spared once something was done to it."""

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from enforcer.kill.report import KillResult
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, quota
-from tests.unit.enforcer.test_loop import World, make
+from tests.unit.enforcer.test_loop import World, make, wait_for
 
 
 @pytest.fixture
@@ -42,3 +43,17 @@ def test_flapping_below_the_grace_period_makes_one_warning_and_then_one_in_five_
     assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA, Reason.BACK_UNDER_QUOTA] * 2
     assert "for the 76th time in 5 min; the enforcer kills its processes" in world.notices[2].note
     assert [record.get("times") for record in world.records() if record["kind"] == "WARNED"] == [None, 76]
+
+
+@pytest.mark.parametrize(("reason", "kills"), [(Reason.BACK_UNDER_QUOTA, 2), (Reason.TERMINATE_FAILED, 1)])
+def test_who_was_back_within_its_quota_at_the_last_moment_has_no_time_to_exceed_it_again(
+    world: World, reason: Reason, kills: int
+) -> None:
+    world.execute = lambda _: KillResult(reason)
+    world.reader.used[GPU] = {101: 5000}
+    while not world.enforcer._pending:
+        world.look()
+    wait_for(lambda: all(future.done() for future in world.enforcer._pending))
+    world.look()
+    wait_for(lambda: all(future.done() for future in world.enforcer._pending))
+    assert len(world.decisions) == kills

@@ -107,6 +107,7 @@ KNOWN: Final = (
     Plan(on=0.16, gap=0.1),
     Plan(containers=4, on=0.16, gap=0.1),
     Plan(containers=16, pods=16, on=0.16, gap=0.0),
+    Plan(containers=4, pods=4, on=0.02, gap=0.003),
 )
 """What searches found, against these rules and earlier ones (there up to 13.2 GiB); a search begins with them."""
 
@@ -136,8 +137,8 @@ def _random(chance: random.Random, most: int) -> Plan:
     return Plan(
         containers=containers, pods=chance.choice([1, containers]),
         namespaces=chance.choice([1, 1, min(containers, 4)]),
-        on=chance.choice([0.06, 0.16, 0.3, 0.9, 1.9, 3.4, 4.6, 8.0, 120.0]),
-        gap=chance.choice([0.0, 0.1, 0.3, 1.0, 5.0, 20.0]),
+        on=chance.choice([0.005, 0.02, 0.06, 0.16, 0.3, 0.9, 1.9, 3.4, 4.6, 8.0, 120.0]),
+        gap=chance.choice([0.0, 0.003, 0.1, 0.3, 1.0, 5.0, 20.0]),
         part=chance.choice([1.0, 1.0, 0.5, 0.1]), together=chance.random() < 0.3, fresh=chance.random() < 0.4,
         stubborn=chance.random() < 0.3, alone=chance.random() < 0.7,
     )  # fmt: skip

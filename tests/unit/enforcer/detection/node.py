@@ -5,12 +5,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.detection.budget import seconds_to_wait
 from enforcer.detection.close_look import SECONDS as CLOSE
 from enforcer.detection.close_look import gpus_to_watch
 from enforcer.detection.detector import evaluate, record_kill_result
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision, Phase
+from enforcer.kill.recheck import Rechecker
 from enforcer.quota.types import Quota
+from gpushare.reasons import Reason
+from tests.support.quotas import in_force
+from tests.support.wiring import Usages
 from tests.unit.enforcer.made import GPU, holder, quota
 
 POLL: Final = 0.5
@@ -19,6 +24,8 @@ CARD_MIB: Final = 16_384
 NEVER: Final = float("inf")
 QUIET: Final = 60.0
 """Seconds between samples at most while nobody can be over quota, where a simulation is coarse."""
+RECHECKS: Final = 3
+"""Of a kill before its first signal: once pinned, once INTENT is on the disk, once MPS has answered."""
 BEFORE: Final = 5.0
 """Seconds of samples at the usual interval before somebody may be."""
 
@@ -163,7 +170,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self._ending: list[tuple[float, Pod, KillDecision]] = []
+        self._ending: list[tuple[float, Pod, KillDecision, bool]] = []
         self.card_mib = self.card_mib or self.gpu_mib
 
     def run(self, seconds: float, each: Callable[[], object] = lambda: None) -> None:
@@ -216,15 +223,44 @@ class Node:
     def _kill(self, decisions: Sequence[KillDecision]) -> None:
         for decision in decisions:
             (pod,) = [each for each in self.pods if f"c{each.number}" == decision.quota.container]
-            pod.kills += 1
-            self._ending.append((self.now + (5.1 if pod.stubborn and not decision.respawns else 0.2), pod, decision))
+            seconds, spared = self._rechecked(decision)
+            if not spared:
+                pod.kills += 1
+                seconds += 5.1 if pod.stubborn and not decision.respawns else 0.2
+            self._ending.append((self.now + seconds, pod, decision, spared))
+
+    def _rechecked(self, decision: KillDecision) -> tuple[float, bool]:
+        """Recheck as the executor does, some milliseconds apart.
+
+        Returns the seconds that it took, and whether a recheck found the container within its quota.
+        """
+        now, fits = self.now, [pod.fits for pod in self.pods]
+        rechecker = _Rechecker(self)
+        try:
+            spared = any(self._is_back(rechecker, decision) for _ in range(RECHECKS))
+            return self.now - now, spared
+        finally:
+            self.now = now
+            for pod, had in zip(self.pods, fits, strict=True):
+                pod.fits = had
+
+    def _is_back(self, rechecker: "_Rechecker", decision: KillDecision) -> bool:
+        rechecker.wait(self.chance.uniform(0.005, 0.03))
+        usages = rechecker.processes(decision.quota, overdrawn=decision.overdrawn)
+        return rechecker.reason_to_spare(decision.quota, usages) is Reason.BACK_UNDER_QUOTA
+
+    def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...]:
+        return tuple(holder(pod.number + 1, mib) for pod, mib in self._usages() if f"c{pod.number}" == quota.container)
 
     def _end(self) -> None:
         for ended in [each for each in self._ending if each[0] <= self.now]:
             self._ending.remove(ended)
-            _, pod, decision = ended
-            pod.ended(self.now, whole=decision.respawns)
-            self.state = record_kill_result(self.state, decision.quota, self.now, self.rules, acted=True)
+            _, pod, decision, spared = ended
+            if not spared:
+                pod.ended(self.now, whole=decision.respawns)
+            self.state = record_kill_result(
+                self.state, decision.quota, self.now, self.rules, acted=not spared, back=spared
+            )
 
     def admits(self, namespace: str) -> bool:
         """Ask for a claim, as the kubelet does."""
@@ -242,6 +278,17 @@ class Node:
     def kills(self, namespace: str | None = None) -> int:
         kills = [decision.quota for _, decision in self.decisions if decision.decision is Decision.KILL]
         return sum(namespace in {None, quota.namespace} for quota in kills)
+
+
+class _Rechecker(Rechecker):
+    """The executor's, on the node's time."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(Usages(node.usages_of), in_force())
+        object.__setattr__(self, "node", node)
+
+    def wait(self, seconds: float) -> None:
+        self.node.now += seconds  # type: ignore[attr-defined]
 
 
 def _forgiven(state: DetectorState) -> DetectorState:

@@ -81,6 +81,8 @@ PULSES: Final = (
     Plan(containers=16, pods=16, on=0.16, gap=0.1),
     Plan(containers=8, pods=8, namespaces=8, on=0.16, gap=0.0),
     Plan(containers=8, pods=8, on=0.16, gap=0.1, together=True),
+    Plan(containers=4, pods=4, on=0.02, gap=0.003),
+    Plan(containers=16, pods=16, on=0.02, gap=0.003),
 )
 
 

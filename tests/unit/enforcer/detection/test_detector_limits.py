@@ -225,6 +225,26 @@ def test_a_policy_that_is_milder_for_a_while_shortens_no_grace_period() -> None:
     assert 5.0 <= bench.now - begun <= 5.0 + 2 * POLL
 
 
+def test_who_was_back_within_its_quota_when_it_was_to_be_killed_is_killed_as_soon_as_it_is_over_again() -> None:
+    bench = Bench(quota())
+    for _ in range(11):
+        bench.see(OVER)
+    assert bench.decisions()[-1] == "Kill"
+    bench.state = record_kill_result(bench.state, bench.quotas[0], bench.now, RULES, acted=False, back=True)
+    assert [each.decision for each in bench.see(OVER)] == [Decision.KILL]
+
+
+@pytest.mark.parametrize(("looks", "overdrawn"), [(11, False), (17, True)])
+def test_a_kill_says_whether_a_budget_is_overdrawn(looks: int, overdrawn: bool) -> None:  # noqa: FBT001
+    bench = Bench(quota())
+    for _ in range(looks - 1):
+        bench.see(OVER)
+        bench.state = replace(bench.state, kills={(str(n), ""): bench.now for n in range(RULES.kills)})
+    bench.state = replace(bench.state, kills={})
+    (decision,) = [each for each in bench.see(OVER) if each.decision is Decision.KILL]
+    assert decision.overdrawn is overdrawn
+
+
 def test_a_process_of_nobody_knows_whom_keeps_nobody_from_the_kill_of_who_is_over_without_it() -> None:
     bench = Bench(quota(), neighbour())
     decisions = [each for _ in range(12) for each in bench.see_a_part(OVER, holder(20, 1, NEIGHBOUR))]

@@ -84,7 +84,7 @@ class World:
         self.ignorant: set[int] = set()
         self.refused: set[int] = set()
         self.mps_reason: Reason | None = None
-        self.timeouts, self.respawns = KillTimeouts(term=0, kill=0), False
+        self.timeouts, self.respawns, self.overdrawn = KillTimeouts(term=0, kill=0), False, False
         self.quotas = in_force()
         self.message: Path | None = None
 
@@ -147,7 +147,7 @@ class World:
         holders = tuple(ProcessUsage(each.identity, each.mib) for each in chosen)
         decision = KillDecision(
             decision=Decision.KILL, quota=about or quota(), used_mib=sum(each.used_mib for each in holders),
-            over_for=5.0, kill_in=0.0, targets=holders, respawns=self.respawns,
+            over_for=5.0, kill_in=0.0, targets=holders, respawns=self.respawns, overdrawn=self.overdrawn,
         )  # fmt: skip
         return self.executor.execute(decision)
 

@@ -117,3 +117,14 @@ def test_what_is_in_force_is_what_the_checkpoint_says_and_never_less_than_what_w
     for quotas, expected in cases:
         checkpoint.write(quotas)
         assert checkpoint.in_force(decided) == expected, quotas
+
+
+@pytest.mark.parametrize(("overdrawn", "reason"), [(False, Reason.BACK_UNDER_QUOTA), (True, Reason.KILLED)])
+def test_who_takes_turns_over_its_quota_is_killed_where_a_budget_is_overdrawn(
+    tmp_path: Path, reason: Reason, *, overdrawn: bool
+) -> None:
+    world = World(tmp_path, process())
+    world.overdrawn = overdrawn
+    world.on_look = lambda look: setattr(world.processes[501], "holds", look % 4 == 0)
+    assert world.run().reason is reason
+    assert bool(world.signals()) is overdrawn

@@ -2,7 +2,7 @@
 
 import pytest
 
-from enforcer.kill.recheck import Rechecker
+from enforcer.kill.recheck import READS, Rechecker
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 from tests.support.quotas import in_force
@@ -46,3 +46,30 @@ def test_the_sample_is_of_the_container_of_the_kill_decision() -> None:
 def test_a_container_within_its_quota_of_now_is_spared(now: Quota | None, used: int | None, why: Reason | None) -> None:
     holders = None if used is None else (holder(501, used - 1), holder(502, 1))
     assert _rechecker(now).reason_to_spare(DECIDED, holders) is why
+
+
+@pytest.mark.parametrize(
+    ("turns", "overdrawn", "reads", "why"),
+    [
+        ([4096] * 6 + [4097], True, 7, None),
+        ([4097, 4096], True, 1, None),
+        ([4096] * 6 + [None], True, 7, Reason.NVML_UNAVAILABLE),
+        ([4096] * READS + [4097], True, READS, Reason.BACK_UNDER_QUOTA),
+        ([4096, 4097], False, 1, Reason.BACK_UNDER_QUOTA),
+    ],
+)
+def test_a_container_that_takes_turns_is_over_its_quota_where_a_budget_is_overdrawn(
+    turns: list[int | None], reads: int, why: Reason | None, *, overdrawn: bool
+) -> None:
+    left, waited = iter(turns), list[float]()
+    usages = Usages(lambda _: None if (mib := next(left)) is None else (holder(501, mib),))
+
+    class Hurried(Rechecker):
+        def wait(self, seconds: float) -> None:
+            waited.append(seconds)
+
+    rechecker = Hurried(usages, in_force())
+    found = rechecker.processes(DECIDED, overdrawn=overdrawn)
+    assert rechecker.reason_to_spare(DECIDED, found) is why
+    assert list(left) == turns[reads:]
+    assert len(waited) == reads - 1
