@@ -368,7 +368,7 @@ class EnforcementLoop:
             metrics.signalled.labels(str(outcome.result)).inc()
         log.warning(
             "kill done", reason=str(result.reason), namespace=quota.namespace, pod=quota.pod, container=quota.container,
-            gpu=quota.gpu, ended=[outcome.pid for outcome in result.outcomes],
+            gpu=quota.gpu, ended=result.some_pids, ended_total=len(result.outcomes),
         )  # fmt: skip
         return result.acted, result.reason is Reason.BACK_UNDER_QUOTA
 

@@ -22,6 +22,9 @@ from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
+NAMED: Final = 16
+"""Processes that a line of the log names: a tenant can have any number."""
+
 
 @dataclass(frozen=True, slots=True)
 class KillResult:
@@ -38,6 +41,11 @@ class KillResult:
     def acted(self) -> bool:
         """Whether anything was done to a process."""
         return any(each.acted_on for each in self.outcomes)
+
+    @property
+    def some_pids(self) -> list[int]:
+        """The pids of the first of the processes, for a line of the log."""
+        return [each.pid for each in self.outcomes[:NAMED]]
 
 
 @dataclass(frozen=True, slots=True)

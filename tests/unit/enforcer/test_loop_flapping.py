@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from enforcer.kill.report import KillResult
+from enforcer.audit.kill_records import ProcessOutcome
+from enforcer.kill.report import NAMED, KillResult
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.test_loop import World, make, wait_for
@@ -57,3 +58,16 @@ def test_who_was_back_within_its_quota_at_the_last_moment_has_no_time_to_exceed_
     world.look()
     wait_for(lambda: all(future.done() for future in world.enforcer._pending))
     assert len(world.decisions) == kills
+
+
+def test_the_log_names_some_of_the_processes_of_a_kill_and_counts_all(world: World) -> None:
+    ended = [ProcessOutcome(pid=pid, start=1, used_mib=0, result=Reason.KILLED) for pid in range(1000, 6000)]
+    world.execute = lambda _: KillResult(Reason.KILLED, tuple(ended))
+    world.reader.used[GPU] = {101: 5000}
+    while not world.enforcer._pending:
+        world.look()
+    wait_for(lambda: all(future.done() for future in world.enforcer._pending))
+    with capture_logs() as logs:
+        world.look()
+    (done,) = [each for each in logs if each["event"] == "kill done"]
+    assert (done["ended"], done["ended_total"]) == ([*range(1000, 1000 + NAMED)], 5000)
