@@ -24,7 +24,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("enforcer", 6, "kills for bursts that are shorter than three samples"),
     ("enforcer", 19, "kills of containers that take turns over quota of some milliseconds"),
     ("enforcer", 4, "log lines of a bounded length, whatever number of processes a kill ended"),
-    ("enforcer", 32, "quotas that are enforced beside a process that does not show whose it is"),
+    ("enforcer", 35, "quotas that are enforced beside a process that does not show whose it is"),
     ("gpushare", 1, "quotas that are enforced beside a process that does not show whose it is"),
     ("enforcer", 5, "a limit's condition that goes with its trouble, also one of an earlier enforcer"),
     ("gpushare_cli", 694, "manifests of other GPU systems: migrate, a third of it the table of dialects"),

@@ -10,7 +10,7 @@ import structlog
 from enforcer.attribution.cgroup import Identity
 from enforcer.attribution.container_names import ContainerNames
 from enforcer.attribution.procfs import CgroupAttributor
-from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
+from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage, total_mib
 from enforcer.attribution.stale_pids import Known, carry_over, update
 from enforcer.nvml.gpu_reader import GpuReader
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
@@ -104,11 +104,14 @@ class UsageSampler:
         return sorted(self._gpus, key=lambda gpu: self._read.get(gpu.uuid, 0))
 
     def usages_of(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
-        """Who in one container holds how much of one GPU now; ``None`` when blind."""
+        """Who in one container holds how much of one GPU now; ``None`` when that is not known."""
         with self._lock:
             gpu = next((gpu for gpu in self._gpus if gpu.uuid == quota.gpu), None)
-            reading = None if gpu is None else self._view(gpu).reading
-        return None if reading is None else reading.get(quota.container_id or "", ())
+            view = None if gpu is None else self._view(gpu)
+        if view is None or view.reading is None:
+            return None
+        found = view.reading.get(quota.container_id or "", ())
+        return None if view.unknown_mib and total_mib(found) <= quota.ceiling_mib else found
 
     def _enumerate(self) -> None:
         before = self._gpus

@@ -142,7 +142,7 @@ class HiddenMemory:
             return self._watch.usages_of(quota)
         look = _Look(0.0, self._descriptors.read(), frozenset() if self._look is None else self._look.servers)
         view = next(iter(self._watch.sample_some({quota.gpu})), None)
-        if view is None or view.reading is None:
+        if view is None or view.reading is None or view.unknown_mib:
             return None
         account = self._accounts.latest[quota.gpu]
         found = self._find(replace(account, level_mib=min(account.level_mib, view.gap_mib)), view, look)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from gpushare.reasons import Reason
 from tests.safety.matrix.evidence import Evidence
 from tests.safety.matrix.trace import Event
 
@@ -166,7 +167,7 @@ def _limited(seen: Evidence) -> Iterator[str]:
             yield f"I5: the same container again after {again[0]:.2f} s"
     ended: dict[tuple[str, str], float] = {}
     for event in seen.events:
-        if event.what == "acted":
+        if event.what == "acted" and event.data["reason"] != Reason.BACK_UNDER_QUOTA:
             ended[_process(event), event.data["container"]] = event.at
         if event.what != "decided":
             continue

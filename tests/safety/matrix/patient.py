@@ -195,10 +195,12 @@ class Acting:
         container = verdict.quota.container_id
         self._trace.tell("act", container=container)
         self._moments.reached(Moment.AFTER_DECISION)
+        reason = ""
         try:
             result = self._executor.execute(verdict)
+            reason = str(result.reason)
         finally:
-            self._trace.tell("acted", container=container)
+            self._trace.tell("acted", container=container, reason=reason)
         return result
 
     def __getattr__(self, name: str) -> Any:

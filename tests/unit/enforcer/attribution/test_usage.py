@@ -10,7 +10,7 @@ from enforcer.attribution.usage import ENUMERATE_EVERY, UsageSampler
 from enforcer.nvml.types import Gpu
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
-from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.made import GPU, OTHER_GPU, quota
 from tests.unit.enforcer.test_loop import Attributor, Reader, card
 
 
@@ -89,6 +89,8 @@ def test_a_process_that_lives_and_does_not_show_whose_it_is_hides_nobody_else_an
     assert view.unknown_mib == 10
     assert view.problem is not None
     assert view.problem.reason is Reason.PROCESS_HIDDEN
+    assert watch.usages_of(quota(memory_mib=8999)) == view.holders
+    assert watch.usages_of(quota(memory_mib=9000)) is None, "it may be over quota with what is unknown"
     attributor.gone.clear()
     assert watch.sample()[0] == whole, "its memory is no earlier process's"
     attributor.gone.add(666)
