@@ -90,8 +90,11 @@ def test_a_leader_that_ends_is_not_nobody(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_any_number_of_threads_that_have_ended_the_one_that_lives_is_found(tmp_path: Path, seed: int) -> None:
+def test_of_any_number_of_threads_that_have_ended_the_one_that_lives_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     random.seed(seed)
+    monkeypatch.setattr(procfs, "THREAD_SECONDS", 60.0)
     folder = process_files(tmp_path / "proc", stat=stat_text("Z"), cgroup="1:memory:/\n0::/\n")
     for number in range(100, 400):
         task = folder / "task" / str(number)
