@@ -21,6 +21,7 @@ LINES: Final = {
 """Lines of each package. A number here only falls."""
 RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("webhook", 8, "a bound on the words that warnings read in all of a pod"),
+    ("enforcer", 13, "kills of all processes of a container that has no first process"),
     ("enforcer", 6, "kills for bursts that are shorter than three samples"),
     ("enforcer", 19, "kills of containers that take turns over quota of some milliseconds"),
     ("enforcer", 4, "log lines of a bounded length, whatever number of processes a kill ended"),

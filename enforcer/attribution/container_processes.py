@@ -95,11 +95,6 @@ def init_process(family: Sequence[ContainerProcess], cgroup_inode: int | None) -
     return found[0] if len(found) == 1 and found[0].identity.cgroup_inode == cgroup_inode else None
 
 
-def init_process_of(processes: ProcessTable, one: Identity) -> ContainerProcess | None:
-    """Find the first process of the container that a process is in; ``None`` where there is none, or no container."""
-    return None if one.owner is None else init_process(processes.processes_of(one.owner), one.cgroup_inode)
-
-
 def _may_be_in(folder: Path, owner: ContainerRef) -> bool:
     """Whether it is worth to read who this is: a machine has hundreds of processes, a container a few.
 

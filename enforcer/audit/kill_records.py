@@ -36,7 +36,7 @@ def acted_on(steps: Sequence[str]) -> bool:
 
 ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
 NO_FIRST: Final = (
-    "the enforcer cannot kill the container through its init process, so it kills each process with GPU memory"
+    "the enforcer cannot kill the container through its init process, so it kills each process of the container"
 )
 """Of ``kill-container`` where pods share a pid namespace, or the first process hangs."""
 ESCALATED: Final = "new processes replaced the killed ones, so the enforcer kills the whole container"

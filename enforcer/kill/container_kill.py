@@ -6,7 +6,7 @@ neighbours; recheck the processes to which nothing was done, because MPS may hav
 SIGKILL, wait; report what came of it.
 
 This repeats, round by round, until the container is within its kill threshold. A container that starts new processes in
-place of the killed ones is not raced: where it has a first process, that is the one to kill.
+place of the killed ones is not raced: where it has a first process, that is the one to kill; else all of its processes.
 """
 
 import signal
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from enforcer.attribution.cgroup import ContainerRef, Identity
-from enforcer.attribution.container_processes import ProcessTable, init_process, init_process_of
+from enforcer.attribution.container_processes import ProcessTable, init_process
 from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.audit.kill_records import NOOP_STEPS, ProcessOutcome, process_outcome
 from enforcer.detection.targets import select_targets
@@ -41,6 +41,8 @@ class ContainerKill:
         timeouts: seconds to wait, and rounds.
     """
 
+    _one_by_one: bool
+    """Whether all processes of the container are to be killed and none of them ends the others."""
     _group: list[PinnedProcess]
     """This round's processes to signal, or that MPS refused to terminate."""
     _leaders: list[PinnedProcess]
@@ -69,9 +71,10 @@ class ContainerKill:
         self._others = dict[Identity, KillTarget]()
         """The other processes of the container when its first process was pinned."""
         self._group, self._leaders, self._children = [], [], {}
+        self._one_by_one = False
         self._intent, self._informed = 0, set[ContainerRef]()
         self.respawned: tuple[ProcessUsage, ...] = ()
-        """The GPU processes now, if new ones have replaced the killed and the container has a first process to kill."""
+        """The GPU processes now, if new ones have replaced the killed."""
 
     def run(self) -> KillResult:
         """Kill, as far as that is still right, and report it. Blocks for seconds."""
@@ -82,6 +85,7 @@ class ContainerKill:
             if (reason := self._recheck_container(targets)) is not None:
                 return KillResult(reason)
             init = self._pin_init_process(stack, targets)
+            self._one_by_one = self._whole and not init
             usages = [each.usage for each in targets]
             intent = self._reporter.intent(self._decision, usages, [each.usage for each in init])
             if intent is None:
@@ -141,7 +145,7 @@ class ContainerKill:
         """
         inode = targets[0].identity.cgroup_inode
         for _ in range(self._timeouts.rounds):
-            if (reason := self._run_round(targets)) is not None:
+            if (reason := self._run_round(stack, targets)) is not None:
                 return reason
             usages = self._usages()
             if (reason := self._rechecker.reason_to_spare(self._quota, usages)) is not None:
@@ -156,7 +160,7 @@ class ContainerKill:
                 return Reason.IDENTITY_CHANGED
         return Reason.LIMIT_EXCEEDED
 
-    def _run_round(self, targets: Sequence[PinnedProcess]) -> Reason | None:
+    def _run_round(self, stack: ExitStack, targets: Sequence[PinnedProcess]) -> Reason | None:
         """Terminate the clients one by one, then signal all; ``None`` to go on, else why to stop.
 
         Adds the outcome of each, whatever fails on the way.
@@ -168,6 +172,7 @@ class ContainerKill:
             self._children = {each.identity: each for each in self._group}
             for number, seconds in ((signal.SIGTERM, self._timeouts.term), (signal.SIGKILL, self._timeouts.kill)):
                 self._terminate_children()
+                self._add_others(stack)
                 self._recheck_group()
                 self._say_why(_unfinished(self._group))
                 self._killer.signal_and_wait(_unfinished(self._group), number, seconds)
@@ -175,7 +180,7 @@ class ContainerKill:
                 self._killer.give_up(each)
         finally:
             self._outcomes += self._round_outcomes()
-            for target in targets:
+            for target in (*targets, *self._group):
                 target.handle.close()  # there may be more processes than descriptors
         results = {each.result for each in self._group if each.spared or each.result is Reason.TERMINATE_FAILED}
         return next((each for each in (Reason.TERMINATE_FAILED, *CANCELLED) if each in results), reason)
@@ -199,6 +204,21 @@ class ContainerKill:
                 break
         self._group = [each for each in self._group if reason is None or each.result or each.acted_on]
         return reason
+
+    def _add_others(self, stack: ExitStack) -> None:
+        """Add the other processes of a container that is killed whole and has no first process: they start new ones."""
+        if not self._one_by_one or not self._group:
+            return
+        one, known = self._group[0].identity, {each.identity for each in self._group}
+        everyone = () if one.owner is None else self._processes.processes_of(one.owner)
+        new = [each.identity for each in everyone if each.identity not in known]
+        using = {each.identity: each for each in self._rechecker.processes(self._quota) or ()} if new else {}
+        here = [using.get(each, ProcessUsage(each, 0)) for each in new if each.cgroup_inode == one.cgroup_inode]
+        pinned, _ = self._pin(stack, here)
+        for each in pinned:
+            if each.identity in using:
+                self._killer.terminate_mps_client(each, self._quota.gpu)
+        self._group += pinned
 
     def _say_why(self, processes: Sequence[PinnedProcess]) -> None:
         """Write into the status of each container, once, why it ends; before the signal, or it is too late."""
@@ -237,8 +257,9 @@ class ContainerKill:
         """
         untouched = [each for each in _unfinished(self._group) if not each.acted_on and not each.handle.ended()]
         usages = self._usages() if untouched else ()
+        of_all = self._reason_to_spare(usages)
         for each in untouched:
-            reason = self._reason_to_spare(usages) or self._pinner.identity_mismatch(self._quota, each)
+            reason = of_all or self._pinner.identity_mismatch(self._quota, each)
             if reason is None and not self._is_selected(each, usages):
                 reason = Reason.IDENTITY_CHANGED
             if reason is not None:
@@ -279,9 +300,8 @@ class ContainerKill:
         return select_targets(self._rechecker.current_quota(self._quota), usages or ())
 
     def _respawns(self, selected: Sequence[ProcessUsage]) -> bool:
-        """Return whether new processes replaced the killed ones, and only the first process ends all of them."""
-        new = [each.identity for each in selected if each.identity not in (self._first_sample or ())]
-        if new and not self._whole and init_process_of(self._processes, new[0]) is not None:
+        """Return whether new processes replaced the killed ones, so that the whole container is the one to kill."""
+        if not self._whole and any(each.identity not in (self._first_sample or ()) for each in selected):
             self.respawned = tuple(selected)
         return bool(self.respawned)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from enforcer.attribution.container_names import ContainerNames
-from enforcer.attribution.container_processes import ProcessTable, init_process_of
+from enforcer.attribution.container_processes import ProcessTable
 from enforcer.attribution.snapshot import ProcessUsage, total_mib
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.writer import AuditWriter
@@ -45,18 +45,18 @@ class KillExecutor:
     def execute(self, decision: KillDecision) -> KillResult:
         """Kill a container's processes, as far as that is still right. Blocks for seconds.
 
-        A container that starts new processes in place of the killed ones is killed whole, by its first process, under
-        an INTENT of its own. One without a first process is killed round by round until the timeout. After
-        a kill, or without a budget of its namespace, nobody waits after SIGTERM: that time would be one more budget.
+        A container that starts new processes in place of the killed ones is killed whole, under an INTENT of its own.
+        After a kill, or without a budget of its namespace, nobody waits after SIGTERM: that time would be one more
+        budget.
         """
         if decision.respawns:
             at_once = replace(self._timeouts, term=0.0)
-            return self._kill(self._whole(decision, decision.targets), at_once).run()
+            return self._kill(_whole(decision, decision.targets), at_once).run()
         kill = self._kill(decision)
         result = kill.run()
         if not kill.respawned:
             return result
-        again = self._kill(self._whole(decision, kill.respawned)).run()
+        again = self._kill(_whole(decision, kill.respawned)).run()
         return summarize(again.reason, (*result.outcomes, *again.outcomes))
 
     def reap_pending(self) -> None:
@@ -69,8 +69,7 @@ class KillExecutor:
             timeouts or self._timeouts,
         )  # fmt: skip
 
-    def _whole(self, decision: KillDecision, usages: tuple[ProcessUsage, ...]) -> KillDecision:
-        if not usages or init_process_of(self._processes, usages[0].identity) is None:
-            return replace(decision, respawns=False)
-        quota = replace(decision.quota, on_exceed=OnExceed.KILL_CONTAINER)
-        return replace(decision, quota=quota, targets=usages, used_mib=total_mib(usages), respawns=True)
+
+def _whole(decision: KillDecision, usages: tuple[ProcessUsage, ...]) -> KillDecision:
+    quota = replace(decision.quota, on_exceed=OnExceed.KILL_CONTAINER)
+    return replace(decision, quota=quota, targets=usages, used_mib=total_mib(usages), respawns=True)

@@ -1,5 +1,6 @@
 """Test 16: a container that forks faster than anybody counts is empty at once, and nobody else notices."""
 
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -84,7 +85,7 @@ def test_a_container_that_forks_200_times_a_second_is_empty_two_seconds_after_th
     extent.figure("16", "the slowest of them", f"{max(took):.2f} s")
 
 
-def test_a_container_without_a_namespace_of_its_own_loses_those_that_hold_memory_and_it_is_reported(
+def test_a_container_without_a_namespace_of_its_own_loses_all_its_processes_and_it_is_reported(
     stack: ExitStack, tmp_path: Path
 ) -> None:
     victim = stack.enter_context(Kubelet().container())
@@ -92,12 +93,14 @@ def test_a_container_without_a_namespace_of_its_own_loses_those_that_hold_memory
     bench = Bench(tmp_path, lambda: [(holder.pid, 3000)] if holder.poll() is None else [])
     stack.callback(bench.close)
     assert bench.kill(victim.quota(GPU, 2000, on_exceed=OnExceed.KILL_CONTAINER)).reason is Reason.KILLED
-    assert (holder.poll() is not None, other.poll()) == (True, None)
+    assert not victim.pids()
+    assert (holder.wait(30), other.wait(30)) == (-signal.SIGTERM, -signal.SIGTERM)
     assert bench.records("INTENT")[0]["note"] == NO_FIRST
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["its own pid namespace", "that of another container"])
 def test_a_container_that_starts_deaf_processes_again_is_empty_after_one_round(
-    stack: ExitStack, tmp_path: Path
+    stack: ExitStack, tmp_path: Path, *, own: bool
 ) -> None:
     kubelet = Kubelet()
     victim = stack.enter_context(kubelet.container())
@@ -110,18 +113,22 @@ def test_a_container_that_starts_deaf_processes_again_is_empty_after_one_round(
         wait_for(lambda: len(living()) in {0, 3}, 30)  # however slow the machine, it looks after they were replaced
         return [(pid, 3000) for pid in living() if pid != chief]
 
-    chief, outside = 0, tenant(victim, "respawn", own=True)
+    chief, outside = 0, tenant(victim, "respawn", own=own)
     wait_for(lambda: len(living()) == 3, 30)
-    chief = first_of(victim)
+    chief = first_of(victim) if own else outside.pid
     bench = Bench(tmp_path, held)
     stack.callback(bench.close)
     result = bench.kill(victim.quota(GPU, 2000))
-    wait_for(lambda: not victim.pids(), 30)
+    wait_for(lambda: not living(), 30)
     assert result.reason is Reason.KILLED
-    assert [number for _, number in bench.signals()] == ["SIGTERM", "SIGTERM", "SIGKILL", "SIGKILL", "SIGKILL"]
-    assert bench.signals()[-1][0] == chief
-    assert bench.last("INTENT")["escalated"] == ESCALATED
-    assert outside.wait(30) == 0
+    signals = bench.signals()
+    assert [number for _, number in signals[:4]] == ["SIGTERM", "SIGTERM", "SIGKILL", "SIGKILL"]
+    assert signals.count((chief, "SIGKILL")) == 1
+    assert own == (signals[-1] == (chief, "SIGKILL") and len(signals) == 5)
+    last = bench.last("INTENT")
+    assert last["escalated"] == ESCALATED
+    assert last.get("first") == (chief if own else None)
+    assert outside.wait(30) == (0 if own else -signal.SIGKILL)
     forget(victim, outside)
     assert neighbours.untouched()
     assert bench.whole()

@@ -340,7 +340,7 @@ def test_kill_container_goes_through_with_all_of_them(tmp_path: Path) -> None:
     assert world.signals() == ["SIGTERM 501", "SIGTERM 502", "SIGTERM 503"]
 
 
-def test_what_appears_meanwhile_is_covered_by_the_same_intent(tmp_path: Path) -> None:
+def test_what_appears_meanwhile_has_an_intent_of_the_whole_container(tmp_path: Path) -> None:
     first = process(501, 9000)
     world = World(tmp_path, first)
 
@@ -352,8 +352,8 @@ def test_what_appears_meanwhile_is_covered_by_the_same_intent(tmp_path: Path) ->
     world.on_look = fork
     result = world.run(first)
     assert world.signals() == ["SIGTERM 501", "SIGTERM 603", "SIGTERM 605"]
-    assert world.kinds() == ["INTENT", "OUTCOME"]
-    assert [target["pid"] for target in world.records()[1]["targets"]] == [501, 603, 605]
+    assert world.kinds() == ["INTENT", "OUTCOME", "INTENT", "OUTCOME"]
+    assert [target["pid"] for target in world.records()[3]["targets"]] == [603, 605]
     assert result.reason is Reason.KILLED
 
 
@@ -366,7 +366,7 @@ def test_endless_forking_ends_the_episode_not_the_enforcer(tmp_path: Path) -> No
 
     world.on_look = fork
     assert world.run(first).reason is Reason.LIMIT_EXCEEDED
-    assert world.kinds() == ["INTENT", "OUTCOME"]
+    assert world.kinds() == ["INTENT", "OUTCOME"] * 2
 
 
 def test_what_sigkill_does_not_end_is_reported_and_not_signalled_again(tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.cgroup import ContainerRef, Identity
-from enforcer.attribution.container_processes import ContainerProcess, init_process, init_process_of
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.container_processes import ContainerProcess, init_process
 from enforcer.attribution.procfs import PidHandle
 from enforcer.audit.kill_records import NO_FIRST
 from enforcer.kill.process_kill import REFUSALS
@@ -105,19 +104,6 @@ def test_one_that_hangs_already_is_not_released_again_with_the_first_process(tmp
     assert world.story == ["terminate_client 501", "SIGTERM 501"]
 
 
-def test_who_is_in_no_container_has_no_first_process(tmp_path: Path) -> None:
-    container = ContainerRef("uid", "c" * 64)
-
-    class Table(World):
-        def processes_of(self, container: ContainerRef) -> list[ContainerProcess]:
-            assert container.pod_uid == "uid"
-            return [member(11, 1)]
-
-    table, nobody = Table(tmp_path), Identity(pid=12, start=12, owner=None, cgroup_inode=7)
-    assert init_process_of(table, nobody) is None
-    assert init_process_of(table, replace(nobody, owner=container)) == member(11, 1)
-
-
 def crowd(folder: Path) -> World:
     """A container: a first process that holds nothing, and two that hold too much."""
     world = World(folder, process(501, 0, holds=False), process(502, 9000), process(503, 500))
@@ -168,11 +154,11 @@ def test_a_client_that_came_after_the_first_signal_is_released_before_the_second
     assert world.story[-3:] == ["SIGTERM 501", "terminate_client 504", "SIGKILL 501"]
 
 
-def test_without_a_first_process_of_its_own_the_holders_are_ended_and_it_is_reported(tmp_path: Path) -> None:
+def test_without_a_first_process_of_its_own_all_are_ended_and_it_is_reported(tmp_path: Path) -> None:
     world = crowd(tmp_path)
     world.leaders = set()
     world.run(world.processes[502], world.processes[503], about=WHOLE)
-    assert world.signals() == ["SIGTERM 502", "SIGTERM 503"]
+    assert world.signals() == ["SIGTERM 502", "SIGTERM 503", "SIGTERM 501"]
     assert world.records()[0]["note"] == NO_FIRST
 
 

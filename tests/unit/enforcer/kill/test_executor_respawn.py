@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from enforcer.attribution.procfs import PidHandle
-from enforcer.audit.kill_records import ESCALATED
+from enforcer.audit.kill_records import ESCALATED, NO_FIRST
 from enforcer.kill.process_kill import KillTimeouts
+from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
 from tests.unit.enforcer.kill.test_executor import Handle, Process, World, at_look, process
 from tests.unit.enforcer.made import quota
@@ -120,8 +121,30 @@ def test_a_respawner_without_a_first_process_of_its_own_costs_so_many_rounds_and
     world = respawner(tmp_path)
     world.timeouts = KillTimeouts(term=0, kill=0, rounds=3)
     assert world.run().reason is Reason.LIMIT_EXCEEDED
-    assert len(world.signals()) == 2 * 3
-    assert world.kinds() == ["INTENT", "OUTCOME"]
+    assert len(world.signals()) == 2 + 2 * 3
+    assert world.kinds() == ["INTENT", "OUTCOME"] * 2
+
+
+def test_a_respawner_without_a_first_process_loses_who_starts_the_new_ones(tmp_path: Path) -> None:
+    world = respawner(tmp_path, chief=process(500, 0, holds=False))
+    world.leaders, world.answer, world.timeouts = set(), True, KillTimeouts(term=0, kill=0, rounds=3)
+    result = world.run(world.processes[501])
+    assert result.reason is Reason.KILLED
+    assert all(each.ended for each in world.processes.values())
+    asked = [each for each in world.story if each.startswith("terminate_client")]
+    assert "terminate_client 500" not in asked, "who uses no GPU is no client of MPS"
+    assert {f"terminate_client {each.identity.pid}" for each in world.processes.values() if each.holds} == set(asked)
+    second = world.records()[2]
+    assert (second["escalated"], second["note"]) == (ESCALATED, NO_FIRST)
+    assert 500 in {row["pid"] for row in world.records()[3]["targets"]}
+    assert world.whole()
+
+
+def test_who_starts_others_is_spared_with_them_once_the_container_is_back_under_its_quota(tmp_path: Path) -> None:
+    world = World(tmp_path, process(500, 0, holds=False), process(501, 9000))
+    at_look(world, 3, lambda: setattr(world.processes[501], "mib", 9))
+    assert world.run(world.processes[501], about=quota(on_exceed=OnExceed.KILL_CONTAINER)).acted is False
+    assert world.signals() == []
 
 
 def test_an_attempts_time_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +152,7 @@ def test_an_attempts_time_has_a_bound(tmp_path: Path, monkeypatch: pytest.Monkey
     world = respawner(tmp_path)
     world.timeouts = KillTimeouts(term=0, kill=0, total=0)
     assert world.run().reason is Reason.LIMIT_EXCEEDED
-    assert world.signals() == ["SIGTERM 501", "SIGKILL 501"]
+    assert world.signals() == ["SIGTERM 501", "SIGKILL 501", "SIGTERM 604", "SIGKILL 604"]
 
 
 def test_who_did_it_again_and_again_is_ended_whole_at_once(tmp_path: Path) -> None:
@@ -140,12 +163,12 @@ def test_who_did_it_again_and_again_is_ended_whole_at_once(tmp_path: Path) -> No
     assert (world.records()[0]["escalated"], world.kinds()) == (ESCALATED, ["INTENT", "OUTCOME"])
 
 
-def test_where_it_has_no_first_process_its_largest_are_ended_as_ever(tmp_path: Path) -> None:
+def test_where_it_has_no_first_process_all_of_them_are_ended(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 5000), process(502, 3000))
     world.respawns = True
     assert world.run(about=quota()).reason is Reason.KILLED
-    assert world.signals() == ["SIGTERM 501"]
-    assert "escalated" not in world.records()[0]
+    assert world.signals() == ["SIGTERM 501", "SIGTERM 502"]
+    assert world.records()[0]["escalated"] == ESCALATED
 
 
 def test_too_few_descriptors_for_all_are_no_respawning(tmp_path: Path) -> None:
