@@ -94,11 +94,12 @@ def place(pod: Object, claims: Sequence[Object], cluster: Cluster) -> Placement:
     if cluster.slices is None:
         return Placement(nodes=None, hindrances=tuple(everywhere))
     wanted = [each for claim in claims for each in demands(claim)]
-    there = gpus(cluster.slices, cluster.claims or ())
+    nodes = {text(mapping(each, "metadata"), "name"): each for each in cluster.nodes or ()}
+    # The slices of a removed node stay for a while.
+    there = [each for each in gpus(cluster.slices, cluster.claims or ()) if cluster.nodes is None or each.node in nodes]
     by_node = defaultdict[str, list[Gpu]](list)
     for gpu in there:
         by_node[gpu.node].append(gpu)
-    nodes = {text(mapping(each, "metadata"), "name"): each for each in cluster.nodes or ()}
     found = defaultdict[_Obstacle | None, list[str]](list)
     never = list(_never(wanted, there))
     for name, devices in by_node.items():

@@ -1,5 +1,6 @@
 """Whether a share could start, and where."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,6 +38,14 @@ def holding(node: str, gpu: int, mib: int, compute: int = 0, times: int = 1) -> 
 
 def causes(found: Placement) -> list[Cause]:
     return [each.cause for each in found.hindrances]
+
+
+def test_the_slices_of_a_removed_node_hold_no_share() -> None:
+    there = cluster(one=(8192,), gone=(16384,))
+    left = replace(there, nodes=[objects.node("one")])
+    assert place(NO_POD, [asking(4096)], left).nodes == ("one",)
+    assert causes(place(NO_POD, [asking(12288)], left)) == [Cause.TOO_LARGE]
+    assert place(NO_POD, [asking(4096)], replace(there, nodes=None)).nodes == ("one", "gone")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +133,7 @@ def test_mig_instances_have_one_user_and_no_percentage() -> None:
     device["capacity"] = {"memory": device["capacity"]["memory"]}
     wanted = claim(Request("c", 0, 0, profile="1g.10gb"))
     for held, nodes in (((), ("one",)), ([holding("one", 0, 0)], ())):
-        assert place(NO_POD, [wanted], Cluster(nodes=[], slices=[cut], claims=held)).nodes == nodes
+        assert place(NO_POD, [wanted], Cluster(slices=[cut], claims=held)).nodes == nodes
     other = place(NO_POD, [claim(Request("c", 0, 0, profile="2g.20gb"))], Cluster(slices=[cut]))
     assert causes(other) == [Cause.OTHER_GPU]
 
