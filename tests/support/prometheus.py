@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.promtool import need
 from tests.testbed.cluster.ports import free_ports
 
 Object = dict[str, Any]
@@ -82,9 +81,16 @@ def _snake(rule: Object) -> Object:
     return {re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", key): value for key, value in rule.items()}
 
 
+def concrete(query: str, interval: str, namespace: str = ".*") -> str:
+    """Fill in the variables of the dashboard: all nodes, a namespace (a regular expression), the interval of rates."""
+    for name, value in {"$node": ".*", "$namespace": namespace, "$__rate_interval": interval}.items():
+        query = query.replace(name, value)
+    return query
+
+
 @contextmanager
-def running(folder: Path, jobs: Sequence[Object], rules: Object) -> Iterator[Prometheus]:
-    """Run it with these jobs and rules, and end it."""
+def running(program: Path, folder: Path, jobs: Sequence[Object], rules: Object) -> Iterator[Prometheus]:
+    """Run the program with these jobs and rules, and end it."""
     (folder / "rules.json").write_text(json.dumps(rules))
     config = {
         "global": {"scrape_interval": SECONDS, "scrape_timeout": SECONDS, "evaluation_interval": SECONDS},
@@ -93,7 +99,7 @@ def running(folder: Path, jobs: Sequence[Object], rules: Object) -> Iterator[Pro
     (folder / "prometheus.json").write_text(json.dumps(config))
     (port,) = free_ports(1)
     command = [
-        str(need("prometheus")), f"--config.file={folder}/prometheus.json", f"--storage.tsdb.path={folder}/data",
+        str(program), f"--config.file={folder}/prometheus.json", f"--storage.tsdb.path={folder}/data",
         f"--web.listen-address=127.0.0.1:{port}",
     ]  # fmt: skip
     with (folder / "prometheus.log").open("wb") as log:

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from tests.integration.processes.containers import wait_for
 from tests.integration.processes.enforcing import Node
-from tests.integration.processes.monitored import concrete, panels, pod, scraped, service, sidecar
+from tests.integration.processes.monitored import panels, pod, scraped, service, sidecar
 from tests.support import helm, reviews
 from tests.support.pictures.panels import Panel, Series, row, series
 from tests.support.pictures.svg import FOLDER
-from tests.support.prometheus import Prometheus
+from tests.support.prometheus import Prometheus, concrete
 from tests.support.webhook import Webhook, serving
 from tests.testbed.cluster.ports import free_ports
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from tests.integration.processes.containers import PROJECT
 from tests.support import helm
 from tests.support.prometheus import Prometheus, Target, job, running
+from tests.support.promtool import need
 
 SYSTEM: Final = "gpu-share-system"
 OPTIONS: Final = "--set=" + ",".join(
@@ -52,7 +53,7 @@ def scraped(folder: Path, services: Sequence[Target], sidecars: Sequence[Target]
         job("services", chart("ServiceMonitor")["spec"]["endpoints"][0], services),
         job("pods", chart("PodMonitor")["spec"]["podMetricsEndpoints"][0], sidecars),
     ]
-    with running(folder, jobs, {"groups": chart("PrometheusRule")["spec"]["groups"]}) as prometheus:
+    with running(need("prometheus"), folder, jobs, {"groups": chart("PrometheusRule")["spec"]["groups"]}) as prometheus:
         yield prometheus
 
 
@@ -61,10 +62,3 @@ def panels() -> list[dict[str, Any]]:
     text = next(iter(chart("ConfigMap")["data"].values()))
     found: list[dict[str, Any]] = json.loads(text)["panels"]
     return found
-
-
-def concrete(query: str, interval: str) -> str:
-    """Fill in the variables of the dashboard: all nodes and namespaces, and the interval of rates."""
-    for name, value in {"$node": ".*", "$namespace": ".*", "$__rate_interval": interval}.items():
-        query = query.replace(name, value)
-    return query

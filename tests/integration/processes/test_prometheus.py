@@ -13,9 +13,9 @@ import pytest
 
 from tests.integration.processes.containers import wait_for
 from tests.integration.processes.enforcing import Node
-from tests.integration.processes.monitored import SYSTEM, chart, concrete, panels, pod, scraped, service, sidecar
+from tests.integration.processes.monitored import SYSTEM, chart, panels, pod, scraped, service, sidecar
 from tests.support import helm, reviews
-from tests.support.prometheus import Prometheus
+from tests.support.prometheus import Prometheus, concrete
 from tests.support.webhook import serving
 from tests.testbed.cluster.ports import free_ports
 

@@ -74,8 +74,7 @@ def wanted(group: Group = Group.CONTROL_PLANE) -> tuple[Binary, ...]:
     if group is Group.CHART:
         return (_Module("helm", HELM).binary("helm", "helm.sh/helm/v4/cmd/helm"),)
     if group is Group.MONITORING:
-        prometheus = _Module("prometheus", PROMETHEUS)
-        return tuple(prometheus.binary(name, f"{PROMETHEUS_PACKAGE}/cmd/{name}") for name in ("promtool", "prometheus"))
+        return _prometheus("promtool"), _prometheus("prometheus")
     if group is Group.PARCEL:
         return _parcel()
     containerd = _Module("containerd", CONTAINERD)
@@ -95,7 +94,12 @@ def _parcel() -> tuple[Binary, ...]:
         _Module("etcd", ETCD).binary("etcd", "go.etcd.io/etcd/server/v3"),
         containerd.binary("containerd-parcel", "gpu-share.io/tests/containerd/parcel"),
         containerd.binary(shim, f"{CONTAINERD_PACKAGE}/cmd/{shim}"),
+        _prometheus("prometheus"),
     )
+
+
+def _prometheus(name: str) -> Binary:
+    return _Module("prometheus", PROMETHEUS).binary(name, f"{PROMETHEUS_PACKAGE}/cmd/{name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ CASES: Sequence[Case] = (
     Case(10, "overhead", 75, measures.overhead),
     Case(6, "resize", 50, changes.resize),
     Case(7, "mps-replaced", 100, changes.mps_replaced),
-    Case(9, "views", 45, measures.views),
+    Case(9, "views", 60, measures.views),
     Case(5, "frameworks", 90, frameworks.examples),
     Case(8, "departure", 100, departure.departure, keeps_s=60),
 )

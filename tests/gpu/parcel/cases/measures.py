@@ -2,17 +2,14 @@
 
 import importlib.util
 import json
-import re
 import statistics
 from pathlib import Path
 from typing import Any, Final
 
 from tests.gpu.parcel import tenants
-from tests.gpu.parcel.layout import ROOT
+from tests.gpu.parcel.cases import dashboard
 from tests.gpu.parcel.scene import Scene
 
-DASHBOARD: Final = ROOT / "deploy/helm/gpu-share/dashboards/gpu-share.json"
-NAME: Final = re.compile(r"\bgpu_share_[a-z_]+")
 NEAR_MIB: Final = 64
 TORCH: Final = """
 import json, time
@@ -38,7 +35,7 @@ USED: Final = "gpu_share_container_memory_used_bytes"
 
 
 def views(scene: Scene) -> str:
-    """``top``, ``explain``, metrics and the dashboard's names for a container that holds memory."""
+    """``top``, ``explain``, metrics and the dashboard's queries for a container that holds memory."""
     scene.ensure_installed()
     site = scene.site
     with scene.namespace("viewed") as namespace:
@@ -53,13 +50,14 @@ def views(scene: Scene) -> str:
         scene.figures["top_here"] = site.shell("gpu-share top -A", check=False)
         scene.figures["top_tenant"] = site.shell(f"gpu-share top -n {namespace}", check=False)
         scene.figures["explain"] = site.shell(f"gpu-share explain {namespace}/holder", check=False)
-        missing = _missing_names(scene)
-        scene.figures["not_exposed"] = missing
-        off = {name: value for name, value in (("metric", metric), ("status", status)) if abs(value - true) > NEAR_MIB}
+        panel, empty = dashboard.ask(scene, namespace)
+        scene.figures |= {"dashboard_mib": panel, "queries_without_series": empty}
+        values = {"metric": metric, "status": status, "dashboard": panel}
+        off = {name: value for name, value in values.items() if abs(value - true) > NEAR_MIB}
         assert not off or (scene.simulated and not true), f"the driver says {true} MiB: {off}"
         assert "holder" in scene.figures["top"], scene.figures["top"]
-    said = f"driver {true} MiB, metric {metric:.0f}, status {status}"
-    return f"{said}; names of the dashboard not exposed: {missing or 'none'}"
+        assert set(empty) <= dashboard.EMPTY_UNDER_MPS, empty
+    return f"driver {true} MiB, metric {metric:.0f}, status {status}, dashboard {panel:.0f}; no series: {empty}"
 
 
 def _metric(scene: Scene, namespace: str) -> float:
@@ -80,15 +78,6 @@ def _text(file: Path) -> str:
         return file.read_text()
     except OSError:
         return ""
-
-
-def _missing_names(scene: Scene) -> list[str]:
-    """Metrics that the dashboard asks for and no program has said anything of: some come only with an event."""
-    pages = scene.metrics(9403) + scene.metrics(9402)
-    suffixes = ("_bucket", "_total", "_sum", "_count", "_created")
-    known = {re.sub("|".join(f"{each}$" for each in suffixes), "", name) for name in NAME.findall(pages)}
-    wanted = NAME.findall(DASHBOARD.read_text())
-    return sorted({name for name in wanted if re.sub("|".join(f"{s}$" for s in suffixes), "", name) not in known})
 
 
 def overhead(scene: Scene) -> str:
