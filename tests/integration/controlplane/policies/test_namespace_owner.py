@@ -73,6 +73,44 @@ def test_a_claim_above_the_maximum_is_not_created(world: World, owner: KubeClien
     assert "max-memory" in refusal(lambda: owner.create(path(RESOURCE_V1, "resourceclaims", "", namespace), body))
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"phase": "Succeeded"},
+        {"phase": "Failed"},
+        {"resourceClaimStatuses": [{"name": "gpu-share", "resourceClaimName": "another"}]},
+        {"resourceClaimStatuses": [{"name": "gpu-share"}]},
+    ],
+    ids=str,
+)
+def test_no_pod_that_runs_is_called_ended_and_no_claim_is_taken_from_it(
+    world: World, owner: KubeClient, forged: Object
+) -> None:
+    where = f"{world.pods(world.created(rewritten(share())))}/status"
+    claims = [{"name": "gpu-share", "resourceClaimName": "its-own"}]
+    world.cluster.patch(where, {"status": {"phase": "Running", "resourceClaimStatuses": claims}})
+    assert "delete the pod to end it" in refusal(lambda: owner.patch(where, {"status": forged}))
+    assert world.cluster.get(where)["status"]["phase"] == "Running"
+    condition = {"type": "example.com/ready", "status": "True"}
+    owner.patch(where, {"status": {"conditions": [condition]}})
+
+
+@pytest.mark.parametrize("controller", ["pod-garbage-collector", "resource-claim-controller"])
+def test_a_controller_of_kubernetes_may_end_a_pod(world: World, controller: str) -> None:
+    where = f"{world.pods(world.created(rewritten(share())))}/status"
+    acting = Acting.as_user(world.plane, f"system:serviceaccount:kube-system:{controller}")
+    acting.patch(where, {"status": {"phase": "Failed"}})
+
+
+def test_a_kubelet_may_end_its_pod(world: World) -> None:
+    pod = rewritten(share())
+    pod["spec"]["nodeName"] = "node-of-status"
+    world.cluster.create(path("/api/v1", "nodes"), {"metadata": {"name": "node-of-status"}})
+    where = f"{world.pods(world.created(pod))}/status"
+    kubelet = Acting.as_user(world.plane, "system:node:node-of-status", group="system:nodes")
+    until("it is the kubelet's", lambda: refusal(lambda: kubelet.patch(where, {"status": {"phase": "Failed"}})) == "")
+
+
 def test_no_quota_is_changed_without_a_permission_of_the_cluster(world: World, owner: KubeClient) -> None:
     name = world.created(rewritten(share()))
     wish = {"metadata": {"annotations": {f"{RESIZE_OF}main": "3Gi"}}}
