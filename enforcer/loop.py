@@ -13,13 +13,14 @@ import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
-from enforcer.audit.kill_records import warning_fields
+from enforcer.audit.kill_records import RECORDED, warning_fields
 from enforcer.audit.log import utc_now
 from enforcer.audit.record import Kind
 from enforcer.audit.writer import AuditWriter
 from enforcer.detection import close_look, nvml_outage, state_file
 from enforcer.detection.claim_wait import ClaimWait
-from enforcer.detection.detector import evaluate, record_kill_result
+from enforcer.detection.decide import decide
+from enforcer.detection.detector import record_kill_result
 from enforcer.detection.hidden_memory import HiddenMemory
 from enforcer.detection.types import ContainerKey, Decision, DetectorConfig, DetectorState, KillDecision, container_key
 from enforcer.kill.circuit_breaker import CircuitBreaker
@@ -40,7 +41,7 @@ from enforcer.status import messages, node_status
 from enforcer.status.dedup import EventDeduplicator, Repetition
 from enforcer.status.events import EventRecorder, NodeEvent
 from enforcer.status.hidden_notices import HiddenNotices
-from enforcer.status.metrics import ACTIONS, Metrics
+from enforcer.status.metrics import Metrics
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.node_status import Snapshot
 from enforcer.status.node_status_file import StatusCache, StatusFile
@@ -198,12 +199,8 @@ class EnforcementLoop:
     ) -> Sequence[KillDecision]:
         state = self._breaker.sync_from_disk(self._state) if only is None else self._state
         hidden, quotas = self._parts.hidden, self._enforced()
-        readings = hidden.readings(views)
-        gpu_mib = {view.gpu.uuid: view.gpu.memory_mib for view in views}
-        incomplete = frozenset(view.gpu.uuid for view in views if view.unknown_mib)
-        self._state, decisions = evaluate(
-            state, quotas, readings, now, self._rules, gpu_mib=gpu_mib, only=only, incomplete=incomplete
-        )
+        readings, waiting = hidden.readings(views), self._parts.claim_wait.pods
+        self._state, decisions = decide(state, quotas, views, readings, now, self._rules, only=only, waiting=waiting)
         if only is None or any(each.decision in _TO_KEEP for each in decisions):
             self._remember()  # first: should we die over a kill, the next enforcer counts it
         return [hidden.marked(each) for each in decisions]
@@ -304,16 +301,13 @@ class EnforcementLoop:
         quota = decision.quota
         repetition = self._deduplicator.register(decision, self._clock.boottime())
         armed = decision.decision is Decision.GRACE_STARTED and self._should_test_disk(decision)
-        tell = (
-            log.debug if repetition is None or (decision.decision is Decision.GRACE_STARTED and not armed) else log.info
-        )
-        tell(
-            "decided", reason=str(Reason.OVER_QUOTA), decision=str(decision.decision), namespace=quota.namespace,
-            pod=quota.pod, container=quota.container, gpu=quota.gpu, used_mib=decision.used_mib,
-            quota_mib=quota.memory_mib, over_for=round(decision.over_for, 1),
+        quiet = repetition is None or (decision.decision is Decision.GRACE_STARTED and not armed)
+        (log.debug if quiet else log.info)(
+            "decided", reason=str(Reason.RECLAIMED if decision.reclaim_mib else Reason.OVER_QUOTA),
+            decision=str(decision.decision), namespace=quota.namespace, pod=quota.pod, container=quota.container,
+            gpu=quota.gpu, used_mib=decision.used_mib, quota_mib=quota.memory_mib, over_for=round(decision.over_for, 1),
         )  # fmt: skip
-        if action := ACTIONS.get(decision.decision):
-            self._parts.metrics.violations.labels(action).inc()
+        self._parts.metrics.count(decision)
         if repetition is not None:
             self._tell(decision, repetition)
         if armed:
@@ -324,8 +318,8 @@ class EnforcementLoop:
     def _tell(self, decision: KillDecision, repetition: Repetition) -> None:
         if (words := messages.DECIDED.get(decision.decision)) is not None:
             self._parts.events.record(words(decision, repetition))
-        if decision.decision is Decision.WARNED:
-            self._record(Kind.WARNED, decision, repetition.times)
+        if (kind := RECORDED.get(decision.decision)) is not None:
+            self._record(kind, decision, repetition.times)
 
     def _should_test_disk(self, decision: KillDecision) -> bool:
         """Tell whether to try the disk when grace begins: a dead disk is to be known before a container is killed.
@@ -349,7 +343,10 @@ class EnforcementLoop:
         for future in [future for future in self._pending if future.done()]:
             decision = self._pending.pop(future)
             acted, back = self._report_result(future, decision)
-            self._state = record_kill_result(self._state, decision.quota, now, self._rules, acted=acted, back=back)
+            self._state = record_kill_result(
+                self._state, decision.quota, now, self._rules, acted=acted, back=back,
+                reclaimed=decision.reclaim_mib > 0,
+            )  # fmt: skip
 
     def _report_result(self, future: Future[KillResult], decision: KillDecision) -> tuple[bool, bool]:
         """Report one result. Return whether anything was done, and whether the container was back within its quota."""

@@ -146,6 +146,12 @@ TABLE: Final = (
         default="default-memory of the namespace", meaning="GPU memory that each container with a share reserves",
     ),
     Annotation(
+        key=contract.MEMORY_LIMIT, container_prefix=contract.MEMORY_LIMIT_OF, on=Object.POD, type=_MEMORY,
+        read_by=_SHARE, default="as much as it reserves; more needs max-memory-limit of the namespace",
+        meaning="most GPU memory that a container may hold; what it does not reserve it borrows until others reserve "
+        "it",
+    ),
+    Annotation(
         key=contract.COMPUTE, container_prefix=contract.COMPUTE_OF, on=Object.POD, type=_PERCENT, read_by=_MAXIMUM,
         default="default-compute of the namespace, else of the chart, within max-compute of the namespace; else none",
         meaning="most SMs of one GPU that a container may use, in percent",
@@ -196,6 +202,10 @@ TABLE: Final = (
         key=contract.MAX_MEMORY, on=Object.NAMESPACE, type=_MEMORY, read_by=_MAXIMUM,
         meaning="maximum GPU memory of each container; a ResourceQuota on "
         f"{contract.DEVICE_CLASS}{contract.DEVICE_QUOTA} limits the number of containers",
+    ),
+    Annotation(
+        key=contract.MAX_MEMORY_LIMIT, on=Object.NAMESPACE, type=_MEMORY, read_by=_MAXIMUM,
+        meaning="allows containers to borrow GPU memory, and is the maximum of their memory-limit",
     ),
     Annotation(
         key=contract.MAX_COMPUTE, on=Object.NAMESPACE, type=_PERCENT, read_by=_MAXIMUM,

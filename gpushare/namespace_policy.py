@@ -29,6 +29,8 @@ class NamespacePolicy:
     default_compute: int | str | None = None
     """Percent, ``memory`` or ``none``; ``None``: as the chart says."""
     max_memory_mib: int | None = None
+    max_memory_limit_mib: int | None = None
+    """``None``: nobody borrows."""
     max_compute: int | None = None
     any_claims: bool = False
     count_amounts: bool = False
@@ -44,6 +46,16 @@ class NamespacePolicy:
         if self.max_memory_mib is None or mib <= self.max_memory_mib:
             return ""
         maximum = f"{contract.MAX_MEMORY} of {format_mib(self.max_memory_mib)}"
+        return f"{amount or format_mib(mib)} is above this namespace's {maximum}; ask for less"
+
+    def above_memory_limit(self, mib: int, amount: str = "") -> str:
+        """Say why one container may not hold so many MiB, borrowed memory included; empty where it may."""
+        key = contract.MAX_MEMORY_LIMIT
+        if self.max_memory_limit_mib is None:
+            return f"containers of this namespace may not borrow GPU memory; remove it, or ask an operator for {key}"
+        if mib <= self.max_memory_limit_mib:
+            return ""
+        maximum = f"{key} of {format_mib(self.max_memory_limit_mib)}"
         return f"{amount or format_mib(mib)} is above this namespace's {maximum}; ask for less"
 
     def above_compute(self, percent: int | None) -> str:
@@ -94,6 +106,9 @@ class NamespacePolicy:
             values |= findings.attempt(_read, key, value) or {}
         policy = cls(**values)
         _check_defaults(findings, policy)
+        if policy.max_memory_limit_mib is not None and (annotations or {}).get(contract.ON_EXCEED) == "warn":
+            message = f"borrowed memory cannot be taken back with {contract.ON_EXCEED}: warn; remove one of the two"
+            findings.problem(field_of(contract.MAX_MEMORY_LIMIT), message, Reason.INVALID_NAMESPACE)
         return policy
 
 
@@ -150,6 +165,7 @@ _FIELDS: Final = {
     contract.DEFAULT_MEMORY: "default_memory_mib",
     contract.DEFAULT_COMPUTE: "default_compute",
     contract.MAX_MEMORY: "max_memory_mib",
+    contract.MAX_MEMORY_LIMIT: "max_memory_limit_mib",
     contract.MAX_COMPUTE: "max_compute",
     contract.OWN_CLAIMS: "any_claims",
     contract.COUNT_AMOUNTS: "count_amounts",

@@ -248,6 +248,12 @@ _QUOTAS: Final = (
         "processes without CUDA. gpu-share top in the enforcer's pod shows how much it is.",
     ),
     ReasonRow(
+        reason=Reason.RECLAIMED, places=(Place.POD_EVENT, Place.LOG),
+        meaning="The container borrowed GPU memory that others have reserved since, and must give some back. If it "
+        "does not within the seconds that the message names, the enforcer kills its processes.",
+        action=f"Free as much GPU memory as the message names, or reserve more with {contract.MEMORY}.",
+    ),
+    ReasonRow(
         reason=Reason.TOO_MANY_CLIENTS, places=(Place.POD_EVENT,),
         meaning="The container has more MPS clients than its share includes, so other pods on the GPU may be unable "
         "to connect to MPS.",

@@ -102,6 +102,7 @@ class Reason(StrEnum):
     # Judgement and kills.
     OVER_QUOTA = "OverQuota"
     UNACCOUNTED_MEMORY = "UnaccountedMemory"
+    RECLAIMED = "Reclaimed"
     TOO_MANY_CLIENTS = "TooManyClients"
     LIMIT_EXCEEDED = "LimitExceeded"
     BACK_UNDER_QUOTA = "BackUnderQuota"

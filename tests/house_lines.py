@@ -52,6 +52,9 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ),
     ("gpushare_cli", 1230, "ui: a web view of fleet, shares and kills"),
     ("gpushare_cli", 260, "advise: how much memory workloads should ask for"),
+    ("enforcer", 324, "borrowed memory: who gives it back, and the wait for it"),
+    ("gpushare", 33, "memory-limit and the namespaces that may borrow"),
+    ("webhook", 13, "memory-limit"),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""
 SLACK: Final = 100

@@ -56,6 +56,11 @@ class GpuSnapshot:
         return {**found, **beyond_sums(self.holders, [each for each in self.quotas if each.gpu == self.gpu.uuid])}
 
     @property
+    def free_mib(self) -> int:
+        """MiB that the device can give away; 0 when blind."""
+        return 0 if self.sample is None else max(0, self.gpu.memory_mib - self.gpu.reserved_mib - self.sample.used_mib)
+
+    @property
     def gap_mib(self) -> int:
         """MiB that the device uses and no row has: see ``enforcer.attribution.unaccounted``."""
         return 0 if self.sample is None else max(0, self.sample.used_mib - sum(each.used_mib for each in self.holders))
@@ -87,7 +92,7 @@ def _beyond_sum(pod: Quota, holders: Sequence[ProcessUsage], quotas: Sequence[Qu
     for holder in holders:
         used[_container(holder.identity.owner)] += holder.used_mib
     counted = sum(min(mib, own[each].memory_mib) if each in own else mib for each, mib in used.items())
-    tolerance = max((each.ceiling_mib - each.memory_mib for each in own.values()), default=0)
+    tolerance = max((each.ceiling_mib - each.most_mib for each in own.values()), default=0)
     excess = counted - (pod.reserved_mib or 0) - tolerance
     chosen: list[ProcessUsage] = []
     for holder in sorted(holders, key=lambda each: (_container(each.identity.owner) in own, -each.used_mib)):

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from enforcer.attribution.snapshot import ProcessUsage
-from enforcer.detection.types import KillDecision
+from enforcer.audit.record import Kind
+from enforcer.detection.types import Decision, KillDecision
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 
@@ -34,6 +35,8 @@ def acted_on(steps: Sequence[str]) -> bool:
     return any(not step.endswith(NOOP_STEPS) for step in steps)
 
 
+RECORDED: Final = {Decision.WARNED: Kind.WARNED, Decision.RECLAIM_NOTICE: Kind.RECLAIM_NOTICE}
+"""Kind of the record of each warning."""
 ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
 NO_FIRST: Final = (
     "the enforcer cannot kill the container through its init process, so it kills each process of the container"
@@ -62,9 +65,9 @@ def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> 
 
 
 def warning_fields(node: str, decision: KillDecision, times: int = 1) -> dict[str, Any]:
-    """What an GRACE_STARTED or a WARNED record holds; ``times`` it happened since there was one like it."""
+    """What a GRACE_STARTED, WARNED or RECLAIM_NOTICE record holds; ``times`` it happened since one like it."""
     over = f"{decision.over_for:.1f}s"
-    usage = {"usedMiB": decision.used_mib, **_unaccounted(decision), "overFor": over}
+    usage = {"usedMiB": decision.used_mib, **_cause(decision), "overFor": over}
     return {
         **target_fields(node, decision.quota),
         **usage,
@@ -72,8 +75,10 @@ def warning_fields(node: str, decision: KillDecision, times: int = 1) -> dict[st
     }
 
 
-def _unaccounted(decision: KillDecision) -> dict[str, Any]:
-    """Write how much of the use NVML lists for no process, and the Reason of a kill for that."""
+def _cause(decision: KillDecision) -> dict[str, Any]:
+    """Write what is to be given back, or how much of the use NVML lists for no process, and the Reason of a kill."""
+    if decision.reclaim_mib:
+        return {"cause": str(Reason.RECLAIMED), "reclaimMiB": decision.reclaim_mib}
     mib = decision.unaccounted_mib
     return {"cause": str(Reason.UNACCOUNTED_MEMORY), "unaccountedMiB": mib} if mib else {}
 
@@ -114,7 +119,7 @@ def intent_record(
         "start": one.start,
         "cgroupInode": one.cgroup_inode,
         "usedMiB": decision.used_mib,
-        **_unaccounted(decision),
+        **_cause(decision),
         "overFor": f"{decision.over_for:.1f}s",
         "action": ACTION,
         "targets": [_target(holder) for holder in holders],

@@ -1,6 +1,8 @@
-"""Lets new claims of a namespace without budget on one of this node's GPUs wait. Pods that run keep their claims."""
+"""Lets new claims wait: of a namespace without budget on this node's GPUs, and for borrowed memory to come back."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -15,10 +17,15 @@ WHY: Final = (
 
 
 class ClaimWait:
-    """Says how long a new claim has to wait. The loop brings it up to date; other threads ask."""
+    """Says how long a new claim has to wait. The loop brings it up to date; other threads ask.
+
+    They also say which pods wait in Prepare for memory that others borrowed, and the loop asks.
+    """
 
     def __init__(self) -> None:
         self._latest: tuple[Mapping[AccountKey, Account], float] = {}, 0.0
+        self._pods: tuple[str, ...] = ()
+        self._lock = threading.Lock()
 
     def update(self, accounts: Mapping[AccountKey, Account], now: float) -> None:
         """Take in the accounts after a sample, none while the breaker is open; ``now`` on the loop's clock."""
@@ -33,3 +40,21 @@ class ClaimWait:
         """Say why a new claim is not prepared now, and until when; empty where it is."""
         wait = self.seconds(namespace)
         return WHY.format(namespace, datetime.now(UTC) + timedelta(seconds=wait)) if wait > 0 else ""
+
+    @property
+    def pods(self) -> frozenset[str]:
+        """UIDs of the pods that wait for borrowed memory."""
+        return frozenset(self._pods)
+
+    @contextmanager
+    def for_memory(self, pod_uid: str) -> Iterator[None]:
+        """Have a pod known to wait, once for each of its claims."""
+        with self._lock:
+            self._pods = (*self._pods, pod_uid)
+        try:
+            yield
+        finally:
+            with self._lock:
+                left = list(self._pods)
+                left.remove(pod_uid)
+                self._pods = tuple(left)

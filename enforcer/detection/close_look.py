@@ -5,6 +5,7 @@ from typing import Final
 
 from enforcer.detection import budget
 from enforcer.detection.detector import budget_left
+from enforcer.detection.lending import short_gpus
 from enforcer.detection.types import DetectorConfig, DetectorState, Phase
 from enforcer.quota.types import OnExceed, Quota
 
@@ -22,7 +23,8 @@ def gpus_to_watch(
 ) -> frozenset[str]:
     """Return the UUIDs of the GPUs on which a container may be killed before the next regular sample.
 
-    That is one whose budget ends by then, and any of a namespace that has none left. What is spared for other reasons
+    That is one whose budget ends by then, any of a namespace that has none left, and one with borrowed memory while
+    the GPU is short of it. What is spared for other reasons
     is left to the regular samples, so that nothing that lasts is read twelve times a second.
 
     Args:
@@ -34,7 +36,8 @@ def gpus_to_watch(
     """
     if state.open:
         return frozenset()
-    return frozenset(quota.gpu for quota in quotas if _is_near(state, quota, now, within, rules))
+    near = frozenset(quota.gpu for quota in quotas if _is_near(state, quota, now, within, rules))
+    return near | short_gpus(state, now)
 
 
 def _is_near(state: DetectorState, quota: Quota, now: float, within: float, rules: DetectorConfig) -> bool:

@@ -308,19 +308,20 @@ def _kills(
 
 
 def record_kill_result(
-    state: DetectorState, quota: Quota, now: float, rules: DetectorConfig, *, acted: bool, back: bool = False
-) -> DetectorState:
+    state: DetectorState, quota: Quota, now: float, rules: DetectorConfig, *, acted: bool, back: bool = False,
+    reclaimed: bool = False,
+) -> DetectorState:  # fmt: skip
     """Take in that acting on a KILL has ended; ``acted`` is false where nothing was done to the container.
 
     Either way the container is spared for a while, so that what fails is not tried twice a second; not so where it was
-    ``back`` within its quota: it would be free to exceed that. A kill uses up the budget. What did nothing to anybody
-    takes nothing from the most a node makes.
+    ``back`` within its quota: it would be free to exceed that. A kill uses up the budget, unless it took back borrowed
+    memory (``reclaimed``). What did nothing to anybody takes nothing from the most a node makes.
     """
     case, place, kills = state.of(quota), container_key(quota), dict(state.kills)
     if place in kills and not case.killed:  # a repeated kill is not among them
         kills = kills | {place: now} if acted else {each: at for each, at in kills.items() if each != place}
     until = now + (rules.kill_interval if acted else 0.0 if back else rules.cool_down)
-    if acted:
+    if acted and not reclaimed:
         case = replace(case, killed=True, used=max(case.used, size_of(quota, rules)), at=now)
     cases = {**state.cases, key_of(quota): replace(case, phase=Phase.COOLING_DOWN)}
     spared = {key: replace(each, spared_until=until) for key, each in cases.items() if key[0] == place}

@@ -4,6 +4,7 @@ from typing import Final
 
 from enforcer.detection import budget
 from enforcer.detection.detector import budget_left, phase, recent_kills
+from enforcer.detection.lending import borrowed_mib, seconds_to_return
 from enforcer.detection.types import DetectorConfig, DetectorState, Phase
 from enforcer.quota.types import OnExceed, Quota
 
@@ -20,8 +21,24 @@ def describe(state: DetectorState, quota: Quota, now: float, rules: DetectorConf
     """Say where a container stands and why, when it will be stopped if nothing changes, and its budget."""
     where = phase(state, quota, now)
     sentence = _PHRASES.get(where) or f"{_over(state, quota, where, rules)}{_end(state, quota, now, rules)}"
-    used = f"{quota.container} holds {state.of(quota).used_mib} MiB of {quota.memory_mib} MiB"
-    return f"{used} and {sentence}{_budget(state, quota, now, rules)}"
+    return f"{_used(state, quota)} and {sentence}{_loan(state, quota, now)}{_budget(state, quota, now, rules)}"
+
+
+def _used(state: DetectorState, quota: Quota) -> str:
+    used = state.of(quota).used_mib
+    if borrowed := borrowed_mib(quota, used):
+        return f"{quota.container} holds {used} MiB: {quota.memory_mib} reserved, {borrowed} borrowed"
+    return f"{quota.container} holds {used} MiB of {quota.memory_mib} MiB"
+
+
+def _loan(state: DetectorState, quota: Quota, now: float) -> str:
+    """Say of a borrower whether it has to give anything back."""
+    if not borrowed_mib(quota, state.of(quota).used_mib) or state.of(quota).phase is not Phase.WITHIN:
+        return ""
+    left = seconds_to_return(state, quota, now)
+    if left is None:
+        return "; it must give back what it borrowed when others reserve it"
+    return f"; others reserved what it borrowed: the enforcer kills it in {left:.1f}s unless enough is free by then"
 
 
 def used_seconds(state: DetectorState, quota: Quota, now: float) -> float:
@@ -58,6 +75,8 @@ def _over(state: DetectorState, quota: Quota, where: Phase, rules: DetectorConfi
 def seconds_until_kill(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig) -> float | None:
     """Seconds until a container over its quota is stopped; ``None`` where it is not over, or will not be stopped."""
     case = state.of(quota)
+    if case.phase is Phase.WITHIN and not state.open and (left := seconds_to_return(state, quota, now)) is not None:
+        return left
     if case.phase in {Phase.WITHIN, Phase.LOWERED} or quota.on_exceed is OnExceed.WARN or state.open:
         return None
     spared = case.spared_until - now

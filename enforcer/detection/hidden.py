@@ -170,7 +170,7 @@ def _most_mib(quota: Quota, reading: UsageByContainer, limits: Limits) -> int | 
         return None
     if not {each.identity for each in holders} <= verified.processes:
         return None
-    return max(0, len(holders) * _reserved_mib(quota) - total_mib(holders))
+    return max(0, len(holders) * max(quota.most_mib, quota.reserved_mib or 0) - total_mib(holders))
 
 
 def _processes(owner: Quota, suspects: Sequence[Suspect], reading: UsageByContainer) -> tuple[Identity, ...]:

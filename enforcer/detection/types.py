@@ -69,12 +69,34 @@ class ContainerState:
     lowered: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Borrower:
+    """A container that holds borrowed memory of a GPU, in ``samples`` in a row.
+
+    It was ``warned`` to give some back, and its kill was decided at ``killed``; ``None``: not.
+    """
+
+    samples: int = 0
+    warned: float | None = None
+    killed: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loans:
+    """The loans of one GPU at its last sample ``at``; ``short`` since then, ``None`` where it is not."""
+
+    short: float | None = None
+    at: float = 0.0
+    borrowers: Mapping[Key, Borrower] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class DetectorState:
     """All that the detector remembers.
 
     ``sampled`` is when each GPU was read last, and ``blind`` those that could not be read since. ``kills`` are those of
-    the last minute that count towards the most a node makes. ``open`` is the breaker's.
+    the last minute that count towards the most a node makes. ``open`` is the breaker's. ``loans`` are by GPU, and
+    are not kept over a restart: who was warned to give memory back is warned again.
     """
 
     cases: Mapping[Key, ContainerState] = field(default_factory=dict)
@@ -83,6 +105,7 @@ class DetectorState:
     blind: frozenset[str] = frozenset()
     kills: Mapping[ContainerKey, float] = field(default_factory=dict)
     open: bool = False
+    loans: Mapping[str, Loans] = field(default_factory=dict)
 
     def of(self, quota: Quota) -> ContainerState:
         """Return what is known of a container on a GPU."""
@@ -114,6 +137,8 @@ class Decision(StrEnum):
     BREAKER_OPEN = "BreakerOpen"
     """Would be killed, were the breaker not open."""
     BACK_UNDER = "BackUnder"
+    RECLAIM_NOTICE = "ReclaimNotice"
+    """Must give back borrowed memory in ``kill_in`` seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +149,8 @@ class KillDecision:
     wanted; ``at`` is when a KILL was decided; ``respawns``: ending some of its processes has not helped.
     ``overdrawn``: a budget is used up by more than what a worker and its successor explain.
     ``unaccounted_mib`` is the part of ``used_mib`` that NVML lists for no process.
+    ``reclaim_mib`` of borrowed memory have to be given back, 0 where the decision is about a quota. Then ``quota`` is
+    without the loan.
     """
 
     decision: Decision
@@ -136,3 +163,4 @@ class KillDecision:
     respawns: bool = False
     overdrawn: bool = False
     unaccounted_mib: int = 0
+    reclaim_mib: int = 0

@@ -250,13 +250,14 @@ def _limits(pod: Object, uses: Sequence[ContainerUse]) -> tuple[ContainerLimit, 
     annotations = pod["metadata"].get("annotations") or {}
     apps = [raw for raw, kind in containers(pod) if kind == APP]
     asked = by_container(annotations, main_container(annotations, apps))
-    memory, compute = asked[contract.MEMORY], asked[contract.COMPUTE]
+    memory, most, compute = asked[contract.MEMORY], asked[contract.MEMORY_LIMIT], asked[contract.COMPUTE]
     return tuple(
         ContainerLimit(
             container=use.name,
             request=use.request,
             memory_mib=_memory(use, memory.get(use.name)),
             compute=_compute(use, compute.get(use.name)),
+            limit_mib=None if (wanted := most.get(use.name)) is None else _read(wanted, parse_memory),
         )
         for use in uses
     )
@@ -355,8 +356,9 @@ def check_variables(uses: Sequence[ContainerUse], limits: Sequence[ContainerLimi
     for use, limit in zip(uses, limits, strict=True):
         beside = [each for each in limits if each.request == limit.request]
         memory = limit.memory_mib if len({each.memory_mib for each in beside}) > 1 else None
+        most = limit.most_mib if len({each.most_mib for each in beside}) > 1 else None
         percent = limit.compute if len({each.compute for each in beside}) > 1 else None
-        wanted = mps_variables.limits(memory, percent, len(use.gpus))
+        wanted = mps_variables.limits(most, percent, len(use.gpus))
         wanted |= {} if memory is None else {contract.MEMORY_MIB: str(memory)}
         for name, value in wanted.items():
             if variable(use.raw, name) != value:

@@ -77,6 +77,7 @@ def variables(
     """
     limits = [limit for limit in claim.limits if limit.request == grants[0].request]
     memory = {limit.memory_mib for limit in limits} or {min(each.memory_mib for each in grants)}
+    most = {limit.most_mib for limit in limits} or memory
     percent = claim.thread_percentage(grants[0].request) if mps else None
     context = context_of(claim, grants[0].request)
     mine = _budget(claim, grants, min(memory), mps=mps, reserve=reserve or Reserve(), context=context)
@@ -96,7 +97,7 @@ def variables(
     if len(memory) == 1:
         found[contract.MEMORY_MIB] = str(min(memory))
     if mps:
-        found |= mps_variables.DAEMON | mps_variables.limits(min(memory) if len(memory) == 1 else None, percent)
+        found |= mps_variables.DAEMON | mps_variables.limits(min(most) if len(most) == 1 else None, percent)
         if clients := dict(claim.clients).get(grants[0].request):
             found[contract.MPS_CLIENTS] = str(clients)
     return found
@@ -114,7 +115,8 @@ def _budget(
     """Work out what each of these GPUs has for a container with this limit; where GPUs differ, what fits on all."""
     known = {each.gpu: each for each in claim.seen}
     seen = [known.get(each.gpu or "") or Seen(gpu="", total_mib=each.device_mib) for each in grants]
-    totals = [limit if each.by_cgroup else each.total_mib for each in seen]
+    most = min((each.most_mib for each in claim.limits if each.request == grants[0].request), default=limit)
+    totals = [most if each.by_cgroup else each.total_mib for each in seen]
     watched = [not each.by_cgroup and grant.mode is Mode.TIME_SLICING for each, grant in zip(seen, grants, strict=True)]
     context_mib = None if context is None else context.mib
     return budget(limit, max(totals), reserve, context_mib=context_mib, watch_only=not mps and any(watched))

@@ -31,6 +31,7 @@ from enforcer.dra.keyed_lock import KeyedLock
 from enforcer.dra.mps_readiness import MpsReady
 from enforcer.dra.prepared_claim import PreparedClaim, safe_uid
 from enforcer.dra.program_view import with_view
+from enforcer.dra.returned_memory import wait_until_returned
 from enforcer.mps.launcher import shared_memory_of
 from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object
@@ -159,8 +160,10 @@ class Driver:
                 if self._ready is not None:
                     self._ready.wait(claim.gpus, lambda: call.goes_on(CALL_PATIENCE))
                 self._wait_until_watched(claim.gpus, call)
-                if not kept:
-                    claim = self._commit_when_capacity_free(claim, known, call)
+                with self._parts.claim_wait.for_memory(claim.pod_uid):
+                    if not kept:
+                        claim = self._commit_when_capacity_free(claim, known, call)
+                    wait_until_returned(claim, self._parts.watch, lambda: call.goes_on(CALL_PATIENCE))
                 devices = self._files.write(claim)
             if not kept:  # under the lock: statuses of a claim are written in the order of events
                 self._publisher.publish(claim)
@@ -226,8 +229,7 @@ class Driver:
         if self._files.memory_changed():
             for claim in self._parts.store.prepared():
                 self._rewrite(claim.uid)
-        ending = self._parts.store.terminating()
-        views = self._look() if ending else ()
+        views = self._look() if (ending := self._parts.store.terminating()) else ()
         for claim in ending:
             if capacity_check.has_processes(claim, views) is False:
                 self._parts.store.forget(claim.uid)

@@ -53,6 +53,8 @@ def check_amount(policy: NamespacePolicy, limit: ContainerLimit, *, instance: bo
     Raises:
         PermissionRefused: it would get more.
     """
+    if limit.limit_mib is not None and (above := policy.above_memory_limit(limit.limit_mib)):
+        raise PermissionRefused(f"container {limit.container}: {contract.MEMORY_LIMIT}: {above}", Reason.ABOVE_MAXIMUM)
     if policy.any_claims:
         return
     above = policy.above_memory(limit.memory_mib) or ("" if instance else policy.above_compute(limit.compute))

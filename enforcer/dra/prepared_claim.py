@@ -45,12 +45,21 @@ class AllocatedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLimit:
-    """What one container may hold of each GPU of its request: MiB, and percent of its SMs or ``None`` for no cap."""
+    """What one container may hold of each GPU of its request: MiB, and percent of its SMs or ``None`` for no cap.
+
+    It reserves ``memory_mib``, and may borrow up to a ``limit_mib``.
+    """
 
     container: str
     request: str
     memory_mib: int
     compute: int | None = None
+    limit_mib: int | None = None
+
+    @property
+    def most_mib(self) -> int:
+        """MiB that it may hold, borrowed memory included."""
+        return max(self.memory_mib, self.limit_mib or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +193,7 @@ def encode(claim: PreparedClaim) -> bytes:
         "limits": [
             {
                 "container": each.container, "request": each.request, "memoryMib": each.memory_mib,
-                "compute": each.compute,
+                "compute": each.compute, "limitMib": each.limit_mib,
             }
             for each in claim.limits
         ],
@@ -284,6 +293,7 @@ def _limit(row: Mapping[str, Any]) -> ContainerLimit:
         request=_field(row, "request", partial(_named, form=_REQUEST)),
         memory_mib=_field(row, "memoryMib", whole),
         compute=None if row["compute"] is None else _field(row, "compute", whole),
+        limit_mib=None if row.get("limitMib") is None else _field(row, "limitMib", whole),
     )
 
 

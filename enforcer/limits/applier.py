@@ -96,7 +96,7 @@ class LimitApplier:
                 for key in kept.keys() - mine.keys():
                     del kept[key]
             for key, quota in mine.items():
-                if self._set.get(key) != quota.memory_mib and not self._rests(key):
+                if self._set.get(key) != quota.most_mib and not self._rests(key):
                     self._put(key, quota)
 
     def forget(self) -> None:
@@ -116,7 +116,7 @@ class LimitApplier:
                 found = self._driver.cgroup_limit_mib(quota.gpu, str(folder))
             except NvmlError as error:
                 return AppliedLimit(why=error.message)
-            if found != quota.memory_mib:
+            if found != quota.most_mib:
                 self._set.pop(key, None)
             return AppliedLimit(found)
 
@@ -154,7 +154,7 @@ class LimitApplier:
         if folder is None:
             return  # not there yet, or no more
         try:
-            self._driver.set_cgroup_limit(quota.gpu, str(folder), quota.memory_mib)
+            self._driver.set_cgroup_limit(quota.gpu, str(folder), quota.most_mib)
         except NvmlError as error:
             self._pauses[key] = PAUSE
             self._complain(
@@ -163,11 +163,11 @@ class LimitApplier:
                 f"{error.message}",
             )
             return
-        self._set[key] = quota.memory_mib
+        self._set[key] = quota.most_mib
         self._failures.pop(key, None)
         log.info(
             "limit set", reason=str(Reason.LIMIT_SET), namespace=quota.namespace, pod=quota.pod,
-            container=quota.container, gpu=quota.gpu, memory_mib=quota.memory_mib,
+            container=quota.container, gpu=quota.gpu, memory_mib=quota.most_mib,
         )  # fmt: skip
 
     def _complain(self, key: Key, problem: str) -> None:

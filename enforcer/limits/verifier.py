@@ -166,9 +166,9 @@ class LimitVerifier:
         by_mps = backend.by_mps
         return Evidence(
             backend=backend,
-            quota_mib=quota.memory_mib,
+            quota_mib=quota.most_mib,
             ceiling_mib=quota.ceiling_mib,
-            reserved_mib=quota.reserved_mib or quota.memory_mib,
+            reserved_mib=max(quota.reserved_mib or 0, quota.most_mib),
             applied_mib=applied.mib,
             unread=applied.why,
             processes=(

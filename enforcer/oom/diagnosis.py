@@ -59,7 +59,7 @@ def diagnose(failure: Failure, marks: Iterable[PressureSample]) -> tuple[Reason,
     if not candidates or any(_ours(mark, failure) for mark in candidates):
         return None
     mark = min(candidates, key=lambda each: each.headroom_mib)
-    quota_is_tighter = mark.quota.memory_mib - mark.own_mib <= mark.free_mib
+    quota_is_tighter = mark.quota.most_mib - mark.own_mib <= mark.free_mib
     own = mark.near_quota and (quota_is_tighter or not mark.gpu_full)
     return (Reason.QUOTA_REACHED if own else Reason.GPU_FULL), mark
 
@@ -67,7 +67,7 @@ def diagnose(failure: Failure, marks: Iterable[PressureSample]) -> tuple[Reason,
 def diagnosis_message(failure: Failure, reason: Reason, mark: PressureSample) -> UserMessage:
     """Tell the container's owner: their own figures, and of others what they hold together."""
     quota = mark.quota
-    used = f"the container used {mark.own_mib} MiB of its {quota.memory_mib} MiB"
+    used = f"the container used {mark.own_mib} MiB of its {quota.most_mib} MiB"
     others = f"{mark.others_mib} MiB{_unaccounted(mark)}"
     why = {
         Reason.QUOTA_REACHED: f"because it reached its quota: {used} on {quota.gpu}",

@@ -60,7 +60,7 @@ class PressureSample:
     @property
     def near_quota(self) -> bool:
         """Whether it stood close to its own quota."""
-        return self.own_mib >= NEAR_QUOTA * self.quota.memory_mib
+        return self.own_mib >= NEAR_QUOTA * self.quota.most_mib
 
     @property
     def gpu_full(self) -> bool:
@@ -70,7 +70,7 @@ class PressureSample:
     @property
     def headroom_mib(self) -> int:
         """What it could still have had."""
-        return min(self.quota.memory_mib - self.own_mib, self.free_mib)
+        return min(self.quota.most_mib - self.own_mib, self.free_mib)
 
 
 Marks = Mapping[Key, PressureSample]
@@ -98,7 +98,7 @@ def _of_gpu(seen: Seen, view: GpuSnapshot, wall: float) -> Iterator[PressureSamp
     unaccounted, _ = seen.snapshot.unaccounted.get(view.gpu.uuid, (0, 0))
     for quota in quotas:
         own = seen.used(quota) or 0
-        if not quota.granted or (not full and own < NEAR_QUOTA * quota.memory_mib):
+        if not quota.granted or (not full and own < NEAR_QUOTA * quota.most_mib):
             continue
         holders = _holders(seen, view, quotas) if holders is None else holders
         pod = sum(seen.used(each) or 0 for each in quotas if each.pod_uid == quota.pod_uid)

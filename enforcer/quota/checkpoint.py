@@ -52,6 +52,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "reserved_mib": _optional(whole),
     "clients": _optional(whole),
     "resized": flag,
+    "limit_mib": _optional(whole),
 }
 _REQUIRED: Final = ("claim_uid", "namespace", "pod", "pod_uid", "container", "gpu", "memory_mib")
 
@@ -136,6 +137,8 @@ class Checkpoint:
         now = next((each for each in self.read() if (each.pod_uid, each.container_id, each.gpu) == key), None)
         if now is None or now.on_exceed is OnExceed.WARN:
             return None
+        if quota.limit_mib is None:
+            now = now.without_loan()  # or the decision took back what it had borrowed
         return max(quota, now, key=lambda each: each.ceiling_mib)
 
     def write(self, quotas: Sequence[Quota]) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from gpushare.reasons import Reason
 
@@ -46,6 +46,9 @@ class Quota:
     The row of a whole pod has the container ``WHOLE_POD`` and the pod's UID as id. ``reserved_mib`` is what the pod's
     claims reserved on that GPU, and ``memory_mib`` 0: it may hold nothing beyond that sum
     (``enforcer.attribution.snapshot``).
+
+    ``memory_mib`` is reserved. With a ``limit_mib`` above it the container may borrow up to that, until others reserve
+    the memory (``enforcer.detection.lending``).
     """
 
     claim_uid: str
@@ -66,6 +69,8 @@ class Quota:
     """MPS clients that its claim consumed; ``None`` where none are counted."""
     resized: bool = False
     """Whether a resize request changed it: below what the container uses only somebody who forced that."""
+    limit_mib: int | None = None
+    """From the pod's annotation, within the namespace's maximum, frozen when the claim was prepared; or ``None``."""
 
     @property
     def whole_pod(self) -> bool:
@@ -78,10 +83,24 @@ class Quota:
         return self.memory_mib > 0
 
     @property
+    def most_mib(self) -> int:
+        """Memory that it may hold, borrowed memory included: what a limit backend is given."""
+        return max(self.memory_mib, self.limit_mib or 0)
+
+    @property
+    def may_borrow(self) -> bool:
+        """Whether it may hold more than it reserved. Where nobody is killed, nothing can be taken back."""
+        return self.most_mib > self.memory_mib and self.on_exceed is not OnExceed.WARN
+
+    @property
     def ceiling_mib(self) -> int:
-        """Memory above which the container is over its quota: the quota plus the tolerance."""
-        default = max(MIN_TOLERANCE_MIB, self.memory_mib // TOLERANCE_SHARE)
-        return self.memory_mib + (default if self.tolerance_mib is None else self.tolerance_mib)
+        """Memory above which the container is over its quota: what it may hold plus the tolerance."""
+        default = max(MIN_TOLERANCE_MIB, self.most_mib // TOLERANCE_SHARE)
+        return self.most_mib + (default if self.tolerance_mib is None else self.tolerance_mib)
+
+    def without_loan(self) -> Self:
+        """Return the quota that is in force while all borrowed memory has to be given back."""
+        return replace(self, limit_mib=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,5 +119,5 @@ def pod_row(like: Quota, reserved_mib: int) -> Quota:
     """Write the row of the whole pod, with the terms of a row of that pod."""
     return replace(
         like, container=WHOLE_POD, container_id=like.pod_uid, memory_mib=0, tolerance_mib=0, compute_percent=None,
-        reserved_mib=reserved_mib, clients=None, resized=False,
+        reserved_mib=reserved_mib, clients=None, resized=False, limit_mib=None,
     )  # fmt: skip

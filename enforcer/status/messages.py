@@ -62,6 +62,15 @@ def lowered(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessa
     return UserMessage(quota=decision.quota, reason=Reason.OVER_QUOTA, note=note, action="Warn")
 
 
+def reclaim_notice(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
+    """The container must give back what it borrowed."""
+    end = "not killed: an operator stopped all kills of this node (circuit breaker)"
+    if decision.kill_in is not None:
+        end = f"the enforcer kills its processes in {decision.kill_in:.1f}s unless it frees {decision.reclaim_mib} MiB"
+    note = f"{_again(decision, repetition)}; {end}"
+    return UserMessage(quota=decision.quota, reason=Reason.RECLAIMED, note=note, action="Warn")
+
+
 def recovered(decision: KillDecision, _: Repetition = FIRST) -> UserMessage:
     """The container is within its kill threshold again, in time."""
     back = "back within its kill threshold (quota plus tolerance)"
@@ -99,7 +108,7 @@ def killed(
         f"the enforcer killed {len(hit)} of its processes (pid {pids})" if hit else "the enforcer signalled no process"
     )
     done += ", then the whole container, because it was over quota again" if decision.respawns and hit else ""
-    over = f"{_again(decision)} for {decision.over_for:.1f}s"
+    over = f"{_again(decision)}{_lasted(decision)}"
     end = CUT_SHORT[cut_short] if cut_short and result is Reason.KILLED else RESULTS[result]
     note = f"{over}: {done}; {end}"
     return UserMessage(quota=decision.quota, reason=result, note=f"{note}; audit log {head}", action="Kill")
@@ -107,7 +116,7 @@ def killed(
 
 def ending(decision: KillDecision, node: str, intent: int) -> str:
     """Say in a container's own status why it ended, before it does; ``intent`` is the number of the audit record."""
-    over = f"{_again(decision)} for {decision.over_for:.1f}s"
+    over = f"{_again(decision)}{_lasted(decision)}"
     return f"{Reason.KILLED}: {over}: gpu-share killed processes of it; audit record {intent} of node {node}"
 
 
@@ -160,7 +169,14 @@ def used_amounts(note: str) -> tuple[str, int, int] | None:
 
 def _again(decision: KillDecision, repetition: Repetition = FIRST) -> str:
     hidden = f", {decision.unaccounted_mib} MiB of them in no process's row" if decision.unaccounted_mib else ""
-    return f"{_holds(decision.quota, decision.used_mib)}{hidden}{repetition.words}"
+    loan = f", and others reserved {decision.reclaim_mib} MiB of what it borrowed" if decision.reclaim_mib else ""
+    return f"{_holds(decision.quota, decision.used_mib)}{hidden}{repetition.words}{loan}"
+
+
+def _lasted(decision: KillDecision) -> str:
+    if not decision.reclaim_mib:
+        return f" for {decision.over_for:.1f}s"
+    return f", warned {decision.over_for:.1f}s before" if decision.over_for else ", at once"
 
 
 def _over(decision: KillDecision) -> Reason:
@@ -177,5 +193,6 @@ DECIDED: Final = {
     Decision.BACK_UNDER: recovered,
     Decision.RATE_LIMITED: rate_limited,
     Decision.BREAKER_OPEN: breaker_open,
+    Decision.RECLAIM_NOTICE: reclaim_notice,
 }
 """Message of each decision that kills nothing."""

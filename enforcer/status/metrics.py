@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from enforcer.audit.verification import LogVerifier
-from enforcer.detection.types import Decision
+from enforcer.detection.types import Decision, KillDecision
 from gpushare.quantity import MIB
 from gpushare.reasons import Reason
 
@@ -33,6 +33,8 @@ ACTIONS: Final = {
     Decision.BACK_UNDER: "back_under",
 }
 """What the counter of violations calls each decision."""
+RECLAIMS: Final = {Decision.RECLAIM_NOTICE: "notice", Decision.KILL: "killed"}
+"""What the counter of reclaims calls each decision about borrowed memory."""
 RESULTS: Final = (
     Reason.KILLED, Reason.ALREADY_EXITED, Reason.BACK_UNDER_QUOTA, Reason.UNKILLABLE, Reason.AUDIT_UNWRITABLE,
 )  # fmt: skip
@@ -52,6 +54,7 @@ class Metrics:
             registry=self.registry,
         )
         self.violations: Final = self._counter("limit_violations", "Detections of containers over quota.", "action")
+        self.reclaims: Final = self._counter("reclaims", "Decisions to take back borrowed memory.", "action")
         self.results: Final = self._counter("kill_results", "Results of kill decisions.", "reason")
         self.signalled: Final = self._counter("process_results", "Results of kills, per process.", "reason")
         self.released: Final = self._counter(
@@ -77,10 +80,18 @@ class Metrics:
         self.registry.register(self.latest)
         self._zero()
 
+    def count(self, decision: KillDecision) -> None:
+        """Count a decision, as one about borrowed memory or about a violation."""
+        counter, actions = (self.reclaims, RECLAIMS) if decision.reclaim_mib else (self.violations, ACTIONS)
+        if action := actions.get(decision.decision):
+            counter.labels(action).inc()
+
     def _zero(self) -> None:
         """Have series from the start: a rate over one that appears with its first event misses that event."""
         for action in ACTIONS.values():
             self.violations.labels(action)
+        for action in RECLAIMS.values():
+            self.reclaims.labels(action)
         for result in RESULTS:
             self.results.labels(str(result))
         for operation in OPERATIONS:
@@ -146,6 +157,8 @@ _OF_CONTAINERS: Final[Sequence[tuple[str, str, str, float]]] = (
     ("container_memory_used_bytes", "GPU memory that a container uses.", "usedMib", MIB),
     ("container_memory_peak_bytes", "Highest GPU memory that a sample has shown for a container.", "peakMib", MIB),
     ("container_memory_quota_bytes", "Quota of a container.", "quotaMib", MIB),
+    ("container_memory_limit_bytes", "GPU memory that a container may hold, loans included.", "limitMib", MIB),
+    ("container_memory_borrowed_bytes", "GPU memory that a container holds beyond its quota.", "borrowedMib", MIB),
     ("container_memory_reserved_bytes", "GPU memory that a container's share reserves.", "reservedMib", MIB),
     (
         "container_utilization_ratio", "Fraction of the time in which a container runs kernels, 0 to 1.",

@@ -19,7 +19,7 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
                "contended": "a device plugin offers it as nvidia.com/gpu"}],
      "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
                      "gpu": "GPU-...", "usedMib": 5000, "peakMib": 5200, "quotaMib": 4096, "reservedMib": 4096,
-                     "ceilingMib": 4352, "utilizationPercent": 30,
+                     "ceilingMib": 4352, "limitMib": null, "borrowedMib": null, "utilizationPercent": 30,
                      "computePercent": 25, "limit": null, "onExceed": "kill", "graceSeconds": 5.0,
                      "state": "Warned", "overFor": 1.5, "budgetUsed": 0.0, "mpsClients": 1, "mpsClientsAllowed": 1,
                      "killIn": 3.5, "sentence": "model holds ...",
@@ -41,19 +41,21 @@ container unless ``mode`` is ``time-slicing``: of MPS clients the driver reports
 ``enforcer.detection.types.Phase``, or ``Unknown``; ``blind`` a sentence while the GPU cannot be read, with its reason
 and for how many seconds; ``unhealthy`` the reason of its taint, ``contended`` who else offers it. A process of
 ``strangers`` belongs to no container with a quota on that GPU. A container whose ``quotaMib`` is 0 was given nothing
-there and is listed while it holds something all the same. ``failures`` are containers that likely failed for want of
-GPU memory, the latest last, with the usage of each container then.
+there and is listed while it holds something all the same. ``limitMib`` is null where it may not borrow, else what it
+may hold, of which ``borrowedMib`` are above ``quotaMib`` now. ``failures`` are containers that likely failed for want
+of GPU memory, the latest last, with the usage of each container then.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from enforcer.attribution.snapshot import GpuSnapshot, UsageByContainer, unattributed_processes
+from enforcer.attribution.snapshot import GpuSnapshot, UsageByContainer, total_mib, unattributed_processes
 from enforcer.audit.record import ChainHead
 from enforcer.detection.detector import phase, recent_kills
 from enforcer.detection.forecast import describe, seconds_until_kill, used_seconds
 from enforcer.detection.hidden import Finding
+from enforcer.detection.lending import borrowed_mib
 from enforcer.detection.nvml_outage import EVERYWHERE, Outages, container_message
 from enforcer.detection.types import DetectorConfig, DetectorState
 from enforcer.nvml.device_health import GpuConditions
@@ -195,6 +197,8 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, UsageByC
         "quotaMib": quota.memory_mib,
         "reservedMib": quota.reserved_mib,
         "ceilingMib": quota.ceiling_mib,
+        "limitMib": quota.limit_mib,
+        "borrowedMib": borrowed_mib(quota, total_mib(holders)) if quota.limit_mib and not blind else None,
         "computePercent": quota.compute_percent,
         "onExceed": str(quota.on_exceed),
         "graceSeconds": quota.grace_seconds,

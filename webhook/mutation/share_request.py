@@ -23,15 +23,15 @@ SHOWN_WHOLE: Final = 22
 """Longest name of a container that a warning shows whole, beside another such name."""
 UNREADABLE: Final = "?"
 """Profile of a MIG instance in a plan that is not complete."""
-_AMOUNTS: Final = (contract.MEMORY, contract.COMPUTE, contract.MIG_PROFILE, contract.GPUS)
+_AMOUNTS: Final = (contract.MEMORY, contract.MEMORY_LIMIT, contract.COMPUTE, contract.MIG_PROFILE, contract.GPUS)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     """What one container may use: MiB of GPU memory, and percent of a GPU's SMs or ``None`` for no cap.
 
-    Of several ``gpus`` it may use as much of each. With a ``profile`` it is a MIG instance of its own, whose memory is
-    not known here: 0.
+    With a ``limit_mib`` it may borrow up to that. Of several ``gpus`` it may use as much of each. With a ``profile`` it
+    is a MIG instance of its own, whose memory is not known here: 0.
     """
 
     container: str
@@ -40,6 +40,12 @@ class Share:
     compute: int | None
     profile: str = ""
     gpus: int = 1
+    limit_mib: int | None = None
+
+    @property
+    def most_mib(self) -> int:
+        """MiB that it may hold, borrowed memory included."""
+        return max(self.memory_mib, self.limit_mib or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +162,7 @@ def _naming(annotations: Mapping[str, Any], another: str) -> str:
 def _share(findings: Findings, container: Container, asked: Asked, limits: "_Limits") -> Share:
     """Read what a container asks for. An amount with a problem is 0, or what a container has that does not ask."""
     name, kind = container.name, container.kind
-    memory, compute, cut, gpus = [asked.by_key[key].get(name) for key in _AMOUNTS]
+    memory, limit, compute, cut, gpus = [asked.by_key[key].get(name) for key in _AMOUNTS]
     profile, mib = "", 0
     if cut is not None:
         for key in _keys_of_share(asked, name):
@@ -166,14 +172,15 @@ def _share(findings: Findings, container: Container, asked: Asked, limits: "_Lim
         mib = limits.memory(findings, memory)
     elif cut is None and requests_share(asked.annotations):
         findings.add(_no_memory(container, main=name == asked.main.name))
+    most = None if limit is None or cut is not None else findings.attempt(limits.memory_limit, limit, mib)
     percent = findings.attempt(limits.compute, compute)
     number = (gpus and findings.attempt(limits.gpus, gpus)) or 1
-    return Share(name, kind, 0, None, profile) if profile else Share(name, kind, mib, percent, gpus=number)
+    return Share(name, kind, 0, None, profile) if profile else Share(name, kind, mib, percent, "", number, most)
 
 
 def _keys_of_share(asked: Asked, container: str) -> list[str]:
     """Return the annotations that ask for a container's share; its own wins over the pod-wide one."""
-    amounts = (contract.MEMORY, contract.COMPUTE, contract.GPUS)
+    amounts = (contract.MEMORY, contract.MEMORY_LIMIT, contract.COMPUTE, contract.GPUS)
     own = [PREFIX_OF[key] + container for key in amounts]
     wide = amounts if container == asked.main.name else ()
     return [key for key in (*own, *wide) if key in asked.annotations]
@@ -218,6 +225,15 @@ class _Limits:
         if most is not None and mib > most:
             message = f"{written} is above the maximum of {format_mib(most)} (webhook.maxMemory); ask for less"
             findings.problem(field, message, Reason.ABOVE_MAXIMUM)
+
+    def memory_limit(self, asked: ShareAnnotation, reserved_mib: int) -> int:
+        mib: int = _read(asked)
+        if mib < reserved_mib:
+            message = f"{asked.value} is below the {format_mib(reserved_mib)} that the container reserves; write more"
+            raise PolicyDenied(field_of(asked.key), message, Reason.BELOW_MINIMUM)
+        if message := self.policy.above_memory_limit(mib, str(asked.value)):
+            raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
+        return mib
 
     def compute(self, asked: ShareAnnotation | None) -> int | None:
         if asked is None:

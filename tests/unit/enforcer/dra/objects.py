@@ -29,15 +29,19 @@ def container(name: str, **more: Any) -> Object:
     return {"name": name, "image": "tts", **more}
 
 
-def pod(name: str, annotations: dict[str, str], *apps: Object, inits: tuple[Object, ...] = ()) -> Object:
+def pod(
+    name: str, annotations: dict[str, str], *apps: Object, inits: tuple[Object, ...] = (),
+    policy: NamespacePolicy | None = None,
+) -> Object:  # fmt: skip
     """A pod as it is after admission, bound to the node."""
+    policy = policy or NamespacePolicy()
     written: Object = {
         "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
         "spec": {"containers": list(apps or [container("model")]), "initContainers": list(inits)},
     }
     view, findings = read_pod(written), Findings()
-    plan = planning(findings, view, read_asked(view, view.annotations), NamespacePolicy(), Settings())
-    admitted = rewrite(findings, view, plan, claim_plan(plan), NamespacePolicy(), Settings())
+    plan = planning(findings, view, read_asked(view, view.annotations), policy, Settings())
+    admitted = rewrite(findings, view, plan, claim_plan(plan), policy, Settings())
     assert not findings.problems
     return bound(admitted)
 

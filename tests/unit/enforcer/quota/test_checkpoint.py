@@ -30,7 +30,7 @@ def test_the_file_is_written_in_lower_camel_case() -> None:
     row = json.loads(encode(BOTH))["quotas"][0]
     assert set(row) == {
         "claimUid", "namespace", "pod", "podUid", "container", "containerId", "gpu", "memoryMib", "computePercent",
-        "onExceed", "graceSeconds", "toleranceMib", "reservedMib", "clients", "resized",
+        "onExceed", "graceSeconds", "toleranceMib", "reservedMib", "clients", "resized", "limitMib",
     }  # fmt: skip
 
 
@@ -144,3 +144,10 @@ def test_a_thread_that_comes_late_with_an_older_file_is_put_right(
     go.set()
     late.join(30)
     assert checkpoint.read() == BOTH[:1]
+
+
+def test_a_decision_that_took_back_a_loan_is_compared_with_the_quota_without_it(tmp_path: Path) -> None:
+    lent, known = quota(limit_mib=16_384, tolerance_mib=None), Checkpoint(tmp_path)
+    known.write([lent])
+    assert known.in_force(lent) == lent
+    assert known.in_force(lent.without_loan()) == lent.without_loan()
