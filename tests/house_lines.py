@@ -54,7 +54,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("gpushare_cli", 260, "advise: how much memory workloads should ask for"),
     ("enforcer", 324, "borrowed memory: who gives it back, and the wait for it"),
     ("gpushare", 33, "memory-limit and the namespaces that may borrow"),
-    ("webhook", 13, "memory-limit"),
+    ("webhook", 14, "memory-limit"),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""
 SLACK: Final = 100

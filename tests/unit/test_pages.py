@@ -163,5 +163,5 @@ def admitted(document: dict[str, Any]) -> bool:
     """Whether the webhook gives the pod, or the pod template, a share."""
     spec = document.get("spec") or {"containers": [{"name": "main", "image": "main"}]}  # the README's five lines
     pod = {**document, "spec": spec} if document["kind"] == "Pod" else spec["template"]
-    decision = mutate_pod(pod, policy=NamespacePolicy.from_annotations({}), settings=Settings())
+    decision = mutate_pod(pod, policy=NamespacePolicy(max_memory_limit_mib=81_920), settings=Settings())
     return bool(decision.pod["metadata"]["labels"][contract.MANAGED_LABEL] == "true")

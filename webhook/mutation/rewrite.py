@@ -79,7 +79,8 @@ def environment(container: Container, share: Share, policy: NamespacePolicy) -> 
     """
     if share.profile:
         return NO_GPU_ENV | _capabilities(container, policy) | {contract.MIG_PROFILE_VARIABLE: share.profile}
-    wanted = NO_GPU_ENV | mps_variables.DAEMON | mps_variables.limits(share.most_mib, share.compute, share.gpus)
+    most = share.limit_mib or share.memory_mib
+    wanted = NO_GPU_ENV | mps_variables.DAEMON | mps_variables.limits(most, share.compute, share.gpus)
     wanted |= _capabilities(container, policy) | {contract.MEMORY_MIB: str(share.memory_mib)}
     return wanted | ({contract.GPUS_VARIABLE: str(share.gpus)} if share.gpus > 1 else {})
 

@@ -23,7 +23,7 @@ SHOWN_WHOLE: Final = 22
 """Longest name of a container that a warning shows whole, beside another such name."""
 UNREADABLE: Final = "?"
 """Profile of a MIG instance in a plan that is not complete."""
-_AMOUNTS: Final = (contract.MEMORY, contract.MEMORY_LIMIT, contract.COMPUTE, contract.MIG_PROFILE, contract.GPUS)
+_AMOUNTS: Final = (contract.MEMORY, contract.COMPUTE, contract.MIG_PROFILE, contract.GPUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,6 @@ class Share:
     profile: str = ""
     gpus: int = 1
     limit_mib: int | None = None
-
-    @property
-    def most_mib(self) -> int:
-        """MiB that it may hold, borrowed memory included."""
-        return max(self.memory_mib, self.limit_mib or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +157,7 @@ def _naming(annotations: Mapping[str, Any], another: str) -> str:
 def _share(findings: Findings, container: Container, asked: Asked, limits: "_Limits") -> Share:
     """Read what a container asks for. An amount with a problem is 0, or what a container has that does not ask."""
     name, kind = container.name, container.kind
-    memory, limit, compute, cut, gpus = [asked.by_key[key].get(name) for key in _AMOUNTS]
+    memory, compute, cut, gpus = [asked.by_key[key].get(name) for key in _AMOUNTS]
     profile, mib = "", 0
     if cut is not None:
         for key in _keys_of_share(asked, name):
@@ -172,7 +167,8 @@ def _share(findings: Findings, container: Container, asked: Asked, limits: "_Lim
         mib = limits.memory(findings, memory)
     elif cut is None and requests_share(asked.annotations):
         findings.add(_no_memory(container, main=name == asked.main.name))
-    most = None if limit is None or cut is not None else findings.attempt(limits.memory_limit, limit, mib)
+    wanted = asked.by_key[contract.MEMORY_LIMIT]
+    most = findings.attempt(limits.memory_limit, wanted.get(name), mib) if wanted and cut is None else None
     percent = findings.attempt(limits.compute, compute)
     number = (gpus and findings.attempt(limits.gpus, gpus)) or 1
     return Share(name, kind, 0, None, profile) if profile else Share(name, kind, mib, percent, "", number, most)
@@ -226,7 +222,9 @@ class _Limits:
             message = f"{written} is above the maximum of {format_mib(most)} (webhook.maxMemory); ask for less"
             findings.problem(field, message, Reason.ABOVE_MAXIMUM)
 
-    def memory_limit(self, asked: ShareAnnotation, reserved_mib: int) -> int:
+    def memory_limit(self, asked: ShareAnnotation | None, reserved_mib: int) -> int | None:
+        if asked is None:
+            return None
         mib: int = _read(asked)
         if mib < reserved_mib:
             message = f"{asked.value} is below the {format_mib(reserved_mib)} that the container reserves; write more"

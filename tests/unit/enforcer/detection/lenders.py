@@ -53,6 +53,11 @@ class Tenant:
         return f"pod-{self.number}"
 
     @property
+    def is_prepared(self) -> bool:
+        """Whether its memory is promised to it: from then on it has to be there."""
+        return self.asked is None or self.ready is not None
+
+    @property
     def goal(self) -> int:
         return min(self.wants, max(self.memory_mib, self.limit_mib or 0))
 
@@ -120,7 +125,7 @@ class Card:
         return not unreturned_mib([each.quota() for each in self._here()], self._reading(), int(self.free))
 
     def _here(self) -> list[Tenant]:
-        return [each for each in self.tenants if each.starts <= self.now]
+        return [each for each in self.tenants if each.is_prepared or each.starts <= self.now]
 
     def _grow(self) -> None:
         for each in self.tenants:
@@ -136,7 +141,7 @@ class Card:
             each.held += min(step, free)
 
     def _measure(self) -> None:
-        spare = self.total_mib - sum(max(each.memory_mib * each.up, each.held) for each in self.tenants)
+        spare = self.total_mib - sum(max(each.memory_mib * each.is_prepared, each.held) for each in self.tenants)
         self.least_mib = min(self.least_mib, spare)
         if spare >= 0:
             self._broken = None
@@ -160,7 +165,7 @@ class Card:
         return self.now + (CLOSE if gpus_to_watch(self.state, quotas, self.now, usual, RULES) else usual)
 
     def _evaluate(self, quotas: Sequence[Quota]) -> None:
-        readings, waiting = {GPU: self._reading()}, {each.uid for each in self._here() if each.ready is None}
+        readings, waiting = {GPU: self._reading()}, {each.uid for each in self._here() if not each.is_prepared}
         self.state, found = evaluate(self.state, quotas, readings, self.now, RULES, gpu_mib={GPU: self.total_mib})
         self.state, more = reclaim(self.state, quotas, readings, {GPU: int(self.free)}, waiting, self.now, RULES)
         for decision in (*found, *more):
