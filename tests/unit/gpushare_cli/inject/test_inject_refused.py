@@ -52,7 +52,10 @@ ADVISED = [
 
 @pytest.mark.parametrize(("key", "value"), ADVISED)
 def test_what_is_advised_instead_of_no_string_is_accepted(inject: Run, key: str, value: str) -> None:
-    head = "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: main}]}\nmetadata:\n  annotations:\n    "
+    pod_head = (
+        "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: main}]}\nmetadata:\n  namespace: a\n  annotations:\n    "
+    )
+    head = f"{NAMESPACE % ('max-memory-limit', '80Gi')}---\n{pod_head}"
     memory = "" if key in {contract.MEMORY, contract.MIG_PROFILE} else f"    {contract.MEMORY}: 4Gi\n"
     _, _, err = inject(f"{head}{key}: {value}\n{memory}")
     advice = err.rpartition("; write ")[2].removeprefix("for example ").split(" ")[0].strip(",\n")
