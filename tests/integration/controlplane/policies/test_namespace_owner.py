@@ -13,6 +13,13 @@ from tests.testbed.cluster.controlplane import RBAC_V1
 pytestmark = pytest.mark.controlplane
 ALLOCATES = "resourceclaims/binding"
 """What Kubernetes 1.36 and newer ask for, in the whole cluster."""
+OTHER = "example.com/gpu"
+ASKING = {"name": "main", "image": "example.invalid/app:1", "resources": {"limits": {OTHER: "1"}}}
+CLAIMS = [{"name": "gpu-share", "resourceClaimName": "its-own"}]
+EXTENDED = {
+    "resourceClaimName": "of-the-scheduler",
+    "requestMappings": [{"containerName": "main", "resourceName": OTHER, "requestName": "container-0-request-0"}],
+}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +77,8 @@ def test_a_claim_above_the_maximum_is_not_created(world: World, owner: KubeClien
     spec = template("big")["spec"]["spec"]
     spec["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["memory"] = "14Gi"
     body = {"metadata": {"name": "big"}, "spec": spec}
-    assert "max-memory" in refusal(lambda: owner.create(path(RESOURCE_V1, "resourceclaims", "", namespace), body))
+    where = path(RESOURCE_V1, "resourceclaims", "", namespace)
+    until("it is refused", lambda: "max-memory" in refusal(lambda: owner.create(where, body, dryRun="All")))
 
 
 @pytest.mark.parametrize(
@@ -80,26 +88,34 @@ def test_a_claim_above_the_maximum_is_not_created(world: World, owner: KubeClien
         {"phase": "Failed"},
         {"resourceClaimStatuses": [{"name": "gpu-share", "resourceClaimName": "another"}]},
         {"resourceClaimStatuses": [{"name": "gpu-share"}]},
+        {"extendedResourceClaimStatus": {**EXTENDED, "resourceClaimName": "another"}},
     ],
     ids=str,
 )
 def test_no_pod_that_runs_is_called_ended_and_no_claim_is_taken_from_it(
     world: World, owner: KubeClient, forged: Object
 ) -> None:
-    where = f"{world.pods(world.created(rewritten(share())))}/status"
-    claims = [{"name": "gpu-share", "resourceClaimName": "its-own"}]
-    world.cluster.patch(where, {"status": {"phase": "Running", "resourceClaimStatuses": claims}})
+    where = f"{world.pods(world.created(rewritten(share(containers=[ASKING]))))}/status"
+    standing = {"phase": "Running", "resourceClaimStatuses": CLAIMS, "extendedResourceClaimStatus": EXTENDED}
+    world.cluster.patch(where, {"status": standing})
     assert "delete the pod to end it" in refusal(lambda: owner.patch(where, {"status": forged}))
-    assert world.cluster.get(where)["status"]["phase"] == "Running"
+    assert standing.items() <= world.cluster.get(where)["status"].items()
     condition = {"type": "example.com/ready", "status": "True"}
     owner.patch(where, {"status": {"conditions": [condition]}})
 
 
-@pytest.mark.parametrize("controller", ["pod-garbage-collector", "resource-claim-controller"])
-def test_a_controller_of_kubernetes_may_end_a_pod(world: World, controller: str) -> None:
-    where = f"{world.pods(world.created(rewritten(share())))}/status"
-    acting = Acting.as_user(world.plane, f"system:serviceaccount:kube-system:{controller}")
-    acting.patch(where, {"status": {"phase": "Failed"}})
+@pytest.mark.parametrize(
+    ("writer", "written"),
+    [
+        ("system:serviceaccount:kube-system:pod-garbage-collector", {"phase": "Failed"}),
+        ("system:serviceaccount:kube-system:resource-claim-controller", {"resourceClaimStatuses": CLAIMS}),
+        ("system:kube-scheduler", {"extendedResourceClaimStatus": EXTENDED}),
+    ],
+)
+def test_what_kubernetes_writes_into_a_pods_status_passes(world: World, writer: str, written: Object) -> None:
+    where = f"{world.pods(world.created(rewritten(share(containers=[ASKING]))))}/status"
+    Acting.as_user(world.plane, writer).patch(where, {"status": written})
+    assert written.items() <= world.cluster.get(where)["status"].items()
 
 
 def test_a_kubelet_may_end_its_pod(world: World) -> None:
