@@ -12,9 +12,12 @@ from typing import Final
 
 import pytest
 
+from gpushare.kube_client import CORE_V1, path
 from tests.e2e import pods
 from tests.e2e.pods import Object
 from tests.e2e.site import Site, restarts
+from tests.integration.controlplane.bed import PODS
+from tests.integration.controlplane.policies.test_rules import STRATEGIC
 from tests.support import extent
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1800)]
@@ -25,6 +28,16 @@ LONG_MIB: Final = 1536
 EVERY: Final = 4.0
 BURSTS: Final = "while true; do gpu-share-tenant hold 13Gi --for 3.8s --over-limit; sleep 0.6; done"
 RESPAWN: Final = "trap '' TERM; while true; do gpu-share-tenant hold 12Gi --over-limit --ignore-term; done"
+BORROWED: Final = """\
+import signal, socket
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+door.connect("/proc/1/root/run/gpu-share/mps/pipe/tenants")
+door.send(b'{"hold": 6144, "limit": null, "over": true}')
+door.recv(65536)
+signal.pause()
+"""
+"""A program in another container's pid namespace that uses that one's way to the GPU, and ignores SIGTERM."""
 OVER: Final = ("hold", "400Mi", "--then", "2Gi", "--after", "10s", "--over-limit")
 
 
@@ -141,3 +154,24 @@ def test_fresh_pods_hold_little_on_average_and_wait_with_an_event_that_says_why(
     assert "this pod waits until" in str(notes)
     site.shell(f"kubectl -n {attacker} delete pods --all --wait", seconds=180)
     is_enforced(site, victim)
+
+
+def test_a_debugger_that_takes_its_targets_way_to_the_gpu_is_ended_whole_and_alone(
+    site: Site, victim: str, attacker: str
+) -> None:
+    """It starts its program anew as often as that is killed, and has no first process that could be killed instead."""
+    before = site.run(attacker, pods.pod("target", "hold", "400Mi", memory="512Mi"))
+    again = ["sh", "-c", "trap '' TERM; while true; do python3 -c \"$PROGRAM\"; done"]
+    more: Object = {"targetContainerName": pods.MAIN, "env": [{"name": "PROGRAM", "value": BORROWED}]}
+    debugger = {**pods.container(name="debugger", **more), "command": again}
+    where = path(CORE_V1, PODS, "target", attacker)
+    site.cluster.patch(f"{where}/ephemeralcontainers", {"spec": {"ephemeralContainers": [debugger]}}, STRATEGIC)
+
+    def ended() -> bool:
+        found = site.cluster.get(where)["status"].get("ephemeralContainerStatuses", [])
+        return any("terminated" in each["state"] for each in found)
+
+    site.until("all of it is ended", ended, 90)
+    assert site.record(attacker, "target", "OUTCOME")["result"] == "Killed"
+    assert restarts(site.bed.pod(attacker, "target")) == restarts(before)
+    assert set(restarts(site.bed.pod(victim, "modest")).values()) == {0}

@@ -84,19 +84,23 @@ def offered_mib(site: Site) -> int:
     return sum(parse_memory(each) for each in amounts)
 
 
-def test_a_claim_deleted_under_its_pod_keeps_its_memory_off_the_offer(site: Site) -> None:
-    """An administrator passes the policy; the node needs none."""
+def test_claims_withdrawn_under_their_pods_keep_their_memory_off_the_offer(site: Site) -> None:
+    """One is deleted, the pod of the other is called ended. Administrators pass the policies; the node needs none."""
     namespace = site.namespace("withdrawn")
-    before = offered_mib(site)
-    site.run(namespace, with_claim(site, namespace, "own", "hold", "512Mi"))
-    claim = path(RESOURCE_V1, "resourceclaims", "own", namespace)
-    site.cluster.delete(claim)
-    site.cluster.patch(claim, {"metadata": {"finalizers": None}})
-    site.until("the claim is gone", lambda: site.bed.find(claim) is None)
-    site.until("its memory is off the offer", lambda: offered_mib(site) == before - 1024, 90)
-    assert quota_of(site, "own") == 1024
-    site.delete(namespace, "own")
-    site.until("its memory is on offer again", lambda: offered_mib(site) == before, 90)
+    before, names = offered_mib(site), ("deleted", "ended")
+    for name in names:
+        site.run(namespace, with_claim(site, namespace, name, "hold", "512Mi"))
+    deleted, ended = [path(RESOURCE_V1, "resourceclaims", name, namespace) for name in names]
+    site.cluster.delete(deleted)
+    site.cluster.patch(deleted, {"metadata": {"finalizers": None}})
+    site.cluster.patch(f"{path(CORE_V1, PODS, 'ended', namespace)}/status", {"status": {"phase": "Succeeded"}})
+    site.until("one claim is gone", lambda: site.bed.find(deleted) is None)
+    site.until("the other is free", lambda: "allocation" not in site.cluster.get(ended).get("status", {}))
+    site.until("their memory is off the offer", lambda: offered_mib(site) == before - 2048, 90)
+    assert [quota_of(site, name) for name in names] == [1024, 1024]
+    for name in names:
+        site.delete(namespace, name)
+    site.until("their memory is on offer again", lambda: offered_mib(site) == before, 90)
     site.drop(namespace)
 
 
