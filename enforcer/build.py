@@ -17,6 +17,7 @@ from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.attribution.unaccounted_monitor import UnaccountedMonitor
 from enforcer.attribution.usage import UsageSampler
 from enforcer.build_audit import SLICES, AuditParts, build_audit_log
+from enforcer.build_foreign import enforced_quotas
 from enforcer.detection.claim_wait import ClaimWait
 from enforcer.detection.hidden_memory import EVERY as DESCRIPTORS_EVERY
 from enforcer.detection.hidden_memory import HiddenMemory
@@ -179,8 +180,9 @@ def build(
     hidden = _hidden(node, own, verifier)
     audit_log.verify(manager, VERIFIER)
     node.metrics.registry.register(VerificationCollector(audit_log.verifier))
+    enforced = enforced_quotas(options, manager, node.cluster, node.watch, node.checkpoint)
     parts = LoopDependencies(
-        watch=node.watch, checkpoint=node.checkpoint, executor=_executor(node, mps, audit_log, hidden),
+        watch=node.watch, checkpoint=enforced, executor=_executor(node, mps, audit_log, hidden, enforced),
         audit_log=audit_log.writer, pods=pods.status, metrics=node.metrics, manager=manager, events=node.events,
         oom=pods.oom, clients=MpsClients(node.events), availability=availability,
         hidden=hidden, notices=HiddenNotices(node.events), utilization=node.utilization, verifier=verifier,
@@ -274,8 +276,7 @@ def _launcher(options: argparse.Namespace) -> HostPodLauncher | None:
 def _limits(node: Node, shares: Shares) -> LimitApplier:
     limiter = LimitApplier(node.nvml, CgroupFolders(), node.options.limit_backend, shares.modes)
     node.manager.add_problem_check(limiter.problems, Reason.NOT_APPLIED)
-    turn = partial(limiter.run_once, node.watch, node.checkpoint)
-    node.manager.add("limits", turn, every=LIMIT_EVERY, thread=NVML)
+    node.manager.add("limits", partial(limiter.run_once, node.watch, node.checkpoint), every=LIMIT_EVERY, thread=NVML)
     return limiter
 
 
@@ -354,10 +355,10 @@ def _hidden(node: Node, own: EnforcerProcesses, verifier: LimitVerifier) -> Hidd
     return hidden
 
 
-def _executor(node: Node, mps: Mps, audit_log: AuditParts, hidden: HiddenMemory) -> KillExecutor:
-    quotas, killer = GuardedQuotas(node.options.state, node.checkpoint), ProcessKiller(mps.manager or MpsManager())
+def _executor(node: Node, mps: Mps, audit: AuditParts, hidden: HiddenMemory, enforced: Checkpoint) -> KillExecutor:
+    quotas, killer = GuardedQuotas(node.options.state, enforced), ProcessKiller(mps.manager or MpsManager())
     parts = KillDependencies(
-        usage=hidden, quotas=quotas, processes=HostProcesses(node.attributor), audit_log=audit_log.writer,
+        usage=hidden, quotas=quotas, processes=HostProcesses(node.attributor), audit_log=audit.writer,
         killer=killer, events=node.events, containers=node.names,
     )  # fmt: skip
     return KillExecutor(node.options.node, parts, KillTimeouts(term=node.options.termination_timeout))
@@ -393,8 +394,7 @@ def _report(node: Node, audit_log: AuditParts) -> None:
     """Keep the audit log's head and the enforcer's report in the annotations of the node's ResourceSlices."""
     if node.cluster is not None:
         audit_log.publish_head(node.manager, node.cluster, node.events)
-        report = ReportPublisher(
-            node.cluster, node.options.node, partial(audit_log.reported, node.options, node.metrics)
-        )
+        reported = partial(audit_log.reported, node.options, node.metrics)
+        report = ReportPublisher(node.cluster, node.options.node, reported)
         node.manager.add_ready_check(report.stale)
         node.manager.add("report", report.run_once, every=REPORT_EVERY, thread=SLICES)

@@ -13,7 +13,7 @@ from enforcer.detection.types import DetectorConfig
 from enforcer.limits.backend import RequestedBackend
 from enforcer.nvml.device_health import Effect
 from enforcer.nvml.driver_root import HERE
-from enforcer.quota.types import Mode
+from enforcer.quota.types import ForeignClaims, Mode
 from enforcer.resourceslices.devices import InventoryPolicy, Order
 from gpushare import defaults
 from gpushare.annotation_values import parse_default_compute
@@ -174,6 +174,11 @@ def _add_kill_rules(parser: argparse.ArgumentParser) -> None:
         "--unaccounted", type=Consequence, choices=list(Consequence),
         help="what happens to a container that exceeds its quota by GPU memory that NVML lists for no process: report "
         "it, or kill the container (%(default)s)",
+    )  # fmt: skip
+    add(
+        "--foreign-claims", type=ForeignClaims, choices=list(ForeignClaims),
+        help="claims of NVIDIA's DRA driver that share a GPU: ignore them, report their quotas, or enforce these "
+        "(%(default)s)",
     )  # fmt: skip
     what = "device whose open files may hold GPU memory, MAJOR:MINOR; for tests: a simulator's folder (%(default)s)"
     add("--control-device", default="195:255", metavar="DEVICE", help=what)

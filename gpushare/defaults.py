@@ -58,6 +58,7 @@ ENFORCER: Final[Mapping[str, str | float]] = {
     "health_taint": "NoSchedule",
     "limit_backend": "auto",
     "unaccounted": "report",
+    "foreign_claims": "off",
     "limit_verification_seconds": 30.0,
     "mps_check_seconds": 30.0,
     "mps_shared_memory": "auto",

@@ -61,6 +61,12 @@ _GPUS: Final = (
         action="Check hostPID: true of the enforcer, the hidepid option of /proc, and the limit of open files.",
     ),
     ReasonRow(
+        reason=Reason.FOREIGN_CLAIM, places=(Place.METRIC, Place.LOG),
+        meaning="A claim of NVIDIA's DRA driver gives no quota, or not to each container that uses it: it cannot be "
+        "read, or it has a whole GPU.",
+        action="Change the claim or the pod as the message says, or leave it: nobody is killed for it.",
+    ),
+    ReasonRow(
         reason=Reason.CONTAINER_UNKNOWN, places=(Place.METRIC, Place.LOG),
         meaning="A container of a pod with a share uses GPU memory, and the node does not show which container of the "
         "pod it is: its mount of the kubelet's file is gone. Its memory counts against what the pod's claims reserved.",

@@ -86,6 +86,7 @@ class Reason(StrEnum):
     CLAIM_UNKNOWN = "ClaimUnknown"
     CLAIM_MISMATCH = "ClaimMismatch"
     CLAIM_IN_USE = "ClaimInUse"
+    FOREIGN_CLAIM = "ForeignClaim"
     COMPUTE_SHARED = "ComputeShared"
     NOT_OPTED_IN = "NotOptedIn"
     CLAIM_UNSUPPORTED = "ClaimUnsupported"

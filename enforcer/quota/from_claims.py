@@ -224,10 +224,16 @@ def _uuid(device: Object) -> str | None:
     return value.get("string")
 
 
+def parse_bytes(quantity: Any) -> int | None:
+    """Read memory as the API server writes it, in bytes; ``None`` where it is none."""
+    match = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) else None
+    return None if match is None else int(match.group(1)) * _UNITS[match.group(2)]
+
+
 def parse_mib(quantity: Any) -> int | None:
     """Read memory as the API server writes it, rounded down to MiB; ``None`` where it is none."""
-    match = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) else None
-    return None if match is None else int(match.group(1)) * _UNITS[match.group(2)] // MIB
+    found = parse_bytes(quantity)
+    return None if found is None else found // MIB
 
 
 def parse_int(quantity: Any) -> int | None:

@@ -107,10 +107,20 @@ class QuotaInformer:
         rule: how quotas come from what was seen.
         changed: set when something was seen.
         listeners: get each pod.
+        claim: returns what is kept of a claim, ``None``: nothing.
+        prefix: of the names of threads.
     """
 
-    def __init__(self, rule: QuotaRule, changed: threading.Event, listeners: Sequence[PodListener] = ()) -> None:
-        self._rule, self._changed, self._listeners = rule, changed, tuple(listeners)
+    def __init__(
+        self,
+        rule: QuotaRule,
+        changed: threading.Event,
+        listeners: Sequence[PodListener] = (),
+        claim: Callable[[Object], Object | None] = lambda item: item if _is_of_ours(item) else None,
+        prefix: str = "",
+    ) -> None:
+        self._rule, self._changed, self._listeners, self._claim = rule, changed, tuple(listeners), claim
+        self.prefix: Final = prefix
         self._kinds: dict[str, dict[str, Object] | None] = dict.fromkeys(rule.kinds)
         self.kinds: Final = frozenset(self._kinds)
         self._lock = threading.Lock()
@@ -118,7 +128,7 @@ class QuotaInformer:
     def replace(self, kind: str, items: Iterable[Object]) -> None:
         """Know exactly these objects of one kind."""
         # Not a loop: its variable would hold an object until the next one is parsed.
-        kept = [each for each in map(partial(_kept, kind), items) if each is not None]
+        kept = [each for each in map(partial(self._kept, kind), items) if each is not None]
         with self._lock:
             self._kinds[kind] = {_key(kind, item): item for item in kept}
         self._changed.set()
@@ -130,7 +140,7 @@ class QuotaInformer:
             known = self._kinds[kind]
             if known is None:
                 return
-            kept = _kept(kind, item)
+            kept = self._kept(kind, item)
             if change == "DELETED" or kept is None:
                 known.pop(_key(kind, item), None)
             else:
@@ -138,6 +148,11 @@ class QuotaInformer:
         self._changed.set()
         if kept is not None:
             self._notify(kind, lambda each: each.on_event(change, kept))
+
+    def _kept(self, kind: str, item: Object) -> Object | None:
+        """Keep of an object no more than is read, for there may be thousands and large ones; ``None``: nothing."""
+        keep = {"pods": kept_pod, "claims": self._claim, "namespaces": _kept_namespace}.get(kind)
+        return item if keep is None else keep(item)
 
     def _notify(self, kind: str, what: Callable[[PodListener], None]) -> None:
         """Tell the listeners. The watch they hang on must not end by a bug of theirs."""
@@ -179,10 +194,8 @@ class QuotaInformer:
             return None if known is None else frozenset(known)
 
 
-def _matters(kind: str, item: Object) -> bool:
-    """Keep of all claims, where they are followed, only those that hold something of our driver."""
-    if kind != "claims":
-        return True
+def _is_of_ours(item: Object) -> bool:
+    """Tell whether a claim holds something of our driver."""
     allocation = ((item.get("status") or {}).get("allocation") or {}).get("devices") or {}
     return any(result.get("driver") == DRIVER for result in allocation.get("results") or [])
 
@@ -191,12 +204,7 @@ def _key(kind: str, item: Object) -> str:
     return str(item["metadata"]["name" if kind == "namespaces" else "uid"])
 
 
-def _kept(kind: str, item: Object) -> Object | None:
-    """What is kept of an object: no more than is read, for there may be thousands and large ones; ``None``: nothing."""
-    if kind == "pods":
-        return kept_pod(item)
-    if kind != "namespaces":
-        return item if _matters(kind, item) else None
+def _kept_namespace(item: Object) -> Object:
     metadata = item["metadata"]
     annotations = metadata.get("annotations") or {}
     ours = {key: value for key, value in annotations.items() if is_ours(key)}
@@ -228,10 +236,10 @@ def add_informers(
             follower = Informer(
                 cluster, where, partial(books.replace, kind), partial(books.on_event, kind), _failed, **query
             )
-            name, run = f"follow-{kind}", partial(follower.run, manager.stopped.is_set)
+            name, run = f"follow-{books.prefix}{kind}", partial(follower.run, manager.stopped.is_set)
             manager.add_server(name, threading.Thread(target=run, name=name, daemon=True).start, None)
     write = partial(_write_quotas, books, checkpoint, ids, changed)
-    manager.add("quotas", write, every=LOOK_EVERY, wake=changed, thread=STATE)
+    manager.add(f"{books.prefix}quotas", write, every=LOOK_EVERY, wake=changed, thread=STATE)
 
 
 def _write_quotas(books: QuotaInformer, checkpoint: Checkpoint, ids: ContainerIds, changed: Wake) -> None:

@@ -12,7 +12,7 @@ Who may write what is kept:
   rest on it: ``TENANT_FIELDS`` names its fields, and a house rule which modules may read them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -47,8 +47,9 @@ def kept_pod(pod: Mapping[str, Any]) -> Object:
     found["spec"] = {"nodeName": spec.get("nodeName")}
     started = any(found["status"][kind] for kind in _STATUSES)
     if started or status.get("phase") not in _FINISHED:
-        found["spec"] |= _claims(spec)
-        found["status"] |= _made(status)
+        found["status"] |= (made := _made(status))
+        mapped = {each.get("containerName") for each in made["extendedResourceClaimStatus"]["requestMappings"]}
+        found["spec"] |= _claims(spec, mapped - {None})
     if started:
         found["spec"]["resourceClaims"] += _beyond(spec.get("resourceClaims"))
         found["status"]["resourceClaimStatuses"] += _beyond(status.get("resourceClaimStatuses"))
@@ -62,7 +63,8 @@ def too_many(pod: Mapping[str, Any]) -> bool:
     return max(uses, len(spec.get("resourceClaims") or ())) > MOST_USES
 
 
-def _claims(spec: Mapping[str, Any]) -> Object:
+def _claims(spec: Mapping[str, Any], mapped: Container[Any]) -> Object:
+    """Keep the containers that use claims: those that name one, and those for which the scheduler made one."""
     entries = islice(spec.get("resourceClaims") or (), MOST_USES)
     left = MOST_USES
     found: Object = {"resourceClaims": [_some(each, _ENTRY) for each in entries]}
@@ -71,7 +73,7 @@ def _claims(spec: Mapping[str, Any]) -> Object:
         for container in spec.get(section) or ():
             claims = ((container.get("resources") or {}).get("claims") or ())[:left]
             left -= len(claims)
-            if claims:
+            if claims or container.get("name") in mapped:
                 found[section].append(_container(container, claims))
     return found
 

@@ -28,6 +28,14 @@ class Mode(StrEnum):
     MIG = "mig"
 
 
+class ForeignClaims(StrEnum):
+    """What follows from claims of NVIDIA's DRA driver: nothing, a report, or quotas that are enforced."""
+
+    OFF = "off"
+    REPORT = "report"
+    ENFORCE = "enforce"
+
+
 class OnExceed(StrEnum):
     """What happens to a container over its quota (namespace annotation ``gpu-share.io/on-exceed``)."""
 

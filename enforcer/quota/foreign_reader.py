@@ -1,0 +1,211 @@
+"""Follow the claims of NVIDIA's DRA driver, and bring their quotas to those who enforce."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from enforcer.nvml.types import Gpu
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.file_values import flag, whole
+from enforcer.quota.foreign_claims import Cause, Finding, Kept, Seen, foreign_quotas
+from enforcer.quota.foreign_objects import Device, kept_claim
+from enforcer.quota.from_claims import parse_policy
+from enforcer.quota.informer import EVERYTHING, ContainerIds, QuotaInformer, add_informers
+from enforcer.quota.types import OnExceed, Quota
+from enforcer.runtime import files
+from enforcer.runtime.manager import Manager, Wake
+from gpushare.kube_client import KubeClient
+from gpushare.pod_claims import Use
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+FOLDER: Final = "foreign"
+"""In the state directory: ``checkpoint.json``, as for our own quotas, and what was read once in this boot."""
+NAME: Final = "claims.json"
+MAX_BYTES: Final = 16 * 1024 * 1024
+MOST_SHOWN: Final = 5
+"""Findings that operators read in the status; the log has all."""
+_HARMLESS: Final = {Cause.EXCLUSIVE, Cause.WHOLE}
+"""Claims that nothing was to be enforced of: they are logged, and no problem."""
+
+Object = dict[str, Any]
+
+
+class ForeignRule:
+    """Takes quotas from allocated claims of NVIDIA's DRA driver.
+
+    Args:
+        node: this node's name.
+        checkpoint: has the rule's earlier quotas; what is kept stands beside it.
+        own: the quotas of our own driver.
+        gpus: NVML's list of GPUs and MIG devices as read last; empty until it was read.
+        boot: which boot of the machine this is; empty: nothing is kept for the next enforcer.
+    """
+
+    kinds = EVERYTHING
+
+    def __init__(
+        self, node: str, checkpoint: Checkpoint, own: Checkpoint, gpus: Callable[[], Sequence[Gpu]], boot: str
+    ) -> None:
+        self._node, self._checkpoint, self._own, self._gpus, self._boot = node, checkpoint, own, gpus, boot
+        self._file = checkpoint.path.with_name(NAME)
+        self._kept: Kept | None = None
+        self.findings: tuple[Finding, ...] = ()
+        """The claims that give no quota, each with its reason."""
+
+    def namespaces(self) -> frozenset[str]:
+        """See ``QuotaRule``."""
+        return frozenset()
+
+    def quotas(self, seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
+        """See ``QuotaRule``.
+
+        Raises:
+            OSError: what was read cannot be kept.
+        """
+        gpus, own = self._gpus(), self._own.read()
+        if not gpus:
+            return self._checkpoint.read()
+        before = self._load() if self._kept is None else self._kept
+        labelled = (each["metadata"] for each in seen["namespaces"])
+        policy = {each["name"]: parse_policy(each["annotations"]) for each in labelled}
+        found = foreign_quotas(
+            Seen(
+                node=self._node, claims=seen["claims"], slices=seen["slices"], pods=seen["pods"], gpus=gpus,
+                terms=policy, own={(each.pod_uid, each.gpu) for each in own},
+            ),
+            before,
+        )  # fmt: skip
+        if found.kept != self._kept:
+            files.replace(self._file, encode(found.kept, self._boot), durable=True)
+        self._kept = found.kept
+        self._notice(found.findings)
+        return found.quotas
+
+    def problems(self) -> tuple[str, ...]:
+        """Return what operators are to read of claims that cannot be read."""
+        found = [str(each) for each in self.findings if each.cause not in _HARMLESS]
+        more = len(found) - MOST_SHOWN
+        return (*found[:MOST_SHOWN], *((f"{more} more claims give no quota; the log names them",) if more > 0 else ()))
+
+    def _notice(self, findings: tuple[Finding, ...]) -> None:
+        for each in findings:
+            if each not in self.findings:
+                reason = str(Reason.FOREIGN_CLAIM)
+                log.info("claim without quota", reason=reason, cause=str(each.cause), found=str(each))
+        self.findings = findings
+
+    def _load(self) -> Kept:
+        try:
+            return decode(files.read_regular_file(self._file, MAX_BYTES), self._boot)
+        except FileNotFoundError:
+            return Kept()
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            log.warning("claims read afresh", reason=str(Reason.CHECKPOINT_UNREADABLE), file=NAME, error=str(error))
+            return Kept()
+
+
+class EnforcedQuotas(Checkpoint):
+    """The quotas of our own driver's claims and those of NVIDIA's, for those who watch and kill.
+
+    Limits of MPS and of the driver, ResourceSlices and driver upgrades rest on our own alone.
+
+    Args:
+        own: quotas of our own driver.
+        foreign: quotas of NVIDIA's.
+        report: whether nobody may be killed for the latter.
+    """
+
+    def __init__(self, own: Checkpoint, foreign: Checkpoint, *, report: bool) -> None:
+        super().__init__(own.path.parent)
+        self._own, self._foreign, self._report = own, foreign, report
+
+    def read(self) -> tuple[Quota, ...]:
+        """See ``Checkpoint``."""
+        return self._both(self._own.read(), self._foreign.read())
+
+    @property
+    def latest(self) -> tuple[Quota, ...]:
+        """See ``Checkpoint``."""
+        return self._both(self._own.latest, self._foreign.latest)
+
+    def _both(self, own: tuple[Quota, ...], foreign: tuple[Quota, ...]) -> tuple[Quota, ...]:
+        if not self._report:
+            return own + foreign
+        return own + tuple(replace(each, on_exceed=OnExceed.WARN) for each in foreign)
+
+
+def follow_foreign_claims(
+    manager: Manager,
+    cluster: KubeClient,
+    rule: ForeignRule,
+    checkpoint: Checkpoint,
+    ids: ContainerIds,
+    node: str,
+    due: Wake,
+) -> None:
+    """Follow the objects, in threads of their own: where they cannot be read, our own quotas do not wait for them."""
+    books = QuotaInformer(rule, due, claim=partial(kept_claim, node=node), prefix="foreign-")
+    manager.add_problem_check(rule.problems, Reason.FOREIGN_CLAIM)
+    manager.add_problem_check(lambda: checkpoint.problem, Reason.CHECKPOINT_UNREADABLE)
+    add_informers(manager, cluster, books, node, checkpoint, ids, due)
+
+
+def encode(kept: Kept, boot: str) -> bytes:
+    """Write what is kept as the file has it."""
+    devices = [
+        {"claim": claim, "pool": pool, "device": name, **asdict(device)}
+        for (claim, pool, name), device in kept.devices.items()
+    ]
+    used = {pod: [asdict(each) for each in found] for pod, found in kept.uses.items()}
+    return json.dumps({"boot": boot, "devices": devices, "uses": used}, indent=1).encode() + b"\n"
+
+
+def decode(data: bytes, boot: str) -> Kept:
+    """Read the file; nothing of another boot counts.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: it is not what ``encode`` writes.
+    """
+    content = json.loads(data)
+    if not boot or content["boot"] != boot:
+        return Kept()
+    devices = {
+        (_text(row["claim"]), _text(row["pool"]), _text(row["device"])): _device(row) for row in content["devices"]
+    }
+    names = ("container", "claim", "request", "entry")
+    used = {
+        pod: tuple(Use(**{name: _text(row[name]) for name in names}) for row in rows)
+        for pod, rows in content["uses"].items()
+    }
+    return Kept(devices, used)
+
+
+def _device(row: Mapping[str, Any]) -> Device:
+    return Device(
+        uuid=_text(row["uuid"]), kind=_text(row["kind"]), parent=_text(row["parent"]),
+        capacity=None if row["capacity"] is None else whole(row["capacity"]), shareable=flag(row["shareable"]),
+    )  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is not text")
+    return value
+
+
+def state_folder(state: Path) -> Path:
+    """Make the folder for quotas of claims of NVIDIA's driver.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = state / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
