@@ -68,7 +68,8 @@ class Finding:
 class Kept:
     """What was read once in this boot and still counts.
 
-    ``devices`` are those of results, also of such as give no quota, ``uses`` by pod UID which container uses which claim.
+    ``devices`` are those of results, also of results without a quota. ``uses`` has, by pod UID, which container uses
+    which claim.
     """
 
     devices: Mapping[DeviceKey, Device] = field(default_factory=dict)

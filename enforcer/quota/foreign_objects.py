@@ -22,7 +22,7 @@ class Device:
     shareable: bool
 
 
-def kept_claim(claim: Object, node: str) -> Object | None:
+def kept_claim(claim: Object, node: str) -> dict[str, Any] | None:
     """Keep of an allocated claim what is read; ``None`` where it is not allocated, or on another node.
 
     Of other drivers' claims only their names are kept: a claim that a pod names and that is not there gives no quota.

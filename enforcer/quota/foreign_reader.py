@@ -15,7 +15,8 @@ from enforcer.quota.file_values import flag, whole
 from enforcer.quota.foreign_claims import Cause, Finding, Kept, Seen, foreign_quotas
 from enforcer.quota.foreign_objects import Device, kept_claim
 from enforcer.quota.from_claims import parse_policy
-from enforcer.quota.informer import EVERYTHING, ContainerIds, QuotaInformer, add_informers
+from enforcer.quota.informer import EVERYTHING, ContainerIds, Keep, QuotaInformer, add_informers
+from enforcer.quota.kept_fields import kept_pod
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.runtime import files
 from enforcer.runtime.manager import Manager, Wake
@@ -141,6 +142,11 @@ class EnforcedQuotas(Checkpoint):
         return own + tuple(replace(each, on_exceed=OnExceed.WARN) for each in foreign)
 
 
+def kept_objects(node: str) -> Mapping[str, Keep]:
+    """Return what is kept of claims and pods for the rule."""
+    return {"claims": partial(kept_claim, node=node), "pods": partial(kept_pod, mapped=True)}
+
+
 def follow_foreign_claims(
     manager: Manager,
     cluster: KubeClient,
@@ -151,7 +157,7 @@ def follow_foreign_claims(
     due: Wake,
 ) -> None:
     """Follow the objects, in threads of their own: where they cannot be read, our own quotas do not wait for them."""
-    books = QuotaInformer(rule, due, claim=partial(kept_claim, node=node), prefix="foreign-")
+    books = QuotaInformer(rule, due, keep=kept_objects(node), prefix="foreign-")
     manager.add_problem_check(rule.problems, Reason.FOREIGN_CLAIM)
     manager.add_problem_check(lambda: checkpoint.problem, Reason.CHECKPOINT_UNREADABLE)
     add_informers(manager, cluster, books, node, checkpoint, ids, due)

@@ -26,6 +26,7 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 Object = dict[str, Any]
+Keep = Callable[[Object], Object | None]
 SETTLE: Final = 0.1
 """Seconds to let a burst of events pass before quotas are worked out once."""
 PATIENCE: Final = 1.0
@@ -107,7 +108,7 @@ class QuotaInformer:
         rule: how quotas come from what was seen.
         changed: set when something was seen.
         listeners: get each pod.
-        claim: returns what is kept of a claim, ``None``: nothing.
+        keep: returns what is kept of an object, ``None``: nothing; by kind, where it is not the usual.
         prefix: of the names of threads.
     """
 
@@ -116,10 +117,11 @@ class QuotaInformer:
         rule: QuotaRule,
         changed: threading.Event,
         listeners: Sequence[PodListener] = (),
-        claim: Callable[[Object], Object | None] = lambda item: item if _is_of_ours(item) else None,
+        keep: Mapping[str, Keep] | None = None,
         prefix: str = "",
     ) -> None:
-        self._rule, self._changed, self._listeners, self._claim = rule, changed, tuple(listeners), claim
+        self._rule, self._changed, self._listeners = rule, changed, tuple(listeners)
+        self._keep = {**_KEEP, **(keep or {})}
         self.prefix: Final = prefix
         self._kinds: dict[str, dict[str, Object] | None] = dict.fromkeys(rule.kinds)
         self.kinds: Final = frozenset(self._kinds)
@@ -151,8 +153,7 @@ class QuotaInformer:
 
     def _kept(self, kind: str, item: Object) -> Object | None:
         """Keep of an object no more than is read, for there may be thousands and large ones; ``None``: nothing."""
-        keep = {"pods": kept_pod, "claims": self._claim, "namespaces": _kept_namespace}.get(kind)
-        return item if keep is None else keep(item)
+        return self._keep[kind](item) if kind in self._keep else item
 
     def _notify(self, kind: str, what: Callable[[PodListener], None]) -> None:
         """Tell the listeners. The watch they hang on must not end by a bug of theirs."""
@@ -194,10 +195,11 @@ class QuotaInformer:
             return None if known is None else frozenset(known)
 
 
-def _is_of_ours(item: Object) -> bool:
-    """Tell whether a claim holds something of our driver."""
+def _kept_claim(item: Object) -> Object | None:
+    """Keep of all claims, where they are followed, only those that hold something of our driver."""
     allocation = ((item.get("status") or {}).get("allocation") or {}).get("devices") or {}
-    return any(result.get("driver") == DRIVER for result in allocation.get("results") or [])
+    ours = any(result.get("driver") == DRIVER for result in allocation.get("results") or [])
+    return item if ours else None
 
 
 def _key(kind: str, item: Object) -> str:
@@ -209,6 +211,9 @@ def _kept_namespace(item: Object) -> Object:
     annotations = metadata.get("annotations") or {}
     ours = {key: value for key, value in annotations.items() if is_ours(key)}
     return {"metadata": {"name": metadata["name"], "annotations": ours}}
+
+
+_KEEP: Final[Mapping[str, Keep]] = {"pods": kept_pod, "claims": _kept_claim, "namespaces": _kept_namespace}
 
 
 def add_informers(

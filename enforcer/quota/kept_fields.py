@@ -35,8 +35,13 @@ _TEXT: Final = 512
 """Characters of a value that are kept; names and times of Kubernetes are shorter."""
 
 
-def kept_pod(pod: Mapping[str, Any]) -> Object:
-    """Return the fields of a pod that the enforcer reads."""
+def kept_pod(pod: Mapping[str, Any], *, mapped: bool = False) -> Object:
+    """Return the fields of a pod that the enforcer reads.
+
+    Args:
+        pod: as the API server has it.
+        mapped: whether to keep containers, too, that use a claim only by ``requestMappings``.
+    """
     metadata, status = pod["metadata"], pod.get("status") or {}
     found: Object = {"metadata": _some(metadata, _METADATA), "status": {"phase": status.get("phase")}}
     if requested := _resize_requests(metadata.get("annotations") or {}):
@@ -48,8 +53,8 @@ def kept_pod(pod: Mapping[str, Any]) -> Object:
     started = any(found["status"][kind] for kind in _STATUSES)
     if started or status.get("phase") not in _FINISHED:
         found["status"] |= (made := _made(status))
-        mapped = {each.get("containerName") for each in made["extendedResourceClaimStatus"]["requestMappings"]}
-        found["spec"] |= _claims(spec, mapped - {None})
+        mappings = made["extendedResourceClaimStatus"]["requestMappings"] if mapped else ()
+        found["spec"] |= _claims(spec, {each.get("containerName") for each in mappings} - {None})
     if started:
         found["spec"]["resourceClaims"] += _beyond(spec.get("resourceClaims"))
         found["status"]["resourceClaimStatuses"] += _beyond(status.get("resourceClaimStatuses"))
@@ -64,7 +69,7 @@ def too_many(pod: Mapping[str, Any]) -> bool:
 
 
 def _claims(spec: Mapping[str, Any], mapped: Container[Any]) -> Object:
-    """Keep the containers that use claims: those that name one, and those for which the scheduler made one."""
+    """Keep the containers that use claims: those that name one, and those that are mapped to one."""
     entries = islice(spec.get("resourceClaims") or (), MOST_USES)
     left = MOST_USES
     found: Object = {"resourceClaims": [_some(each, _ENTRY) for each in entries]}

@@ -129,7 +129,7 @@ PLACEHOLDERS: Final = {
     "654321Mi": "@MAX_MEMORY@",
 }
 """Values that stand in objects which `gpu-share check` compares, by what they are rendered with."""
-VARIANTS: Final = ((), ("--set=tenantResize=true",))
+VARIANTS: Final = ((), ("--set=tenantResize=true",), ("--set=enforcer.foreignClaims=report",))
 """Options that change such objects in another way."""
 
 

@@ -26,6 +26,7 @@ SIMULATED: Final = (*PLAIN, "--set=simulate.enabled=true")
 WORLDS: Final = (("--set=webhook.clientCA=clients",), PLAIN, SIMULATED, ("--set=mps.sharedMemory=private",), ())
 SAMPLES: Final = {
     "enforcer.affinity": {"nodeAffinity": {}},
+    "enforcer.foreignClaims": "report",
     "enforcer.healthTaint": "NoExecute",
     "enforcer.limitBackend": "watch-only",
     "enforcer.memoryReserve": "6%",

@@ -2,8 +2,8 @@
 
 Devices are published as the driver does with its gate ConsumableShares (``cmd/gpu-kubelet-plugin``, ``deviceinfo.go``
 and ``consumable_shares.go``): names ``gpu-<minor>`` and ``gpu-<minor>-mig-<profile>-<start>-<size>``, unqualified
-attributes ``type``, ``uuid`` and ``parentUUID``, capacity ``memory`` in whole MiB. What should follow is worked out from
-what was drawn, and shares no code with the product.
+attributes ``type``, ``uuid`` and ``parentUUID``, capacity ``memory`` in whole MiB. What should follow is worked out
+from what was drawn, and shares no code with the product.
 """
 
 import random
@@ -45,7 +45,7 @@ CARDS: Final = (
     Card("gpu-vfio-5", "GPU-5", "vfio", bad="all"),
     Card("gpu-6", "GPU-6", bad="all"),
 )  # fmt: skip
-"""A MIG instance whose parent is wrong, a whole GPU, one that NVML lacks, one for virtual machines, and a name twice."""
+"""The last five: another parent than NVML has, a whole GPU, not in NVML, for virtual machines, a name twice."""
 
 
 def nvml() -> list[Gpu]:
@@ -64,7 +64,11 @@ def device(card: Card, uuid: str = "") -> Object:
     attributes = {"type": {"string": card.kind}, "uuid": {"string": uuid or card.uuid}, "brand": {"string": "Nvidia"}}
     if card.parent:
         attributes["parentUUID"] = {"string": card.parent}
-    made: Object = {"name": card.name, "attributes": attributes, "capacity": {"memory": {"value": f"{card.capacity}Mi"}}}
+    made: Object = {
+        "name": card.name,
+        "attributes": attributes,
+        "capacity": {"memory": {"value": f"{card.capacity}Mi"}},
+    }
     return made | ({"allowMultipleAllocations": True} if card.shared else {})
 
 
@@ -103,17 +107,19 @@ class Claim:
         results = [_result(each) for each in self.results]
         made["status"] = {
             "allocation": {"devices": {"results": results}, "nodeSelector": here},
-            "reservedFor": mine if self.reserved is None else mine[: self.reserved % 2] + mine[:1] * (self.reserved // 2),
+            "reservedFor": mine
+            if self.reserved is None
+            else mine[: self.reserved % 2] + mine[:1] * (self.reserved // 2),
         }
-        if self.reserved == 3:  # noqa: PLR2004 - two users: this pod and another one
+        if self.reserved == 3:  # two users: this pod and another one
             made["status"]["reservedFor"][1] = mine[0] | {"name": "other", "uid": "uid-other"}
         return made
 
 
 def _result(result: Result) -> Object:
     made: Object = {
-        "driver": result.driver, "pool": NODE, "device": result.card.name, "request": result.name, "shareID": result.name,
-        "consumedCapacity": {"memory": f"{result.mib}Mi"},
+        "driver": result.driver, "pool": NODE, "device": result.card.name, "request": result.name,
+        "shareID": result.name, "consumedCapacity": {"memory": f"{result.mib}Mi"},
     }  # fmt: skip
     return made | result.changes
 
@@ -135,7 +141,9 @@ class Pod:
         status: Object = {"resourceClaimStatuses": []}
         for claim in self.claims:
             if claim.kind == "extended":
-                pairs = [{"containerName": user, "requestName": each.name} for each in claim.results for user in each.users]
+                pairs = [
+                    {"containerName": user, "requestName": each.name} for each in claim.results for user in each.users
+                ]
                 status["extendedResourceClaimStatus"] = {"resourceClaimName": claim.name, "requestMappings": pairs}
             elif claim.kind == "named":
                 spec["resourceClaims"].append({"name": f"e-{claim.name}", "resourceClaimName": claim.name})
@@ -143,7 +151,8 @@ class Pod:
                 spec["resourceClaims"].append({"name": f"e-{claim.name}", "resourceClaimTemplateName": "some"})
                 status["resourceClaimStatuses"].append({"name": f"e-{claim.name}", "resourceClaimName": claim.name})
         return {
-            "metadata": {"name": self.name, "namespace": TEAM, "uid": f"uid-{self.name}"}, "spec": dict(spec), "status": status,
+            "metadata": {"name": self.name, "namespace": TEAM, "uid": f"uid-{self.name}"},
+            "spec": dict(spec), "status": status,
         }  # fmt: skip
 
     def _used(self, container: str) -> list[Object]:
@@ -151,7 +160,10 @@ class Pod:
         for claim in (each for each in self.claims if each.kind != "extended"):
             mine = [each.name for each in claim.results if container in each.users]
             whole = len(mine) == len(claim.results) > 0
-            found += [{"name": f"e-{claim.name}"} | ({} if whole else {"request": name}) for name in mine[: 1 if whole else None]]
+            found += [
+                {"name": f"e-{claim.name}"} | ({} if whole else {"request": name})
+                for name in mine[: 1 if whole else None]
+            ]
         return found
 
 
@@ -215,7 +227,7 @@ class World:
                 rows[key] = rows.get(key, 0) + each.mib
 
     def _judge(self, pod: Pod, claim: Claim, result: Result) -> str:
-        """Return '' for a result that gives a quota, ``gpu`` for one that spoils its GPU, ``all`` for one that spoils all."""
+        """Return '' for a result that gives a quota, ``gpu`` for one that spoils its GPU, ``all`` for all GPUs."""
         if claim.reserved not in {None, 1} or result.bad == "all" or result.card.bad == "all" or not self.complete:
             return "all"
         lasting = [each for each in result.users if each in pod.apps or each in pod.sidecars]
@@ -249,7 +261,9 @@ class World:
         elif dice.random() < 0.2:
             made.bad, made.changes = dice.choice(_faults(made))
         elif dice.random() < 0.3:
-            made.changes = {"consumedCapacity": {"memory": dice.choice([f"{made.mib * 2**20}", f"{made.mib * 1024}Ki"])}}
+            made.changes = {
+                "consumedCapacity": {"memory": dice.choice([f"{made.mib * 2**20}", f"{made.mib * 1024}Ki"])}
+            }
         elif dice.random() < 0.1:
             made.changes = {"request": f"{made.name}/large"}
         return made
@@ -257,8 +271,8 @@ class World:
 
 def _faults(made: Result) -> list[tuple[str, Object]]:
     amounts = [
-        "0", f"{made.card.capacity}Mi", f"{made.card.capacity + 1}Mi", f"{made.mib * 2**20 + 1}", "1e9", "4.5Gi", "-1Mi",
-        "1Gi ", "5G", "4Gi0", "", None, 4096, "1500m",
+        "0", f"{made.card.capacity}Mi", f"{made.card.capacity + 1}Mi", f"{made.mib * 2**20 + 1}", "1e9", "4.5Gi",
+        "-1Mi", "1Gi ", "5G", "4Gi0", "", None, 4096, "1500m",
     ]  # fmt: skip
     changes = [("gpu", {"consumedCapacity": {"memory": amount}}) for amount in amounts]
     changes += [("gpu", {"consumedCapacity": {}}), ("gpu", {"consumedCapacity": {"gpu.nvidia.com/mem": "1Gi"}})]

@@ -36,7 +36,7 @@ def run(
 ) -> Outcome:
     seen = Seen(
         node=NODE, claims=[each for each in (kept_claim(claim, NODE) for claim in claims) if each], slices=slices,
-        pods=[kept_pod(each) for each in pods], gpus=nvml(), terms=OPTED_IN,
+        pods=[kept_pod(each, mapped=True) for each in pods], gpus=nvml(), terms=OPTED_IN,
     )  # fmt: skip
     return foreign_quotas(replace(seen, **changes), kept or Kept())
 
