@@ -25,7 +25,7 @@ from enforcer.quota.foreign_objects import DRIVER, Device, devices_of_pools, res
 from enforcer.quota.from_claims import Terms, parse_bytes
 from enforcer.quota.kept_fields import MOST_USES
 from enforcer.quota.types import OnExceed, Quota
-from gpushare.pod_claims import Use, claim_names, uses
+from gpushare.pod_claims import Use, claim_names, containers, uses
 from gpushare.raw_objects import Object, mapping, objects, text
 
 _NOT_OPTED_IN: Final = Terms(on_exceed=OnExceed.WARN)
@@ -183,7 +183,7 @@ class _Reading:
 
 def _read_pod(pod: Object, claims: Mapping[tuple[str, str], Object], world: _World) -> _Reading:
     kept = world.kept.uses.get(_uid(pod))
-    used = tuple(uses(pod)) if kept is None else kept
+    used = _all_uses(pod) if kept is None else kept
     names = dict.fromkeys([*(each.claim for each in used), *claim_names(pod)])
     found = {name: claims.get((_namespace(pod), name)) for name in names}
     shares = [
@@ -193,6 +193,19 @@ def _read_pod(pod: Object, claims: Mapping[tuple[str, str], Object], world: _Wor
         for result in results_of(claim)
     ]
     return _Reading(pod, used, shares, frozenset(name for name, claim in found.items() if claim is None))
+
+
+def _all_uses(pod: Object) -> tuple[Use, ...]:
+    """Find which container uses which claim; an entry behind which no claim stands counts as one that is not known."""
+    found = tuple(uses(pod))
+    known = {(each.container, each.entry) for each in found}
+    named = [
+        (text(container, "name"), text(each, "name"))
+        for container in containers(pod)
+        for each in objects(mapping(container, "resources"), "claims")
+    ]
+    missing = dict.fromkeys(each for each in named if each not in known)
+    return (*found, *(Use(container, f"(entry {entry})", "", entry) for container, entry in missing))
 
 
 def _share(pod: Object, claim: Object, result: Object, used: Sequence[Use], world: _World) -> _Share:
@@ -297,15 +310,19 @@ def _quotas(reading: _Reading, terms: Terms) -> Iterator[Quota]:
 def _findings(reading: _Reading) -> Iterator[tuple[str, Finding]]:
     """Yield by claim UID, of a claim with several the first, what stands against quotas of a pod."""
     for share in reading.shares:
-        cause = why = None
-        if share.rejected is not None:
-            cause, why = share.rejected.cause, share.rejected.why
-        elif blocked := [each for each in share.users if reading.blocker(each, share.gpu or "")]:
-            other = reading.blocker(blocked[0], share.gpu or "")
-            cause, why = Cause.BESIDE, f"container {blocked[0]} also uses claim {other}, which cannot be read"
-        if cause is not None and why is not None:
-            where = {"namespace": _namespace(reading.pod), "claim": _name(share.claim)}
-            yield _uid(share.claim), Finding(**where, cause=cause, why=why)
+        if (against := _against(reading, share)) is not None:
+            cause, why = against
+            where, claim = _namespace(reading.pod), _name(share.claim)
+            yield _uid(share.claim), Finding(namespace=where, claim=claim, cause=cause, why=why)
+
+
+def _against(reading: _Reading, share: _Share) -> tuple[Cause, str] | None:
+    if share.rejected is not None:
+        return share.rejected.cause, share.rejected.why
+    blocked = [(each, by) for each in share.users if (by := reading.blocker(each, share.gpu or ""))]
+    if not blocked:
+        return None
+    return Cause.BESIDE, f"container {blocked[0][0]} also uses claim {blocked[0][1]}, which cannot be read"
 
 
 def _first(share: _Share, kept: Kept) -> Device | None:

@@ -134,9 +134,13 @@ class Pod:
 
     def object(self) -> Object:
         """Write the pod as the API server has it, bound and with its claims made."""
-        sections = [("containers", self.apps, {}), ("initContainers", self.sidecars, {"restartPolicy": "Always"})]
+        sections: list[tuple[str, list[str], Object]] = [
+            ("containers", self.apps, {}),
+            ("initContainers", self.sidecars, {"restartPolicy": "Always"}),
+            ("initContainers", self.inits, {}),
+        ]
         spec: Object = defaultdict(list, {"nodeName": NODE})
-        for section, names, more in [*sections, ("initContainers", self.inits, {})]:
+        for section, names, more in sections:
             spec[section] += [{"name": name, **more, "resources": {"claims": self._used(name)}} for name in names]
         status: Object = {"resourceClaimStatuses": []}
         for claim in self.claims:
@@ -270,11 +274,10 @@ class World:
 
 
 def _faults(made: Result) -> list[tuple[str, Object]]:
-    amounts = [
+    amounts: list[Any] = [
         "0", f"{made.card.capacity}Mi", f"{made.card.capacity + 1}Mi", f"{made.mib * 2**20 + 1}", "1e9", "4.5Gi",
         "-1Mi", "1Gi ", "5G", "4Gi0", "", None, 4096, "1500m",
     ]  # fmt: skip
-    changes = [("gpu", {"consumedCapacity": {"memory": amount}}) for amount in amounts]
-    changes += [("gpu", {"consumedCapacity": {}}), ("gpu", {"consumedCapacity": {"gpu.nvidia.com/mem": "1Gi"}})]
-    changes += [("all", {"adminAccess": True}), ("all", {"device": "gpu-77"}), ("all", {"pool": "other"})] * 3
-    return changes
+    consumed: list[Object] = [{}, {"gpu.nvidia.com/mem": "1Gi"}, *({"memory": amount} for amount in amounts)]
+    changes: list[Object] = [{"adminAccess": True}, {"device": "gpu-77"}, {"pool": "other"}]
+    return [("gpu", {"consumedCapacity": each}) for each in consumed] + [("all", each) for each in changes * 3]

@@ -137,6 +137,15 @@ def test_a_claim_that_is_not_known_leaves_its_container_without_a_quota() -> Non
     assert rows(of(pod)) == {("uid-tts", "model", "GPU-0"): 2 * MIB}
 
 
+def test_an_entry_without_a_claim_leaves_its_container_without_a_quota() -> None:
+    pod = one(share("model"))
+    made = pod.object()
+    made["spec"]["containers"][0]["resources"]["claims"].append({"name": "e-late"})
+    made["spec"]["resourceClaims"].append({"name": "e-late", "resourceClaimTemplateName": "some"})
+    found = run([made], [pod.claims[0].object("tts")], SLICES)
+    assert (found.quotas, [each.cause for each in found.findings], found.kept.uses) == ((), [Cause.BESIDE], {})
+
+
 def test_a_device_that_becomes_another_gpu_gives_no_quota_in_this_boot() -> None:
     pod, other = one(share("model")), [piece([device(CARDS[0], "GPU-1")], 2, 1)]
     kept = of(pod).kept
