@@ -7,7 +7,7 @@ container that uses it. Who writes what is read:
 - ResourceSlices: the driver's plugin on the node. The UUIDs in there count only if NVML lists the device.
 - ``spec`` of a pod: its creator; nobody changes its containers and claims later.
 - ``status.resourceClaimStatuses`` and ``status.extendedResourceClaimStatus`` of a pod: the claim controller and the
-  scheduler, and whoever has the right to ``pods/status``. They are read once and kept, and they only count if the claim
+  scheduler, and anybody with the right to ``pods/status``. They are read once and kept, and only count if the claim
   itself is reserved for the pod.
 
 Which processes are a container's is not read here: ``enforcer.attribution.container_names`` has it from the node.
@@ -283,7 +283,7 @@ def _check_users(pod: Object, users: Sequence[str], request: str, gpu: str) -> N
     known = lasting | {text(each, "name") for each in init}
     if len(lasting & {*users}) != 1 or not known.issuperset(users):
         named = ", ".join(users) or "none"
-        why = f"not exactly one container uses request {request}, init containers aside ({named}); split the request"
+        why = f"request {request} is for one container, besides init containers, and is used by: {named}; split it"
         raise _RejectedError(Cause.USERS, why, gpu)
 
 

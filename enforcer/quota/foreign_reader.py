@@ -1,9 +1,8 @@
 """Follow the claims of NVIDIA's DRA driver, and bring their quotas to those who enforce."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from enforcer.quota.file_values import flag, whole
 from enforcer.quota.foreign_claims import Cause, Finding, Kept, Seen, foreign_quotas
 from enforcer.quota.foreign_objects import Device, kept_claim
 from enforcer.quota.from_claims import parse_policy
-from enforcer.quota.informer import EVERYTHING, ContainerIds, Keep, QuotaInformer, add_informers
+from enforcer.quota.informer import EVERYTHING, ContainerIds, QuotaInformer, add_informers
 from enforcer.quota.kept_fields import kept_pod
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.runtime import files
@@ -45,20 +44,23 @@ class ForeignRule:
         node: this node's name.
         checkpoint: has the rule's earlier quotas; what is kept stands beside it.
         own: the quotas of our own driver.
-        gpus: NVML's list of GPUs and MIG devices as read last; empty until it was read.
         boot: which boot of the machine this is; empty: nothing is kept for the next enforcer.
     """
 
     kinds = EVERYTHING
 
-    def __init__(
-        self, node: str, checkpoint: Checkpoint, own: Checkpoint, gpus: Callable[[], Sequence[Gpu]], boot: str
-    ) -> None:
-        self._node, self._checkpoint, self._own, self._gpus, self._boot = node, checkpoint, own, gpus, boot
+    def __init__(self, node: str, checkpoint: Checkpoint, own: Checkpoint, boot: str) -> None:
+        self.node: Final = node
+        self._checkpoint, self._own, self._boot = checkpoint, own, boot
+        self._gpus: tuple[Gpu, ...] = ()
         self._file = checkpoint.path.with_name(NAME)
         self._kept: Kept | None = None
         self.findings: tuple[Finding, ...] = ()
         """The claims that give no quota, each with its reason."""
+
+    def set_gpus(self, gpus: Iterable[Gpu]) -> None:
+        """Take in NVML's list of GPUs and MIG devices; without one, earlier quotas stay."""
+        self._gpus = tuple(gpus)
 
     def namespaces(self) -> frozenset[str]:
         """See ``QuotaRule``."""
@@ -70,7 +72,7 @@ class ForeignRule:
         Raises:
             OSError: what was read cannot be kept.
         """
-        gpus, own = self._gpus(), self._own.read()
+        gpus, own = self._gpus, self._own.read()
         if not gpus:
             return self._checkpoint.read()
         before = self._load() if self._kept is None else self._kept
@@ -78,7 +80,7 @@ class ForeignRule:
         policy = {each["name"]: parse_policy(each["annotations"]) for each in labelled}
         found = foreign_quotas(
             Seen(
-                node=self._node, claims=seen["claims"], slices=seen["slices"], pods=seen["pods"], gpus=gpus,
+                node=self.node, claims=seen["claims"], slices=seen["slices"], pods=seen["pods"], gpus=gpus,
                 terms=policy, own={(each.pod_uid, each.gpu) for each in own},
             ),
             before,
@@ -142,9 +144,19 @@ class EnforcedQuotas(Checkpoint):
         return own + tuple(replace(each, on_exceed=OnExceed.WARN) for each in foreign)
 
 
-def kept_objects(node: str) -> Mapping[str, Keep]:
-    """Return what is kept of claims and pods for the rule."""
-    return {"claims": partial(kept_claim, node=node), "pods": partial(kept_pod, mapped=True)}
+class ForeignInformer(QuotaInformer):
+    """The objects that the rule needs: other claims, and more of each pod."""
+
+    prefix = "foreign-"
+
+    def __init__(self, rule: ForeignRule, changed: Wake) -> None:
+        super().__init__(rule, changed)
+        self._node = rule.node
+
+    def _kept(self, kind: str, item: Object) -> Object | None:
+        if kind == "claims":
+            return kept_claim(item, self._node)
+        return kept_pod(item, mapped=True) if kind == "pods" else super()._kept(kind, item)
 
 
 def follow_foreign_claims(
@@ -153,14 +165,13 @@ def follow_foreign_claims(
     rule: ForeignRule,
     checkpoint: Checkpoint,
     ids: ContainerIds,
-    node: str,
     due: Wake,
 ) -> None:
     """Follow the objects, in threads of their own: where they cannot be read, our own quotas do not wait for them."""
-    books = QuotaInformer(rule, due, keep=kept_objects(node), prefix="foreign-")
+    books = ForeignInformer(rule, due)
     manager.add_problem_check(rule.problems, Reason.FOREIGN_CLAIM)
     manager.add_problem_check(lambda: checkpoint.problem, Reason.CHECKPOINT_UNREADABLE)
-    add_informers(manager, cluster, books, node, checkpoint, ids, due)
+    add_informers(manager, cluster, books, rule.node, checkpoint, ids, due)
 
 
 def encode(kept: Kept, boot: str) -> bytes:

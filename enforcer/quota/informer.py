@@ -26,7 +26,6 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 Object = dict[str, Any]
-Keep = Callable[[Object], Object | None]
 SETTLE: Final = 0.1
 """Seconds to let a burst of events pass before quotas are worked out once."""
 PATIENCE: Final = 1.0
@@ -108,21 +107,13 @@ class QuotaInformer:
         rule: how quotas come from what was seen.
         changed: set when something was seen.
         listeners: get each pod.
-        keep: returns what is kept of an object, ``None``: nothing; by kind, where it is not the usual.
-        prefix: of the names of threads.
     """
 
-    def __init__(
-        self,
-        rule: QuotaRule,
-        changed: threading.Event,
-        listeners: Sequence[PodListener] = (),
-        keep: Mapping[str, Keep] | None = None,
-        prefix: str = "",
-    ) -> None:
+    prefix = ""
+    """Of the names of tasks and threads."""
+
+    def __init__(self, rule: QuotaRule, changed: threading.Event, listeners: Sequence[PodListener] = ()) -> None:
         self._rule, self._changed, self._listeners = rule, changed, tuple(listeners)
-        self._keep = {**_KEEP, **(keep or {})}
-        self.prefix: Final = prefix
         self._kinds: dict[str, dict[str, Object] | None] = dict.fromkeys(rule.kinds)
         self.kinds: Final = frozenset(self._kinds)
         self._lock = threading.Lock()
@@ -153,7 +144,11 @@ class QuotaInformer:
 
     def _kept(self, kind: str, item: Object) -> Object | None:
         """Keep of an object no more than is read, for there may be thousands and large ones; ``None``: nothing."""
-        return self._keep[kind](item) if kind in self._keep else item
+        if kind == "pods":
+            return kept_pod(item)
+        if kind == "claims":
+            return item if _is_of_ours(item) else None
+        return _kept_namespace(item) if kind == "namespaces" else item
 
     def _notify(self, kind: str, what: Callable[[PodListener], None]) -> None:
         """Tell the listeners. The watch they hang on must not end by a bug of theirs."""
@@ -195,11 +190,10 @@ class QuotaInformer:
             return None if known is None else frozenset(known)
 
 
-def _kept_claim(item: Object) -> Object | None:
-    """Keep of all claims, where they are followed, only those that hold something of our driver."""
+def _is_of_ours(item: Object) -> bool:
+    """Tell whether a claim holds something of our driver: only such are kept."""
     allocation = ((item.get("status") or {}).get("allocation") or {}).get("devices") or {}
-    ours = any(result.get("driver") == DRIVER for result in allocation.get("results") or [])
-    return item if ours else None
+    return any(result.get("driver") == DRIVER for result in allocation.get("results") or [])
 
 
 def _key(kind: str, item: Object) -> str:
@@ -211,9 +205,6 @@ def _kept_namespace(item: Object) -> Object:
     annotations = metadata.get("annotations") or {}
     ours = {key: value for key, value in annotations.items() if is_ours(key)}
     return {"metadata": {"name": metadata["name"], "annotations": ours}}
-
-
-_KEEP: Final[Mapping[str, Keep]] = {"pods": kept_pod, "claims": _kept_claim, "namespaces": _kept_namespace}
 
 
 def add_informers(

@@ -1,7 +1,5 @@
 """Quotas of NVIDIA's claims beside our own: reported or enforced, kept over a restart, and off by default."""
 
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,9 +17,9 @@ from enforcer.quota.foreign_reader import (
     MOST_SHOWN,
     NAME,
     EnforcedQuotas,
+    ForeignInformer,
     ForeignRule,
     follow_foreign_claims,
-    kept_objects,
     state_folder,
 )
 from enforcer.quota.informer import EVERYTHING, QuotaInformer
@@ -47,13 +45,15 @@ def share(*users: str, number: int = 0, **changes: Any) -> Pod:
     return Pod(f"tts-{number}", ["model", "other"], [], [], [claim])
 
 
-def rule(state: Path, boot: str = "boot-1", gpus: Callable[[], Any] = nvml) -> ForeignRule:
+def rule(state: Path, boot: str = "boot-1") -> ForeignRule:
     state_folder(state)
-    return ForeignRule(NODE, Checkpoint(state / FOLDER), Quotas(lambda: [quota()]), gpus, boot)
+    made = ForeignRule(NODE, Checkpoint(state / FOLDER), Quotas(lambda: [quota()]), boot)
+    made.set_gpus(nvml())
+    return made
 
 
 def books_of(made: ForeignRule, *pods: Pod, slices: list[Object] | None = None) -> QuotaInformer:
-    books = QuotaInformer(made, threading.Event(), keep=kept_objects(NODE))
+    books = ForeignInformer(made, Wake())
     kinds: dict[str, list[Object]] = {
         "claims": [claim.object(pod.name) for pod in pods for claim in pod.claims],
         "pods": [pod.object() for pod in pods],
@@ -93,7 +93,8 @@ def test_a_device_is_kept_over_a_restart_and_not_over_a_boot(
 
 
 def test_while_nvml_was_not_read_earlier_quotas_stay(tmp_path: Path) -> None:
-    made = rule(tmp_path, gpus=lambda: ())
+    made = rule(tmp_path)
+    made.set_gpus(())
     Checkpoint(tmp_path / FOLDER).write([quota(pod="tts-0")])
     assert quotas(made, share("model")) == (quota(pod="tts-0"),)
     assert made.findings == ()
@@ -152,7 +153,7 @@ def test_with_the_value_four_kinds_are_followed_in_threads_of_their_own(tmp_path
 
 def test_findings_are_problems_of_the_enforcer(tmp_path: Path) -> None:
     manager, made = Manager(), rule(tmp_path)
-    follow_foreign_claims(manager, cast("KubeClient", None), made, Checkpoint(tmp_path / FOLDER), Ids({}), NODE, Wake())
+    follow_foreign_claims(manager, cast("KubeClient", None), made, Checkpoint(tmp_path / FOLDER), Ids({}), Wake())
     quotas(made, share("model", "other"))
     (problem,) = manager.problems()
     assert problem.reason is Reason.FOREIGN_CLAIM
