@@ -55,6 +55,8 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("enforcer", 324, "borrowed memory: who gives it back, and the wait for it"),
     ("gpushare", 33, "memory-limit and the namespaces that may borrow"),
     ("webhook", 14, "memory-limit"),
+    ("enforcer", 488, "quotas from claims of NVIDIA's DRA driver"),
+    ("gpushare", 8, "the same: its value and its reason"),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""
 SLACK: Final = 100
