@@ -1,7 +1,5 @@
 """The chart gives the enforcer rights for claims of NVIDIA's DRA driver only where it reads them."""
 
-from typing import Any
-
 import pytest
 
 from tests.support import helm
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.controlplane  # they need helm, which make integration 
 )  # fmt: skip
 def test_claims_are_listed_only_if_the_value_is_not_off(value: str, verbs: list[str]) -> None:
     helm.need()
-    found: list[dict[str, Any]] = helm.objects(f"--set-string=enforcer.foreignClaims={value}")
+    found = helm.objects(f"--set-string=enforcer.foreignClaims={value}")
     (role,) = (
         each for each in found if each["metadata"]["name"] == "gpu-share-enforcer" and each["kind"] == "ClusterRole"
     )
