@@ -1,7 +1,8 @@
 """Prepared claims that the API server has not allocated any more, while their pod may still run.
 
-Somebody deleted the claim under its pod, or the pod by force. The scheduler then takes the memory for free. It stays
-off the offer until the kubelet undoes the claim; from then on what the pod's processes hold does.
+Somebody deleted the claim under its pod, or the pod by force, or wrote that the pod has ended; another pod may have the
+claim since. The scheduler takes the memory for free. It stays off the offer until the kubelet undoes the claim; from
+then on what the pod's processes hold does.
 """
 
 from collections import defaultdict
@@ -50,4 +51,7 @@ class WithdrawnClaims:
             found = self._cluster.get(path(RESOURCE_V1, "resourceclaims", claim.name, claim.namespace))
         except ClusterError as error:
             return error.status == HTTPStatus.NOT_FOUND or claim.uid in self._known
-        return found["metadata"]["uid"] != claim.uid or not (found.get("status") or {}).get("allocation")
+        allocation = ((found.get("status") or {}).get("allocation") or {}).get("devices") or {}  # the scheduler's word
+        reserved = {(each["pool"], each["device"], each.get("shareID")) for each in allocation.get("results") or ()}
+        mine = {(each.pool, each.device, each.share_id) for each in claim.granted}
+        return found["metadata"]["uid"] != claim.uid or not mine <= reserved

@@ -21,7 +21,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-@pytest.mark.parametrize("how", ["deleted", "another", "deallocated"])
+@pytest.mark.parametrize("how", ["deleted", "another", "deallocated", "allocated again", "allocated elsewhere"])
 def test_a_claim_that_is_withdrawn_under_its_pod_is_reserved_until_it_is_undone(world: World, how: str) -> None:
     ref = world.tenant("tts")
     world.driver.prepare(ref)
@@ -32,8 +32,11 @@ def test_a_claim_that_is_withdrawn_under_its_pod_is_reserved_until_it_is_undone(
         del world.api.objects[world.where(ref.name)]
     elif how == "another":
         world.api.objects[world.where(ref.name)]["metadata"]["uid"] = "another"
-    else:
+    elif how == "deallocated":
         del world.api.objects[world.where(ref.name)]["status"]["allocation"]
+    else:
+        for each in world.api.objects[world.where(ref.name)]["status"]["allocation"]["devices"]["results"]:
+            each["shareID" if how == "allocated again" else "pool"] = "another"
     watch.run_once()
     assert watch.mib() == {GPU: 4096}
     world.api.down = True
