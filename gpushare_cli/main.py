@@ -34,6 +34,7 @@ VERBS: Final = {
     "check": "check whether this node and the cluster are ready for gpu-share",
     "top": "show GPUs, the containers on them, and their use against quota",
     "advise": "show how much memory workloads should ask for, by the most that they used",
+    "report": "show the GPU memory of each namespace in a month, and its kills, from Prometheus",
     "ui": "open a read-only web view of fleet, shares and kills on this machine",
     "status": "inside a sidecar: show GPU memory use and quota of the pod's containers",
     "explain": "explain what gpu-share did or would do with a pod, and why",

@@ -57,6 +57,8 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("webhook", 14, "memory-limit"),
     ("enforcer", 488, "quotas from claims of NVIDIA's DRA driver"),
     ("gpushare", 8, "the same: its value and its reason"),
+    ("gpushare_cli", 171, "report: GPU memory and kills of namespaces in a month, from Prometheus"),
+    ("enforcer", 13, "the same: kills by namespace"),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""
 SLACK: Final = 100

@@ -4,11 +4,12 @@ Gauges are made of the last status when they are scraped, so that a scrape sees 
 leaves no series behind.
 """
 
+from collections import Counter as Counts
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from enforcer.audit.verification import LogVerifier
@@ -86,6 +87,12 @@ class Metrics:
         if action := actions.get(decision.decision):
             counter.labels(action).inc()
 
+    def finish(self, namespace: str, result: Reason) -> None:
+        """Count the result of a kill; one that ended processes also for the namespace of the container."""
+        self.results.labels(str(result)).inc()
+        if result is Reason.KILLED:
+            self.latest.kills[namespace] += 1
+
     def _zero(self) -> None:
         """Have series from the start: a rate over one that appears with its first event misses that event."""
         for action in ACTIONS.values():
@@ -104,16 +111,17 @@ class Metrics:
 
 
 class StatusCollector(Collector):
-    """Gauges of the last status (``enforcer.status.node_status``)."""
+    """Gauges of the last status (``enforcer.status.node_status``), and the kills of each namespace."""
 
     def __init__(self) -> None:
         self.status: dict[str, Any] = {}
+        self.kills = Counts[str]()
 
     def update(self, status: dict[str, Any]) -> None:
         """Replace the status."""
         self.status = status
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Yield the gauges of one moment."""
         status = self.status
         gpus, containers = status.get("gpus", ()), status.get("containers", ())
@@ -132,6 +140,15 @@ class StatusCollector(Collector):
         yield from (_of_container(*family, containers) for family in _OF_CONTAINERS)
         yield _states(containers)
         yield _limit_states(containers)
+        yield self._kills(containers)
+
+    def _kills(self, containers: Any) -> CounterMetricFamily:
+        """Namespaces with a container count from 0: an increase that begins with the first kill would miss it."""
+        help_ = "Kills of containers, by namespace."
+        family = CounterMetricFamily("gpu_share_namespace_kills", help_, labels=["namespace"])
+        for namespace in sorted({*self.kills, *(container["namespace"] for container in containers)}):
+            family.add_metric([namespace], self.kills[namespace])
+        return family
 
 
 class VerificationCollector(Collector):

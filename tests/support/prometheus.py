@@ -83,14 +83,14 @@ def _snake(rule: Object) -> Object:
 
 def concrete(query: str, interval: str, namespace: str = ".*") -> str:
     """Fill in the variables of the dashboard: all nodes, a namespace (a regular expression), the interval of rates."""
-    for name, value in {"$node": ".*", "$namespace": namespace, "$__rate_interval": interval}.items():
+    for name, value in {"$node": ".*", "$namespace": namespace, "$__rate_interval": interval, "$__range": "1h"}.items():
         query = query.replace(name, value)
     return query
 
 
 @contextmanager
-def running(program: Path, folder: Path, jobs: Sequence[Object], rules: Object) -> Iterator[Prometheus]:
-    """Run the program with these jobs and rules, and end it."""
+def running(program: Path, folder: Path, jobs: Sequence[Object], rules: Object, *more: str) -> Iterator[Prometheus]:
+    """Run the program with these jobs, rules and options, and end it."""
     (folder / "rules.json").write_text(json.dumps(rules))
     config = {
         "global": {"scrape_interval": SECONDS, "scrape_timeout": SECONDS, "evaluation_interval": SECONDS},
@@ -100,7 +100,7 @@ def running(program: Path, folder: Path, jobs: Sequence[Object], rules: Object) 
     (port,) = free_ports(1)
     command = [
         str(program), f"--config.file={folder}/prometheus.json", f"--storage.tsdb.path={folder}/data",
-        f"--web.listen-address=127.0.0.1:{port}",
+        f"--web.listen-address=127.0.0.1:{port}", *more,
     ]  # fmt: skip
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)

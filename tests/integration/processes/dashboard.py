@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ QUOTA_MIB: Final = 4096
 GRACE: Final = 5.0
 INTERVAL: Final = "20s"
 """For rates, where Prometheus scrapes every second."""
+REPORT: Final = "Report"
+"""The last row, which adds up hours."""
 NOTE: Final = "{minutes:.0f} min of a simulated GPU of 16 GiB; one of two tenants exceeds its quota. A real Prometheus."
 
 
@@ -107,7 +110,7 @@ def admit(webhook: Webhook, second: int) -> None:
 def rows(prometheus: Prometheus, begin: float, end: float) -> Iterator[tuple[str, list[Panel]]]:
     """Yield each row of the dashboard with what its panels show."""
     title, found = "", list[Panel]()
-    for panel in panels():
+    for panel in takewhile(lambda panel: panel["title"] != REPORT, panels()):
         if panel["type"] == "row":
             if found:
                 yield title, found

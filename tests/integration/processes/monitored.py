@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.integration.processes.containers import PROJECT
 from tests.support import helm
-from tests.support.prometheus import Prometheus, Target, job, running
+from tests.support.prometheus import SECONDS, Prometheus, Target, job, running
 from tests.support.promtool import need
 
 SYSTEM: Final = "gpu-share-system"
@@ -53,7 +53,8 @@ def scraped(folder: Path, services: Sequence[Target], sidecars: Sequence[Target]
         job("services", chart("ServiceMonitor")["spec"]["endpoints"][0], services),
         job("pods", chart("PodMonitor")["spec"]["podMetricsEndpoints"][0], sidecars),
     ]
-    with running(need("prometheus"), folder, jobs, {"groups": chart("PrometheusRule")["spec"]["groups"]}) as prometheus:
+    groups = [{**each, "interval": SECONDS} for each in chart("PrometheusRule")["spec"]["groups"]]
+    with running(need("prometheus"), folder, jobs, {"groups": groups}) as prometheus:
         yield prometheus
 
 

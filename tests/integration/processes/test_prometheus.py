@@ -144,9 +144,9 @@ def test_every_query_of_the_dashboard_returns_series(world: World) -> None:
 
 
 def test_the_rules_are_loaded_and_nothing_fires_at_rest(world: World) -> None:
-    (group,) = world.prometheus.get("rules")["groups"]
-    assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}
-    assert len(group["rules"]) == len(alerts())
+    groups = {each["name"]: each["rules"] for each in world.prometheus.get("rules")["groups"]}
+    assert {rule["health"] for rules in groups.values() for rule in rules} <= {"ok", "unknown"}
+    assert [len(each) for each in groups.values()] == [len(alerts()), 4]
     critical = 'ALERTS{alertstate="firing", severity="critical"}'
     assert world.prometheus.series(critical) == []
 

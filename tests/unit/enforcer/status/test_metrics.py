@@ -100,6 +100,20 @@ def test_a_sidecar_names_what_it_shares_with_the_enforcer_alike() -> None:
     assert "gpu_share_build_info" in ours & theirs
 
 
+def test_a_namespace_counts_kills_from_zero_and_keeps_them_when_its_pods_are_gone() -> None:
+    metrics = Metrics()
+
+    def kills() -> float | None:
+        return metrics.registry.get_sample_value("gpu_share_namespace_kills_total", {"namespace": "asr"})
+
+    metrics.latest.update(json.loads(json.dumps(status(snapshot(seen(holder(101, 1000)), quotas=(quota(),))))))
+    assert kills() == 0
+    for result in (Reason.KILLED, Reason.BACK_UNDER_QUOTA):
+        metrics.finish("asr", result)
+    metrics.latest.update({})
+    assert kills() == 1
+
+
 def of(*holders: Any) -> GpuSnapshot:
     return seen(*holders)
 
