@@ -70,6 +70,11 @@ def label(text: str) -> str:
     if LABEL.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(f"{text!r:.80} is not a label; write for example cluster=a")
     name, _, value = text.partition("=")
+    return matcher(name, value)
+
+
+def matcher(name: str, value: str) -> str:
+    """Write a label as a matcher of PromQL."""
     return f"{name}={json.dumps(value)}"
 
 
@@ -83,7 +88,7 @@ class Prometheus:
         matchers: of PromQL, for every selector.
 
     Attributes:
-        warnings: what the server said about answers that may lack something.
+        warnings: the server's warnings, of answers that may lack something.
     """
 
     def __init__(self, url: str, token: str = "", ca: Path | None = None, matchers: Sequence[str] = ()) -> None:

@@ -59,6 +59,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("gpushare", 8, "the same: its value and its reason"),
     ("gpushare_cli", 171, "report: GPU memory and kills of namespaces in a month, from Prometheus"),
     ("enforcer", 13, "the same: kills by namespace"),
+    ("gpushare_cli", 93, "ui and advise: peaks of two weeks and longer curves, from Prometheus"),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""
 SLACK: Final = 100

@@ -5,7 +5,7 @@ The amount is that which ``explain`` names after a kill: the peak, the tolerance
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpushare.quantity import DEFAULT_MIN_MIB, format_mib
@@ -23,7 +23,7 @@ SIGKILLED: Final = 137
 class Amounts:
     """MiB that a container of a pod reserved, and the most that it used (``None``: not known), as its enforcer says.
 
-    ``refused``: it was refused memory, or was killed for it.
+    ``refused``: it was refused memory, or was killed for it, or an earlier pod with a larger share used more.
     """
 
     reserved_mib: int
@@ -77,7 +77,11 @@ class Advice:
 
 
 def measured(
-    pods: Iterable[Object], uses: Mapping[Place, Amounts], kills: Collection[Place], now: float
+    pods: Iterable[Object],
+    uses: Mapping[Place, Amounts],
+    kills: Collection[Place],
+    now: float,
+    past: Mapping[Place, int] | None = None,
 ) -> Iterator[Measured]:
     """Put together what is known of each container that has a share.
 
@@ -86,7 +90,11 @@ def measured(
         uses: of their containers, as enforcers or sidecars answer.
         kills: containers that were killed, also those of pods that are gone.
         now: seconds since 1970.
+        past: MiB that containers used at most before, also those of pods that are gone.
     """
+    before = defaultdict[tuple[str, str], list[tuple[str, int]]](list)
+    for (namespace, name, container), mib in (past or {}).items():
+        before[namespace, container].append((name, mib))
     for pod in pods:
         metadata, spec = mapping(pod, "metadata"), mapping(pod, "spec")
         namespace, name, kind = text(metadata, "namespace"), text(metadata, "name"), workload_of(metadata)
@@ -95,9 +103,8 @@ def measured(
         for container in (text(each, "name") for each in _containers(spec)):
             if (found := uses.get((namespace, name, container))) is not None:
                 of_it = container in shot or _is_among((namespace, name, container), kind[1], kills)
-                amounts = Amounts(
-                    reserved_mib=found.reserved_mib, peak_mib=found.peak_mib, refused=found.refused or of_it
-                )
+                mine = [mib for pod, mib in before[namespace, container] if _is_of(pod, name, kind[1])]
+                amounts = _with_past(replace(found, refused=found.refused or of_it), mine)
                 yield Measured(
                     namespace=namespace, workload=" ".join(filter(None, kind)) or f"Pod {name}", container=container,
                     annotation=annotation_of(metadata, spec, container), amounts=amounts,
@@ -139,7 +146,7 @@ def _amount(peak: int, reserved: int, *, refused: bool, ran: float, least: float
     if enough == reserved:
         return reserved, f"fits: {margin}"
     if refused:
-        return reserved, "it was killed for its memory or refused some, so less is never advised"
+        return reserved, "it was killed for its memory, refused some, or used more before, so less is never advised"
     if ran < least:
         return reserved, f"its pods have run for {_hours(ran)}, and a peak of {_hours(least)} is needed to advise less"
     return enough, margin
@@ -162,7 +169,16 @@ def _is_among(place: Place, workload: str, kills: Collection[Place]) -> bool:
     """Tell whether a container was killed, in this pod or in an earlier one of its workload."""
     namespace, pod, container = place
     return any(
-        (killed[0], killed[2]) == (namespace, container)
-        and (killed[1] == pod or (bool(workload) and killed[1].startswith(f"{workload}-")))
-        for killed in kills
+        (killed[0], killed[2]) == (namespace, container) and _is_of(killed[1], pod, workload) for killed in kills
     )
+
+
+def _is_of(other: str, pod: str, workload: str) -> bool:
+    return other == pod or (bool(workload) and other.startswith(f"{workload}-"))
+
+
+def _with_past(now: Amounts, past: Collection[int]) -> Amounts:
+    """Count peaks of earlier pods. One that only a larger share could hold does not say how much is enough."""
+    fitting = [each for each in past if each <= now.reserved_mib]
+    peak = max([*fitting, *([] if now.peak_mib is None else [now.peak_mib])], default=None)
+    return replace(now, peak_mib=peak, refused=now.refused or len(fitting) < len(past))

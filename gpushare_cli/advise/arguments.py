@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from gpushare_cli import prometheus
 from gpushare_cli.options import add_cluster, add_enforcers, duration, namespace_name
 
 LEAST_AGE: Final = 24 * 3600.0
@@ -24,4 +25,5 @@ def add_parser(add: Any) -> None:
     parser.add_argument("--min-age", type=duration, default=LEAST_AGE, metavar="TIME", help=what)
     add_enforcers(parser, "; with -A")
     add_cluster(parser)
+    prometheus.add_options(parser, ", for the peaks of the last two weeks, also of earlier pods")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")

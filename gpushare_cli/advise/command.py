@@ -15,6 +15,7 @@ from gpushare.raw_objects import Object, mapping, text
 from gpushare.reasons import Reason
 from gpushare_cli import node_status
 from gpushare_cli.advise.advice import Advice, Amounts, Place, advise, measured
+from gpushare_cli.advise.history import peaks
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import remote
 from gpushare_cli.audit.filters import Record, RecordFilter, pod_of
@@ -22,6 +23,7 @@ from gpushare_cli.audit.log_reader import Reading, Selection, Source
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.explain.pod_events import ENFORCER, container_of
 from gpushare_cli.placement.placing import in_gib
+from gpushare_cli.prometheus import Prometheus
 from gpushare_cli.terminal import table
 from gpushare_cli.top import all_nodes, namespace
 from gpushare_cli.top.all_nodes import NodeAnswer
@@ -34,6 +36,7 @@ OF_KILLS: Final = RecordFilter(kinds=frozenset({str(Kind.OUTCOME)}), results=fro
 
 def run(args: argparse.Namespace) -> int:
     """Print the advice. Returns 1 when something could not be read, so that workloads may be missing."""
+    server = Prometheus.of(args)
     api = KubeClient.connect(args.kubeconfig, args.context)
     lacks = list[str]()
     if args.all_namespaces:
@@ -45,7 +48,9 @@ def run(args: argparse.Namespace) -> int:
         uses, kills = of_tenants(where, found), of_events(api, where, lacks.append)
         lacks += [f"{each.pod}: {each.problem}" for each in found if each.problem]
     pods = api.list(path(CORE_V1, "pods", namespace=where), labelSelector=f"{contract.MANAGED_LABEL}=true")[0]
-    advice = advise(measured(pods, uses, kills, node_status.now().timestamp()), args.min_age)
+    past = peaks(server, where) if server else {}
+    lacks += server.warnings if server else ()
+    advice = advise(measured(pods, uses, kills, node_status.now().timestamp(), past), args.min_age)
     print(
         json.dumps([each.json() for each in advice], indent=2) if args.output == "json" else "\n".join(_lines(advice))
     )

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from threading import Condition, Event, Lock, Thread
 from typing import Final, Generic, TypeVar
 
@@ -131,6 +131,13 @@ class History:
             points = self._points[key]
             if value is not None and (not points or points[-1][0] < at):
                 points.append((at, value))
+
+    def begin(self, key: Hashable, points: Sequence[tuple[float, int]]) -> None:
+        """Put points before the first one of a curve, as many as it has room for."""
+        with self._lock:
+            mine = self._points[key]
+            older = [each for each in points if not mine or each[0] < mine[0][0]]
+            mine.extendleft(older[: -(POINTS - len(mine)) - 1 : -1])
 
     def of(self, key: Hashable, now: float) -> list[tuple[float, int]]:
         """Return the points of a curve as seconds before ``now`` (negative) and value."""

@@ -13,6 +13,7 @@ from gpushare.kube_client import KubeClient, namespace_of
 from gpushare.signals import stopped_by_signal
 from gpushare_cli import extras
 from gpushare_cli.exit_codes import FINE, NOT_FINE
+from gpushare_cli.prometheus import Prometheus
 from gpushare_cli.ui.changes import Changes
 from gpushare_cli.ui.pages import Pages
 from gpushare_cli.ui.sources import Sources
@@ -28,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(lack)
     namespace = args.namespace or namespace_of(args.kubeconfig, args.context)
     changes = Changes(once=args.snapshot is not None)
-    sources = Sources(KubeClient.connect(args.kubeconfig, args.context), changes, args.enforcer_namespace)
+    server, api = Prometheus.of(args), KubeClient.connect(args.kubeconfig, args.context)
+    sources = Sources(api, changes, args.enforcer_namespace, server)
     sources.api.start()
     live = args.snapshot is None
     pages = Pages(sources, namespace, wait=1.0 if live else SNAPSHOT_WAIT, live=live, start=bool(args.namespace))

@@ -129,6 +129,7 @@ class Pages:
         if found is None:
             return self.missing({}, "GPU", device, "on node", node)
         mine = next(each for each in whole.nodes if each.name == node)
+        problems += self.sources.begin_curves(found.uuid, self.wait) if self.live else []
         rows = [(share, use) for share in found.shares for use in share.uses or (None,)]
         curves = {"The whole GPU": self._curve(found.uuid, found.gpu.mib)}
         for use in (use for _, use in rows if use):
@@ -220,6 +221,7 @@ class Pages:
             "advice": advice, "query": query, "gpus": gpus, "frees_mib": frees,
             "needs_mib": frees - sum(each.frees_mib for each in advice),
             "most": max([each.reserved_mib for each in advice], default=1),
+            "weeks": self.sources.prometheus is not None,
             "worth": None if gpus is None or price is None else gpus * price * MONTH_HOURS,
         }  # fmt: skip
         return Page(template="waste.html", title="Waste", values=values, problems=_cleaned(problems))

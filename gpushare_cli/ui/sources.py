@@ -14,10 +14,12 @@ from enforcer.audit.record import read
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError, GpuShareError, RecordError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
+from gpushare.quantity import MIB
 from gpushare.raw_objects import mapping, text
 from gpushare_cli.advise import command as advising
-from gpushare_cli.advise.advice import Advice, advise, measured
+from gpushare_cli.advise.advice import Advice, Place, advise, measured
 from gpushare_cli.advise.arguments import LEAST_AGE
+from gpushare_cli.advise.history import peaks
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import anchors, log_reader, remote
 from gpushare_cli.audit.outcome import Outcome, outcome
@@ -31,10 +33,11 @@ from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.explanation import PodExplanation
 from gpushare_cli.explain.pod import Reader, pod_of
 from gpushare_cli.placement.placing import Cluster
+from gpushare_cli.prometheus import JOB, Prometheus, matcher
 from gpushare_cli.top import namespace as tenants
 from gpushare_cli.top.all_nodes import NodeAnswer, status_of
 from gpushare_cli.ui.cache import Cached
-from gpushare_cli.ui.changes import INTEREST, Changes, History, Polled
+from gpushare_cli.ui.changes import INTEREST, WINDOW, Changes, History, Polled
 from gpushare_cli.ui.fitting import Fit, fit, policy_options
 from gpushare_cli.ui.fleet import Fleet, fleet
 
@@ -48,6 +51,14 @@ FIND_SECONDS: Final = 30.0
 CHECK_SECONDS: Final = 30.0
 AUDIT_SECONDS: Final = 0.5
 """Between two looks whether a node's log has grown."""
+PAST_SECONDS: Final = 60.0
+"""Between two questions to Prometheus of the same, while a page asks."""
+CURVE_STEP: Final = 15.0
+CURVES: Final[Mapping[str, tuple[str, ...]]] = {
+    "gpu_share_gpu_memory_used_bytes": ("gpu",),
+    "gpu_share_container_memory_used_bytes": ("namespace", "pod", "container", "gpu"),
+}
+"""Series of a GPU, and the labels that name the curve of each."""
 WAITING: Final = 20
 """So many pods of a namespace that wait for a node are explained."""
 RECORDS: Final = 1000
@@ -90,10 +101,18 @@ class Sources:
         api: the cluster.
         changes: hears when something changed.
         enforcers_in: the namespace of the enforcers; ``None``: it is searched.
+        prometheus: has what was before the pages were opened.
     """
 
-    def __init__(self, api: KubeClient, changes: Changes, enforcers_in: str | None = None) -> None:
+    def __init__(
+        self,
+        api: KubeClient,
+        changes: Changes,
+        enforcers_in: str | None = None,
+        prometheus: Prometheus | None = None,
+    ) -> None:
         self.api, self.changes, self.history = Cached(api, changes), changes, History()
+        self.prometheus = prometheus
         self._enforcers_in, self._found = enforcers_in, (0.0, list[EnforcerPod]())
         self._logs = dict[str, NodeLog]()
         self._answers = dict[str, tuple[float, NodeAnswer]]()
@@ -104,7 +123,7 @@ class Sources:
         self._wanted = dict[str, float]()
         """When a page showed a node last."""
         self._made: tuple[int, Fleet, list[str]] | None = None
-        self._asked, self._lock = dict[tuple[str, ...], Polled[Any]](), Lock()
+        self._asked, self._lock = dict[tuple[Any, ...], Polled[Any]](), Lock()
 
     def objects(self, kind: str, namespace: str = "", **query: str) -> list[Object]:
         """List objects of a followed kind.
@@ -177,8 +196,15 @@ class Sources:
         kills = {*advising.of_records(filter(advising.OF_KILLS.matches, records))}
         kills |= advising.of_events(self.api, namespace, problems.append)
         pods = tenants.sharing_pods(self.api, namespace)
-        found = advise(measured(pods, uses, kills, time.time()), LEAST_AGE)
+        past = self._past(wait, problems, self._ask_peaks, namespace) or {}
+        found = advise(measured(pods, uses, kills, time.time(), past), LEAST_AGE)
         return found, problems
+
+    def begin_curves(self, gpu: str, wait: float) -> list[str]:
+        """Have the curves of a GPU begin before its page was opened; return why they do not."""
+        problems = list[str]()
+        self._past(wait, problems, self._ask_curves, gpu)
+        return problems
 
     def logs(self, wait: float) -> list[NodeLog] | GpuShareError | None:
         """Return the audit logs by node; ``None`` before they were read."""
@@ -236,12 +262,42 @@ class Sources:
         ours = {"fieldSelector": f"spec.driver={DRIVER}"} if kind == "resourceslices" else {}
         return self.objects(kind, namespace if kind == "resourcequotas" else "", **ours)
 
-    def _polled(self, wait: float, read: Callable[..., T], *words: str) -> T | GpuShareError | None:
+    def _polled(
+        self, wait: float, read: Callable[..., T], *words: str, seconds: float = USE_SECONDS
+    ) -> T | GpuShareError | None:
         with self._lock:
-            if words not in self._asked:
-                self._asked[words] = Polled(lambda: read(*words), USE_SECONDS, self.changes)
-            polled: Polled[T] = self._asked[words]
+            if (read, *words) not in self._asked:
+                self._asked[read, *words] = Polled(lambda: read(*words), seconds, self.changes)
+            polled: Polled[T] = self._asked[read, *words]
         return polled.get(wait)
+
+    def _past(self, wait: float, problems: list[str], read: Callable[..., T], word: str) -> T | None:
+        """Read something of Prometheus, where it is given; say in ``problems`` why that is not known."""
+        if self.prometheus is None:
+            return None
+        found = self._polled(wait, read, word, seconds=PAST_SECONDS)
+        problems += self.prometheus.warnings
+        if found is None or isinstance(found, GpuShareError):
+            problems.append(f"only what this page has seen: {found.message if found else 'Prometheus is being asked'}")
+            return None
+        return found
+
+    def _ask_peaks(self, namespace: str) -> dict[Place, int]:
+        return peaks(self.prometheus, namespace) if self.prometheus else {}
+
+    def _ask_curves(self, gpu: str) -> int:
+        """Read the window of a GPU's curves; returns how many there are."""
+        begun, server = 0, self.prometheus
+        if server is None:
+            return begun
+        for metric, labels in CURVES.items():
+            selector, end = server.selector(metric, JOB, matcher("gpu", gpu)), time.time()
+            for each in server.between(selector, end - WINDOW, end, CURVE_STEP):
+                key = tuple(each.labels.get(label, "") for label in labels)
+                shift, begun = time.monotonic() - time.time(), begun + 1
+                points = [(when + shift, round(value / MIB)) for when, value in each.points]
+                self.history.begin(key if len(key) > 1 else gpu, points)
+        return begun
 
     def _ask_namespace(self, namespace: str) -> Tenant:
         found, _ = tenants.pod_uses(self.api, namespace)

@@ -204,7 +204,6 @@ def test_over_quota_is_warned_recorded_and_handed_over_once(world: World) -> Non
     assert world.look(5)["containers"][0]["state"] == "CoolingDown"
     assert len(world.decisions) == 1
     assert 'gpu_share_limit_violations_total{action="killed"} 1.0' in world.scrape()
-    assert 'gpu_share_kill_results_total{reason="Killed"} 1.0' in world.scrape()
     assert 'gpu_share_namespace_kills_total{namespace="asr"} 1.0' in world.scrape()
 
 

@@ -1,7 +1,6 @@
 """The client of Prometheus: what it sends, and what it says about a server that does not answer as one."""
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,8 @@ import pytest
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare_cli import prometheus
 from gpushare_cli.prometheus import TOKEN, Prometheus, address, label
-from tests.support.prometheus_api import Api, serving
+from tests.support.prometheus_api import Api
 from tests.testbed.cluster.ports import free_ports
-
-
-@pytest.fixture(name="api")
-def _api() -> Iterator[Api]:
-    with serving() as api:
-        yield api
 
 
 def options(*words: str) -> Prometheus | None:
@@ -74,7 +67,7 @@ def test_an_answer_has_bounds_of_size_and_time(api: Api, monkeypatch: pytest.Mon
         Prometheus(api.url).at("up", 1.0)
     monkeypatch.setattr(prometheus, "MOST_BYTES", 10**6)
     monkeypatch.setattr(prometheus, "ANSWER_SECONDS", -1.0)
-    monkeypatch.setattr(prometheus.urllib3, "Timeout", lambda **_: 5.0)
+    monkeypatch.setattr("urllib3.Timeout", lambda **_: 5.0)
     with pytest.raises(GpuShareError, match="takes over"):
         Prometheus(api.url).at("up", 1.0)
 

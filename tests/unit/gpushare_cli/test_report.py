@@ -3,28 +3,25 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from gpushare_cli.main import main
-from tests.support.prometheus_api import Api, serving
+from tests.support.prometheus_api import Api
 
 RESERVED, USED, IDLE = (f"namespace:gpu_share_memory_{each}_bytes:sum" for each in ("reserved", "used", "idle"))
-WHOLE = [({}, [0, str(31 * 24 * 60)])]
+WHOLE: list[tuple[dict[str, str], Any]] = [({}, [0, str(31 * 24 * 60)])]
 ASR, LLM = {"namespace": "asr"}, {"namespace": "llm"}
 
 
-@pytest.fixture(name="api")
-def _api() -> Iterator[Api]:
-    with serving() as api:
-        api.answers = {
-            RESERVED: [(LLM, [0, "7.5"]), (ASR, [0, "1488.00049"])], USED: [(ASR, [0, "1000"])],
-            IDLE: [(ASR, [0, "488"])], "kills_total": [(ASR, [0, "3"]), ({"namespace": "idle"}, [0, "0"])],
-            "enforcers_up": WHOLE,
-        }  # fmt: skip
-        yield api
+@pytest.fixture(autouse=True)
+def _answers(api: Api) -> None:
+    api.answers = {
+        RESERVED: [(LLM, [0, "7.5"]), (ASR, [0, "1488.00049"])], USED: [(ASR, [0, "1000"])],
+        IDLE: [(ASR, [0, "488"])], "kills_total": [(ASR, [0, "3"]), ({"namespace": "idle"}, [0, "0"])],
+        "enforcers_up": WHOLE,
+    }  # fmt: skip
 
 
 def report(api: Api, *more: str) -> int:

@@ -112,6 +112,9 @@ def test_a_namespace_counts_kills_from_zero_and_keeps_them_when_its_pods_are_gon
         metrics.finish("asr", result)
     metrics.latest.update({})
     assert kills() == 1
+    results = [metrics.registry.get_sample_value("gpu_share_kill_results_total", {"reason": str(each)})
+               for each in (Reason.KILLED, Reason.BACK_UNDER_QUOTA)]  # fmt: skip
+    assert results == [1, 1]
 
 
 def of(*holders: Any) -> GpuSnapshot:

@@ -15,6 +15,7 @@ from gpushare_cli.advise import command
 from gpushare_cli.advise.advice import Amounts, Measured, advise, measured
 from gpushare_cli.explain.sizes import sufficient_mib
 from gpushare_cli.main import main
+from tests.support.prometheus_api import Api
 from tests.unit.gpushare_cli.audit_logs import write
 from tests.unit.gpushare_cli.ui.fleets import REPORTER, Logged, Watched, fleet, forbidden, pod
 
@@ -148,3 +149,34 @@ def test_a_tenant_is_advised_on_the_namespace_and_what_is_missing_is_named(
     cluster.refused["events"] = forbidden("list", "events", "asr")
     code, _, err = asked(capsys)
     assert (code, "kills are unknown: you may not list events in namespace asr" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("past", "peak", "refused"),
+    [
+        ({("asr", "tts-6aaa-gone", "model"): 5000}, 5000, False),
+        ({("asr", "tts-7f9c-x1", "model"): 5}, 10, False),
+        ({("asr", "tts-6aaa-gone", "model"): 16000}, 10, True),
+        ({("asr", "tts-6aaa-gone", "other"): 5000, ("llm", "tts-6aaa-gone", "model"): 5000}, 10, False),
+        ({("asr", "ttsx-1", "model"): 5000}, 10, False),
+    ],
+)
+def test_peaks_of_earlier_pods_count_and_what_a_larger_share_held_forbids_less(
+    past: Any, peak: int, *, refused: bool
+) -> None:
+    uses = {("asr", "tts-7f9c-x1", "model"): Amounts(reserved_mib=8192, peak_mib=10)}
+    pods = [owned("tts-7f9c-x1", **{"pod-template-hash": "7f9c"})]
+    (found,) = measured(pods, uses, (), 1_790_000_000.0, past)
+    assert (found.amounts.peak_mib, found.amounts.refused) == (peak, refused)
+
+
+def test_prometheus_has_the_peaks_of_two_weeks(cluster: Watched, api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    series = {"namespace": "asr", "pod": "asr-0", "container": "model"}
+    api.answers = {"memory_peak_bytes": [(series, [0, str(3000 * 2**20)])]}
+    code, found, err = asked(capsys, "--prometheus", api.url)
+    assert (code, err, found["Pod asr-0"]["peakMiB"]) == (0, "", 3000)
+    (query,) = [each["query"] for each in api.asked]
+    assert '{job="gpu-share-enforcer",namespace="asr"}[14d]' in query
+    api.status = 503
+    assert main(["advise", "--prometheus", api.url]) == 1
+    assert f"Prometheus at {api.url}: HTTP 503" in capsys.readouterr().err

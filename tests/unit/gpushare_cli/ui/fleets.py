@@ -9,6 +9,7 @@ from typing import Any
 from enforcer.audit.log import segments
 from gpushare.contract import DEVICE_CLASS, DRIVER, ENFORCER, LIMIT_IN_FORCE, MANAGED_LABEL, NAMESPACE_LABEL, SIDECAR
 from gpushare.errors import ClusterError
+from gpushare_cli.prometheus import Prometheus
 from gpushare_cli.ui.changes import Changes
 from gpushare_cli.ui.pages import Pages
 from gpushare_cli.ui.server import application
@@ -200,11 +201,11 @@ def pod_status(used: int) -> bytes:
     return json.dumps(found | {"containers": [container | {"state": "Within"}]}).encode()
 
 
-def client(cluster: Any, namespace: str = "asr", **more: Any) -> Any:
+def client(cluster: Any, namespace: str = "asr", prometheus: Prometheus | None = None, **more: Any) -> Any:
     """Return a client of the pages, which wait for what they show."""
     changes = Changes()
     MADE.append(changes)
-    made = Pages(Sources(cluster, changes), namespace, wait=5.0, live=True, **more)
+    made = Pages(Sources(cluster, changes, None, prometheus), namespace, wait=5.0, live=True, **more)
     return application(made, changes, PORT, TOKEN).test_client()
 
 

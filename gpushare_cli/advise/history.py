@@ -1,0 +1,25 @@
+"""The most that containers used in the last two weeks, also those of pods that are gone, by Prometheus."""
+
+import time
+from typing import Final
+
+from gpushare.quantity import MIB
+from gpushare_cli.advise.advice import Place
+from gpushare_cli.prometheus import JOB, Prometheus, matcher
+
+PEAK: Final = "max by (namespace, pod, container) (max_over_time({}[14d]))"
+METRIC: Final = "gpu_share_container_memory_peak_bytes"
+"""An enforcer's own peak: a series of what is in use lacks what came and went between two scrapes."""
+
+
+def peaks(server: Prometheus, namespace: str = "") -> dict[Place, int]:
+    """Return the peaks in MiB, of one namespace or of all. Raises ``GpuShareError``."""
+    where = [matcher("namespace", namespace)] if namespace else []
+    found = server.at(PEAK.format(server.selector(METRIC, JOB, *where)), time.time())
+    return {
+        (each.labels.get("namespace", ""), each.labels.get("pod", ""), each.labels.get("container", "")): round(
+            each.points[0][1] / MIB
+        )
+        for each in found
+        if each.points
+    }
