@@ -84,6 +84,9 @@ class Use:
     """The most that samples saw since its pod's claim was prepared."""
     mps_clients: int | None = None
     """Its processes that are clients of MPS there; ``None`` where it is not shared through MPS."""
+    limit_mib: int | None = None
+    """What it may hold where it may borrow; ``borrowed_mib`` of that it has borrowed."""
+    borrowed_mib: int | None = None
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -100,7 +103,7 @@ class Use:
         """Return ``ok``, ``near``, ``over``, ``killed``, ... or the enforcer's own word where it is another."""
         if self.killed and not self.used_mib:
             return KILLED
-        return state_word(self.state, self.used_mib, self.quota_mib)
+        return state_word(self.state, self.used_mib, self.limit_mib or self.quota_mib)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +293,8 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
             utilization=_number(one, "utilizationPercent"),
             peak_mib=_number(one, "peakMib"),
             mps_clients=_number(one, "mpsClients"),
+            limit_mib=_number(one, "limitMib"),
+            borrowed_mib=_number(one, "borrowedMib"),
         )
 
 

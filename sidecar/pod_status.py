@@ -6,11 +6,12 @@ at ``contract.STATUS_PATH``, at every change and every few seconds::
     {"version": 1, "time": "2026-11-20T22:16:05.123Z", "ready": true, "waiting": "",
      "gpus": [{"uuid": "GPU-...", "model": "NVIDIA H100", "memoryMiB": 81008, "usedByOthersMiB": 20480}],
      "containers": [{"container": "model", "gpu": "GPU-...", "usedMiB": 3072, "peakMiB": 3400, "quotaMiB": 4096,
-                     "state": "Within"}],
+                     "limitMiB": null, "state": "Within"}],
      "messages": [{"time": "2026-11-20T22:16:05.123Z", "text": "OverQuota: container model holds 9216 MiB of ..."}]}
 
 ``ready``: the MPS daemons of the pod's GPUs take clients and its use is watched; ``waiting`` says why not. ``state``: a
 word of ``enforcer.detection.types.Phase``, or ``Unknown`` while the GPU cannot be read; amounts are then null.
+``limitMiB``: what it may hold where it may borrow, else null.
 ``peakMiB``: the most that samples saw since the pod's claim was prepared, over all restarts of the container.
 ``messages``: warnings and kills of this pod, oldest first; the enforcer keeps the last few. Of other pods the
 file has only their total on a GPU. More keys may come. The reader drops values of another shape, cuts what is too long,
@@ -41,7 +42,10 @@ _TIME: Final = Pattern(r"[0-9T:.Z+-]{1,40}", 40)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """Current use, peak use and quota of one container on one GPU, in MiB; ``None``: not available."""
+    """Current use, peak use, quota and limit of one container on one GPU, in MiB; ``None``: not available.
+
+    Without a limit it may not borrow.
+    """
 
     container: str
     gpu: str
@@ -49,6 +53,17 @@ class Use:
     quota_mib: int
     state: str
     peak_mib: int | None = None
+    limit_mib: int | None = None
+
+    @property
+    def most_mib(self) -> int:
+        """MiB that it may hold, borrowed memory included."""
+        return max(self.quota_mib, self.limit_mib or 0)
+
+    @property
+    def borrowed_mib(self) -> int | None:
+        """MiB that it holds beyond its quota where it may; ``None`` where it may not."""
+        return None if self.limit_mib is None else max(0, (self.used_mib or 0) - self.quota_mib)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +99,7 @@ class Status:
 
     def short(self, share: float) -> bool:
         """Whether a container holds that share of its quota, or all together that share of a GPU, or more."""
-        if any(use.used_mib is not None and use.used_mib >= share * use.quota_mib > 0 for use in self.uses):
+        if any(use.used_mib is not None and use.used_mib >= share * use.most_mib > 0 for use in self.uses):
             return True
         return any(self._used_mib(gpu) > share * gpu.memory_mib for gpu in self.gpus)
 
@@ -134,7 +149,10 @@ def _uses(raw: object) -> Iterator[Use]:
         if name and gpu and quota is not None:
             state = _text(entry.get("state"), _STATE) or "Unknown"
             used, peak = _amount(entry.get("usedMiB")), _amount(entry.get("peakMiB"))
-            yield Use(container=name, gpu=gpu, used_mib=used, peak_mib=peak, quota_mib=quota, state=state)
+            limit = _amount(entry.get("limitMiB"))
+            yield Use(
+                container=name, gpu=gpu, used_mib=used, peak_mib=peak, quota_mib=quota, state=state, limit_mib=limit
+            )
 
 
 def _gpus(raw: object) -> Iterator[Gpu]:

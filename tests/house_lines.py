@@ -54,7 +54,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("gpushare_cli", 260, "advise: how much memory workloads should ask for"),
     ("enforcer", 324, "borrowed memory: who gives it back, and the wait for it"),
     ("gpushare", 33, "memory-limit and the namespaces that may borrow"),
-    ("webhook", 14, "memory-limit"),
+    ("webhook", 24, "memory-limit"),
     ("enforcer", 488, "quotas from claims of NVIDIA's DRA driver"),
     ("gpushare", 8, "the same: its value and its reason"),
     ("gpushare_cli", 171, "report: GPU memory and kills of namespaces in a month, from Prometheus"),

@@ -46,6 +46,11 @@ class ClaimWait:
         """UIDs of the pods that wait for borrowed memory."""
         return frozenset(self._pods)
 
+    def after(self, pod_uid: str) -> frozenset[str]:
+        """UIDs of the pods that wait for borrowed memory and came after this one, which waits as well."""
+        pods = self._pods
+        return frozenset(pods[pods.index(pod_uid) + 1 :]) - {pod_uid}
+
     @contextmanager
     def for_memory(self, pod_uid: str) -> Iterator[None]:
         """Have a pod known to wait, once for each of its claims."""

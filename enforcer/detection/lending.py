@@ -143,9 +143,14 @@ def borrowed_mib(quota: Quota, used_mib: int) -> int:
     return used_mib - quota.memory_mib if beyond else 0
 
 
-def unreturned_mib(quotas: Sequence[Quota], reading: UsageByContainer, free_mib: int) -> int:
-    """Return how many MiB borrowers of a GPU have to give back still before all shares have what they reserved."""
-    missing = needed_mib(quotas, reading) + LEAST_MIB - free_mib
+def unreturned_mib(
+    quotas: Sequence[Quota], reading: UsageByContainer, free_mib: int, without: AbstractSet[str] = frozenset()
+) -> int:
+    """Return how many MiB borrowers of a GPU have to give back still before all shares have what they reserved.
+
+    The pods ``without`` do not count: those that came later.
+    """
+    missing = needed_mib(quotas, reading, without) + LEAST_MIB - free_mib
     return max(0, min(missing, sum(borrowed_mib(each, total_mib(_holders(each, reading))) for each in quotas)))
 
 

@@ -31,7 +31,7 @@ from enforcer.dra.keyed_lock import KeyedLock
 from enforcer.dra.mps_readiness import MpsReady
 from enforcer.dra.prepared_claim import PreparedClaim, safe_uid
 from enforcer.dra.program_view import with_view
-from enforcer.dra.returned_memory import wait_until_returned
+from enforcer.dra.returned_memory import wait_until_returned, with_loan_where_free
 from enforcer.mps.launcher import shared_memory_of
 from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object
@@ -160,10 +160,10 @@ class Driver:
                 if self._ready is not None:
                     self._ready.wait(claim.gpus, lambda: call.goes_on(CALL_PATIENCE))
                 self._wait_until_watched(claim.gpus, call)
-                with self._parts.claim_wait.for_memory(claim.pod_uid):
+                with (waits := self._parts.claim_wait).for_memory(claim.pod_uid):
                     if not kept:
                         claim = self._commit_when_capacity_free(claim, known, call)
-                    wait_until_returned(claim, self._parts.watch, lambda: call.goes_on(CALL_PATIENCE))
+                    wait_until_returned(claim, self._parts.watch, waits, lambda: call.goes_on(CALL_PATIENCE))
                 devices = self._files.write(claim)
             if not kept:  # under the lock: statuses of a claim are written in the order of events
                 self._publisher.publish(claim)
@@ -348,6 +348,7 @@ class Driver:
                 for gpu, view in views.items()
             }
             capacity_check.check_capacity(claim, others, self._parts.store.terminating(), views, capacity)
+            claim = with_loan_where_free(claim, others, capacity)
             if before is not None and all(each.pod_uid != before.pod_uid for each in (*others, claim)):
                 self._files.remove_status(before.pod_uid)
             self._parts.store.put(claim)

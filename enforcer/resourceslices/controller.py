@@ -12,6 +12,7 @@ import structlog
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.hidden_memory import HiddenMemory, OwnProcesses
+from enforcer.detection.lending import SLACK_MIB
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Quota
@@ -166,10 +167,11 @@ class SliceController:
     def _others(
         self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str]
     ) -> dict[str, int]:
-        """Add up, by GPU, what processes of no share hold, and what nobody is counted for."""
+        """Add up, by GPU, what processes of no share hold, what nobody is counted for, and what stays for borrowers."""
         foreign = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
         hidden = {gpu: finding.withheld_mib for gpu, finding in self._hidden.found.items()}
-        return {gpu: mib + hidden.get(gpu, 0) for gpu, mib in foreign.items()}
+        lending = {quota.gpu: SLACK_MIB for quota in quotas if quota.may_borrow}
+        return {gpu: mib + hidden.get(gpu, 0) + lending.get(gpu, 0) for gpu, mib in foreign.items()}
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:

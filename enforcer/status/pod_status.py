@@ -100,5 +100,6 @@ def _container(seen: Seen, quota: Quota, peaks: Peaks) -> dict[str, Any]:
         "usedMiB": used,
         "peakMiB": peaks.get((quota.container, quota.gpu)),
         "quotaMiB": quota.memory_mib,
+        "limitMiB": quota.limit_mib,
         "state": BLIND if used is None else str(phase(seen.snapshot.state, quota, seen.snapshot.now)),
     }

@@ -144,7 +144,9 @@ def _uses(record: PodRecord) -> Iterator[Finding]:
     for each in () if status is None else status.uses:
         now = "an unknown amount" if each.used_mib is None else f"{each.used_mib} MiB"
         peak = "" if each.peak_mib is None else f", peak {each.peak_mib} MiB"
-        message = f"container {each.container} uses {now} of its quota of {each.quota_mib} MiB{peak} (measured {when})"
+        quota = f"its quota of {each.quota_mib} MiB"
+        use = f"{now}: {quota} and {each.borrowed_mib} MiB borrowed" if each.borrowed_mib else f"{now} of {quota}"
+        message = f"container {each.container} uses {use}{peak} (measured {when})"
         stale = age is None or age > STALE_SECONDS
         hint = (
             "the enforcer of this node has stopped updating the pod status, so this use may be out of date"

@@ -31,7 +31,7 @@ from gpushare_cli.top.view import Grid, View
 from gpushare_cli.words import clean, counted, some
 from sidecar.pod_status import Use
 
-CONTAINERS: Final = ("POD", "CONTAINER", "GPU", "USED", "PEAK", "QUOTA", "KILLS", "RESTARTS", "STATE")
+CONTAINERS: Final = ("POD", "CONTAINER", "GPU", "USED", "PEAK", "QUOTA", "BORROWED", "KILLS", "RESTARTS", "STATE")
 SHORT: Final = 12
 """Characters of a GPU's UUID that are shown."""
 ENDED: Final = "Succeeded"
@@ -48,6 +48,7 @@ class ContainerUse:
     used_mib: int | None = None
     peak_mib: int | None = None
     quota_mib: int | None = None
+    borrowed_mib: int | None = None
     kills: int | None = None
     restarts: int = 0
     state: str
@@ -56,7 +57,7 @@ class ContainerUse:
         """Return it for programs."""
         return {
             "container": self.container, "gpu": self.gpu, "usedMiB": self.used_mib, "peakMiB": self.peak_mib,
-            "quotaMiB": self.quota_mib, "kills": self.kills, "restarts": self.restarts, "state": self.state,
+            "quotaMiB": self.quota_mib, "borrowedMiB": self.borrowed_mib, "kills": self.kills, "restarts": self.restarts, "state": self.state,
         }  # fmt: skip
 
 
@@ -161,21 +162,23 @@ def pod_use(pod: Object, usage: Usage, claims: Iterable[Object], kills: Mapping[
 def grid(pods: Sequence[PodUse]) -> Grid:
     """Return the table of all containers; a pod of which none is known has a row too."""
     rows = [row for pod in pods for row in _rows(pod)]
-    return Grid(headers=CONTAINERS, rows=rows, drop=("GPU", "RESTARTS", "CONTAINER"), shorten="POD")
+    return Grid(
+        headers=CONTAINERS, rows=rows, drop=("GPU", "RESTARTS", "CONTAINER"), shorten="POD", optional=("BORROWED",)
+    )
 
 
 def _rows(pod: PodUse) -> Iterator[tuple[object, ...]]:
     for each in pod.containers or (ContainerUse(container="", state=pod.phase),):
         yield (
-            pod.pod, each.container, each.gpu[:SHORT], each.used_mib, each.peak_mib, each.quota_mib, each.kills,
-            each.restarts, each.state,
+            pod.pod, each.container, each.gpu[:SHORT], each.used_mib, each.peak_mib, each.quota_mib,
+            each.borrowed_mib, each.kills, each.restarts, each.state,
         )  # fmt: skip
 
 
 def _of_file(use: Use, more: Mapping[str, Any]) -> ContainerUse:
     return ContainerUse(
         container=use.container, gpu=use.gpu, used_mib=use.used_mib, peak_mib=use.peak_mib, quota_mib=use.quota_mib,
-        state=state_word(use.state, use.used_mib, use.quota_mib), **more,
+        borrowed_mib=use.borrowed_mib, state=state_word(use.state, use.used_mib, use.most_mib), **more,
     )  # fmt: skip
 
 

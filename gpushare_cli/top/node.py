@@ -10,7 +10,7 @@ from gpushare_cli.terminal import NOT_AVAILABLE, cell
 from gpushare_cli.top.view import Grid, View
 
 GPUS: Final = ("GPU", "MODEL", "MODE", "MEM-USED/LIMIT/TOTAL", "UNACCOUNTED", "CLIENTS")
-CONTAINERS: Final = ("GPU", "NAMESPACE/POD", "CONTAINER", "PID", "MEM/QUOTA", "STATE")
+CONTAINERS: Final = ("GPU", "NAMESPACE/POD", "CONTAINER", "PID", "MEM/QUOTA", "BORROWED", "STATE")
 
 
 def view(status: NodeStatus) -> View:
@@ -25,7 +25,7 @@ def view(status: NodeStatus) -> View:
         Grid(
             headers=GPUS, rows=[_gpu(gpu) for gpu in gpus], drop=("MODEL", "MODE", "CLIENTS"), optional=("UNACCOUNTED",)
         ),
-        Grid(headers=CONTAINERS, rows=uses, drop=("PID", "CONTAINER"), shorten="NAMESPACE/POD"),
+        Grid(headers=CONTAINERS, rows=uses, drop=("PID", "CONTAINER"), shorten="NAMESPACE/POD", optional=("BORROWED",)),
     )
     return View(grids=grids, notices=tuple(notices(status)), data=status.raw, problem=old)
 
@@ -59,4 +59,4 @@ def _row(gpu: GpuUse, use: Use) -> tuple[object, ...]:
     pids = ",".join(map(str, use.pids)) or NOT_AVAILABLE
     reserved = f" of {use.reserved}" if use.reserved else ""
     memory = f"{cell(use.used_mib)}/{cell(use.quota_mib)}{reserved}"
-    return gpu.index, f"{use.namespace}/{use.pod}", use.container, pids, memory, use.shown
+    return gpu.index, f"{use.namespace}/{use.pod}", use.container, pids, memory, use.borrowed_mib, use.shown

@@ -18,6 +18,13 @@ MAX_NAME: Final = 63
 """Characters of a container's name, to the API server. Longer ones are not compared for a hint."""
 MAX_HINTS: Final = 8
 """Containers with whose annotations a mistyped key is compared, and that a message names."""
+_NOT_OFFERED: Final = {
+    "compute-limit": f"is not offered: MPS cannot lower the percentage of a running client, so nobody could be given "
+    f"back the compute that it reserved; remove it, and write {contract.COMPUTE}",
+    "frameworks-use": f"is not offered: frameworks get what a container reserves, because one that takes all at its "
+    f"start would be killed for it; remove it, and write {contract.MEMORY} as large as they need",
+}
+"""Words of keys that one may expect beside ``memory-limit``, and why there is no such annotation."""
 MAX_SEARCHES: Final = 3
 """Mistyped keys of one pod for which a similar one is searched."""
 
@@ -105,10 +112,13 @@ def _unknown(names: Sequence[str], key: str, near: str, *, taken: bool) -> Probl
 
 
 def _known_elsewhere(key: str) -> str:
-    """Say what a key of ours is that pods do not have as an annotation; empty for an unknown one."""
+    """Say what a key of ours is that pods do not have as an annotation, or why it is none; empty for an unknown one."""
     share = f"request a share with {contract.MEMORY}: 4Gi"
     if key.startswith(contract.RESIZE_OF):
         return f"resizes a running container only; remove it, and {share}"
+    word = key.removeprefix(f"{contract.GROUP}/").partition(f".{contract.GROUP}/")[0]
+    if word in _NOT_OFFERED:
+        return _NOT_OFFERED[word]
     rows = [row for row in TABLE if row.key == key]
     objects = " and ".join(f"{row.on}s" for row in rows)
     if any(row.label for row in rows):

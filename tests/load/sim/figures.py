@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from enforcer.detection import lending
 from tests.load.sim.best import best_fit, bound, fewest_gpus, most
 from tests.load.sim.fleet import Fleet, over_committed, usable, used
 from tests.load.sim.order import Order
@@ -112,6 +113,8 @@ class Pieces:
     """GPUs that hold something, and below how many nobody can go."""
     empty_nodes: int
     waiting: int
+    lent: float
+    """Of all memory, what nobody reserved on GPUs with a share, but for what has to stay free: borrowers can use it."""
 
 
 def pieces(nodes: int, trace: str, rules: Rules, seed: int) -> Pieces:
@@ -121,7 +124,9 @@ def pieces(nodes: int, trace: str, rules: Rules, seed: int) -> Pieces:
     played = play(fleet, rules, seed, pods)
     waiting = sum(map(len, played.waiting.values()))
     left = tuple(usable(fleet, size * GIB) for size in NEXT)
-    return Pieces(left, used(fleet), fewest_gpus([pod.size for pod in pods], CARD), fleet.pods.count(0), waiting)
+    free = [mib for mib in fleet.memory if mib < CARD.memory]
+    lent = sum(max(0, mib - lending.SLACK_MIB) for mib in free) / fleet.capacity
+    return Pieces(left, used(fleet), fewest_gpus([pod.size for pod in pods], CARD), fleet.pods.count(0), waiting, lent)
 
 
 @dataclass(frozen=True, slots=True)

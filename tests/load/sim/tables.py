@@ -26,7 +26,8 @@ def tables(found: Found, most_nodes: int) -> dict[str, str]:
             ("trace", "rule, of the proven best", "the same, by seed", "best, of what there is"), _exact(found)
         ),
         "pieces": table(
-            ("order, across", "GPUs in use (fewest)", "empty nodes", *map(_gib, (8, 20, 40, 80))), _pieces(found)
+            ("order, across", "GPUs in use (fewest)", "empty nodes", *map(_gib, (8, 20, 40, 80)), "borrowers can use"),
+            _pieces(found),
         ),
         "churn": table(("asked for", "size", "pods", "waited: half", "99 %", "longest"), _churn(found)),
         "late": table(
@@ -103,7 +104,7 @@ def _pieces(found: Found) -> Rows:
         one = found["pieces", policy]
         usable = dict(zip(figures.NEXT, one.usable, strict=True))
         parts = [percent(usable[size]) for size in (8, 20, 40, 80)]
-        yield (policy, f"{one.used} ({one.fewest})", f"{one.empty_nodes} of 100", *parts)
+        yield (policy, f"{one.used} ({one.fewest})", f"{one.empty_nodes} of 100", *parts, percent(one.lent))
 
 
 def _churn(found: Found) -> Rows:

@@ -69,6 +69,7 @@ def test_what_binpack_leaves_free_is_of_more_use_than_what_spread_does() -> None
     whole = figures.NEXT.index(80)
     assert packed.usable[whole] > 1.2 * spread.usable[whole]
     assert packed.fewest == spread.fewest <= packed.used < spread.used <= 48
+    assert packed.lent < 0.05 < spread.lent < 0.3, "what is free in whole GPUs has no borrower"
 
 
 def test_a_curve_follows_what_is_asked_for_until_the_fleet_is_full() -> None:

@@ -84,6 +84,17 @@ def test_a_quota_that_is_not_what_was_reserved_is_shown_beside_it(
     assert "uses 1Gi of its quota of 4Gi (8Gi reserved) on GPU 0" in capsys.readouterr().out
 
 
+def test_borrowed_memory_has_a_column_where_somebody_may_borrow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    borrower = {**container("tts", 9216, "Within", 7), "limitMib": 12_288, "borrowedMib": 5120}
+    (tmp_path / NAME).write_text(json.dumps(status(borrower, container("llm", 100, "Within", 8))))
+    assert main(["top", "--state", str(tmp_path)]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "GPU NAMESPACE/POD CONTAINER PID MEM/QUOTA BORROWED STATE" in lines
+    assert any(line.endswith("9216/4096 5120 ok") for line in lines)
+
+
 def test_states_are_coloured(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--state", str(state), "--color", "always"]) == 0
     out = capsys.readouterr().out

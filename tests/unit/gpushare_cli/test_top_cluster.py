@@ -260,6 +260,19 @@ def used(age: float = 0, **more: Any) -> bytes:
     return json.dumps({"version": 1, "time": when, "ready": True, "containers": [{**use, **more}]}).encode()
 
 
+def test_borrowed_memory_has_a_column_where_somebody_may_borrow(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.add("pods", pod("tts"), pod("quiet"))
+    cluster.answers |= {"tts": (used(usedMiB=9216, limitMiB=12288), None), "quiet": (used(usedMiB=1), None)}
+    assert main(["top", "-n", "asr"]) == 0
+    assert words(capsys.readouterr().out)[:3] == [
+        "POD CONTAINER GPU USED PEAK QUOTA BORROWED KILLS RESTARTS STATE",
+        "quiet model GPU-a1000000 1 4000 4096 N/A 0 2 ok",
+        "tts model GPU-a1000000 9216 4000 4096 5120 0 2 ok",
+    ]
+
+
 def kill(uid: str, reporter: str = REPORTER, reason: str = "Killed") -> dict[str, Any]:
     about = {"uid": uid, "fieldPath": "spec.containers{model}"}
     metadata = {"namespace": "asr", "name": "e"}

@@ -30,6 +30,14 @@ def test_a_status_as_documented_is_read_whole() -> None:
     )
 
 
+def test_a_borrower_is_short_of_memory_at_its_limit_and_not_at_its_quota() -> None:
+    use = Use(container="model", gpu=GPU, used_mib=5000, quota_mib=4096, state="Within", limit_mib=12_288)
+    assert (use.borrowed_mib, Status(uses=(use,)).short(0.95)) == (904, False)
+    assert parse(json.dumps({"containers": [{**CONTAINER, "usedMiB": 5000, "limitMiB": 12_288}]}).encode()) == Status(
+        uses=(use,)
+    )
+
+
 def test_keys_of_a_newer_enforcer_are_no_obstacle() -> None:
     newer = {**GOOD, "more": [1], "containers": [{**CONTAINER, "sm": 1}, "x", 1]}
     assert parse(json.dumps(newer).encode()) == parse(json.dumps(GOOD).encode())

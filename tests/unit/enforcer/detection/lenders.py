@@ -122,7 +122,8 @@ class Card:
         if self.now < tenant.looks:
             return False
         tenant.looks = self.now + POLL
-        return not unreturned_mib([each.quota() for each in self._here()], self._reading(), int(self.free))
+        later = {each.uid for each in self._here() if not each.is_prepared and each.starts > tenant.starts}
+        return not unreturned_mib([each.quota() for each in self._here()], self._reading(), int(self.free), later)
 
     def _here(self) -> list[Tenant]:
         return [each for each in self.tenants if each.is_prepared or each.starts <= self.now]

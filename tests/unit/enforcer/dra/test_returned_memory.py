@@ -8,13 +8,14 @@ import pytest
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
-from enforcer.detection.lending import LEAST_MIB
+from enforcer.detection.claim_wait import ClaimWait
+from enforcer.detection.lending import LEAST_MIB, SLACK_MIB
 from enforcer.dra import driver as driver_module
 from enforcer.dra.allocation import PrepareRequest, compute_limits
 from enforcer.dra.cdi import variables
 from enforcer.dra.prepared_claim import PreparedClaim, decode, encode
 from enforcer.dra.quotas import quotas_of_prepared
-from enforcer.dra.returned_memory import missing_mib
+from enforcer.dra.returned_memory import missing_mib, with_loan_where_free
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.types import Quota
 from gpushare import contract
@@ -67,6 +68,25 @@ def test_prepare_grants_no_more_than_the_namespace_allows_whatever_admission_saw
 def test_a_claim_without_the_field_borrows_nothing() -> None:
     data = encode(prepared({contract.MEMORY: "4Gi"}, {})).replace(b'"limitMib": null', b'"other": null')
     assert [each.limit_mib for each in decode(data).limits] == [None]
+
+
+def test_a_share_borrows_nothing_where_too_little_is_reserved_by_nobody() -> None:
+    lent, other = prepared(ASKED, ALLOWED), replace(prepared({contract.MEMORY: "4Gi"}, {}), uid="other")
+    full = 2 * 4096 + SLACK_MIB
+    assert with_loan_where_free(lent, [other], {GPU: full}) == lent
+    found = with_loan_where_free(lent, [other], {GPU: full - 1})
+    assert [(each.memory_mib, each.limit_mib) for each in found.limits] == [(4096, None)]
+    assert variables(found, found.of(found.limits[0].request), mps=True)[contract.MPS_MEMORY_LIMIT] == "0=4096M"
+
+
+def test_who_came_later_is_not_waited_for() -> None:
+    new, later = prepared({contract.MEMORY: "4Gi"}, {}), quota(pod_uid="later", container_id="f" * 64, memory_mib=4096)
+    waits, seen = ClaimWait(), [view(10_000, LENT, later, *own(new), total=10_000 + 4096 + LEAST_MIB)]
+    with waits.for_memory(new.pod_uid), waits.for_memory("later"), waits.for_memory(new.pod_uid):
+        assert waits.after(new.pod_uid) == {"later"}
+        assert waits.after("later") == {new.pod_uid}
+        assert missing_mib(new, seen, waits.after(new.pod_uid)) == 0
+        assert missing_mib(new, seen) == 4096
 
 
 def view(held: int, *quotas: Quota, total: int = 16_384) -> GpuSnapshot:

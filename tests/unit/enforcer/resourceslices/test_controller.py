@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.detection.lending import SLACK_MIB
 from enforcer.quota.types import Mode
 from enforcer.resourceslices import controller as module
 from enforcer.resourceslices.controller import SlicePublishing
@@ -121,6 +122,15 @@ def test_what_nobody_is_counted_for_is_taken_off_with_the_second_sample_that_sho
     for _ in range(6):
         world.turns.run_once()
     assert world.memory() == "15872Mi"
+
+
+def test_a_gpu_with_a_borrower_offers_less_so_that_what_is_lent_can_come_back_in_time(world: World) -> None:
+    world.quotas = [quota(memory_mib=4096, limit_mib=4096)]
+    assert not world.due(), "that is no more than it reserved"
+    world.quotas = [quota(memory_mib=4096, limit_mib=12_288)]
+    assert world.due()
+    world.turns.run_once()
+    assert world.memory() == f"{15_872 - SLACK_MIB}Mi"
 
 
 def test_what_is_promised_given_back_or_within_the_step_makes_nothing_due(world: World) -> None:

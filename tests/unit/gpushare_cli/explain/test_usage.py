@@ -100,6 +100,12 @@ def test_why_the_use_is_not_known_is_reported(api: Api, says: str) -> None:
     assert says in line
 
 
+def test_what_a_container_borrowed_is_named() -> None:
+    use = Use(container="main", gpu=GPU, used_mib=9216, quota_mib=4096, state="Within", limit_mib=12_288)
+    usage = Usage(status=Status(time="2026-11-20T22:16:05Z", uses=(use,)), age=3.5)
+    assert "main uses 9216 MiB: its quota of 4096 MiB and 5120 MiB borrowed (measured" in lines(usage)[0]
+
+
 def test_json_has_the_same_figures() -> None:
     use = Use(container="main", gpu=GPU, used_mib=None, peak_mib=None, quota_mib=4096, state="Unknown")
     usage = Usage(status=Status(time="2026-11-20T22:16:05Z", uses=(use,)), age=3.5)
