@@ -57,7 +57,8 @@ class ContainerUse:
         """Return it for programs."""
         return {
             "container": self.container, "gpu": self.gpu, "usedMiB": self.used_mib, "peakMiB": self.peak_mib,
-            "quotaMiB": self.quota_mib, "borrowedMiB": self.borrowed_mib, "kills": self.kills, "restarts": self.restarts, "state": self.state,
+            "quotaMiB": self.quota_mib, "borrowedMiB": self.borrowed_mib, "kills": self.kills,
+            "restarts": self.restarts, "state": self.state,
         }  # fmt: skip
 
 
