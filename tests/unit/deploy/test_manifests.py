@@ -56,6 +56,7 @@ def test_every_key_of_ours_in_the_manifests_is_one_of_the_contract() -> None:
         contract.AUDIT_HEAD,
         contract.MAX_MEMORY,
         contract.MAX_MEMORY_LIMIT,
+        contract.MEMORY_LIMIT,
         contract.MAX_COMPUTE,
         contract.DEFAULT_MEMORY,
         contract.DEFAULT_COMPUTE,
