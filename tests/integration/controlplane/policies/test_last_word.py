@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpushare.contract import COMPUTE, GPUS, MANAGED_LABEL, MIRROR
+from gpushare.contract import COMPUTE, GPUS, MANAGED_LABEL, MEMORY_LIMIT, MIRROR
 from gpushare.kube_client import ADMISSION_V1, path
 from tests.integration.controlplane import manifests, objects
 from tests.integration.controlplane.objects import Object
@@ -41,6 +41,13 @@ def test_no_policy_has_a_type_warning(world: World) -> None:
 # The last word on a sharing pod
 
 
+def borrowing(**more: str) -> Object:
+    """Of a container that may hold more than it reserves."""
+    pod = share()
+    pod["metadata"]["annotations"] |= {MEMORY_LIMIT: "12Gi", **more}
+    return pod
+
+
 def several(count: str) -> Object:
     """Of so many GPUs."""
     pod = share()
@@ -63,6 +70,8 @@ SHAPES: dict[str, Callable[[], Object]] = {
         containers=[{"name": "main", "image": "a", "envFrom": [{"configMapRef": {"name": "c"}}]}]
     ),
     "a share of each of three GPUs": lambda: several("3"),
+    "a limit above the reservation": borrowing,
+    "such a limit on each of two GPUs": lambda: borrowing(**{GPUS: "2"}),
     "another claim beside": lambda: share(resourceClaims=[{"name": "net", "resourceClaimName": "net"}]),
 }
 

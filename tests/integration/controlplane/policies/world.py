@@ -111,7 +111,9 @@ def share(name: str = "", **spec: Any) -> Object:
 
 def rewritten(pod: Object) -> Object:
     """The pod as the webhook leaves it."""
-    return copy.deepcopy(dict(mutate_pod(pod, policy=NamespacePolicy(), settings=Settings()).pod))
+    return copy.deepcopy(
+        dict(mutate_pod(pod, policy=NamespacePolicy(max_memory_limit_mib=81_920), settings=Settings()).pod)
+    )
 
 
 def two_containers() -> Object:
