@@ -37,6 +37,7 @@ SECONDS: Final = {
     "tests/e2e/test_grace.py": 187,
     "tests/e2e/test_hidden.py": 120,
     "tests/e2e/test_kill.py": 90,
+    "tests/e2e/test_lending.py": 40,
     "tests/e2e/test_limits.py": 179,
     "tests/e2e/test_modes.py": 177,
     "tests/e2e/test_mps.py": 102,
