@@ -48,9 +48,10 @@ def run(args: argparse.Namespace) -> int:
         uses, kills = of_tenants(where, found), of_events(api, where, lacks.append)
         lacks += [f"{each.pod}: {each.problem}" for each in found if each.problem]
     pods = api.list(path(CORE_V1, "pods", namespace=where), labelSelector=f"{contract.MANAGED_LABEL}=true")[0]
-    past = peaks(server, where) if server else {}
+    now = node_status.now().timestamp()
+    past = peaks(server, where, now) if server else {}
     lacks += server.warnings if server else ()
-    advice = advise(measured(pods, uses, kills, node_status.now().timestamp(), past), args.min_age)
+    advice = advise(measured(pods, uses, kills, now, past), args.min_age)
     print(
         json.dumps([each.json() for each in advice], indent=2) if args.output == "json" else "\n".join(_lines(advice))
     )

@@ -1,6 +1,5 @@
 """The most that containers used in the last two weeks, also those of pods that are gone, by Prometheus."""
 
-import time
 from typing import Final
 
 from gpushare.quantity import MIB
@@ -12,10 +11,14 @@ METRIC: Final = "gpu_share_container_memory_peak_bytes"
 """An enforcer's own peak: a series of what is in use lacks what came and went between two scrapes."""
 
 
-def peaks(server: Prometheus, namespace: str = "") -> dict[Place, int]:
-    """Return the peaks in MiB, of one namespace or of all. Raises ``GpuShareError``."""
+def peaks(server: Prometheus, namespace: str, now: float) -> dict[Place, int]:
+    """Return the peaks in MiB before a Unix time, of one namespace, or of all where that is empty.
+
+    Raises:
+        GpuShareError: Prometheus cannot be asked.
+    """
     where = [matcher("namespace", namespace)] if namespace else []
-    found = server.at(PEAK.format(server.selector(METRIC, JOB, *where)), time.time())
+    found = server.at(PEAK.format(server.selector(METRIC, JOB, *where)), now)
     return {
         (each.labels.get("namespace", ""), each.labels.get("pod", ""), each.labels.get("container", "")): round(
             each.points[0][1] / MIB

@@ -283,7 +283,7 @@ class Sources:
         return found
 
     def _ask_peaks(self, namespace: str) -> dict[Place, int]:
-        return peaks(self.prometheus, namespace) if self.prometheus else {}
+        return peaks(self.prometheus, namespace, time.time()) if self.prometheus else {}
 
     def _ask_curves(self, gpu: str) -> int:
         """Read the window of a GPU's curves; returns how many there are."""

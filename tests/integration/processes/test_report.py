@@ -8,7 +8,10 @@ from typing import Any, Final
 
 import pytest
 
+from gpushare_cli import prometheus
+from gpushare_cli.advise.history import peaks
 from gpushare_cli.main import main
+from gpushare_cli.prometheus import JOB, matcher
 from tests.integration.processes.containers import wait_for
 from tests.integration.processes.monitored import chart
 from tests.support import helm
@@ -48,6 +51,13 @@ KILLS: Final[dict[tuple[str, str], Amount]] = {
 """By namespace and node: what the enforcer of a node counted."""
 
 
+PEAKS: Final = (
+    ("gpu-share-enforcer", "asr", "tts-gone", 9000), ("gpu-share-enforcer", "llm", "chat-0", 16000),
+    ("sidecar", "asr", "tts-gone", 99000),
+)  # fmt: skip
+"""Job, namespace, pod, MiB: of pods that are gone after an hour."""
+
+
 def samples(name: str, labels: str, amount: Amount, unit: int = 1) -> Iterator[str]:
     for at in range(FIRST, LAST + 1, SCRAPE):
         value = amount((at - MARCH) / HOUR)
@@ -65,6 +75,11 @@ def written() -> str:
             where = f'namespace="{namespace}",pod="{pod}",container="model",gpu="GPU-0"'
             lines += samples(name, f"{enforcer},{where}", amounts[kind], GIB)
         lines += samples(name, 'job="sidecar",namespace="llm",pod="x",container="y",gpu="GPU-0"', lambda _: 99, GIB)
+    name = "gpu_share_container_memory_peak_bytes"
+    lines += [f"# TYPE {name} gauge"]
+    for job, namespace, pod, mib in PEAKS:
+        where = f'job="{job}",namespace="{namespace}",pod="{pod}",container="model"'
+        lines += samples(name, where, lambda hours, mib=mib: mib if hours < 1 else None, 2**20)  # type: ignore[misc] # bound now
     lines += ["# TYPE gpu_share_namespace_kills counter"]
     for (namespace, node), amount in KILLS.items():
         lines += samples("gpu_share_namespace_kills_total", f'{enforcer},namespace="{namespace}",node="{node}"', amount)
@@ -133,3 +148,20 @@ def test_a_month_has_the_hours_and_kills_of_its_series(server: Prometheus, capsy
     assert code == 1
     recorded = float(err.partition("Prometheus has ")[2].partition(" ")[0])
     assert 11 <= recorded < 11.2, "12 hours, without the one in which no enforcer was up"
+
+
+def test_peaks_of_two_weeks_are_those_of_enforcers_also_of_pods_that_are_gone(server: Prometheus) -> None:
+    client, now = prometheus.Prometheus(f"http://127.0.0.1:{server.port}"), LAST + 13 * 24 * HOUR
+    both = {("asr", "tts-gone", "model"): 9000, ("llm", "chat-0", "model"): 16000}
+    assert peaks(client, "", now) == both
+    assert peaks(client, "asr", now) == {("asr", "tts-gone", "model"): 9000}
+    assert peaks(client, "", now + 2 * 24 * HOUR) == {}
+
+
+def test_a_curve_has_the_points_of_a_window(server: Prometheus) -> None:
+    client = prometheus.Prometheus(f"http://127.0.0.1:{server.port}")
+    selector = client.selector("gpu_share_container_memory_used_bytes", JOB, matcher("pod", "tts-0"))
+    (found,) = client.between(selector, MARCH + 3.5 * HOUR, MARCH + 4.5 * HOUR, 900)
+    assert [(when - MARCH, value / GIB) for when, value in found.points] == [
+        (12600, 2), (13500, 2), (14400, 10), (15300, 10), (16200, 10)
+    ]  # fmt: skip
