@@ -278,10 +278,10 @@ def _enforcer(patient: Patient, audit_log: AuditWriter) -> EnforcementLoop:
 
 
 def _tell_decisions(patient: Patient) -> None:
-    evaluate = vars(loop)["evaluate"]
+    decide = vars(loop)["decide"]
 
     def told(*args: Any, **more: Any) -> Any:
-        state, verdicts = evaluate(*args, **more)
+        state, verdicts = decide(*args, **more)
         for verdict in verdicts:
             if verdict.decision is Decision.KILL:
                 patient.trace.tell("decided", container=verdict.quota.container_id)
@@ -289,7 +289,7 @@ def _tell_decisions(patient: Patient) -> None:
                     patient.moments.reached(Moment.AFTER_DECISION)
         return state, verdicts
 
-    vars(loop)["evaluate"] = told
+    vars(loop)["decide"] = told
 
 
 def _registry() -> CollectorRegistry:
