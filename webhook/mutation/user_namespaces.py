@@ -48,4 +48,4 @@ def hindrance(pod: PodView) -> str:
 
 
 def _perhaps_root(container: Container, outer: Json) -> bool:
-    return not any(effective(container, outer, key)[0] for key in ("runAsNonRoot", "runAsUser"))
+    return not (effective(container, outer, "runAsNonRoot")[0] or effective(container, outer, "runAsUser")[0])
