@@ -257,7 +257,7 @@ class ContainerKill:
         """
         untouched = [each for each in _unfinished(self._group) if not each.acted_on and not each.handle.ended()]
         usages = self._usages() if untouched else ()
-        of_all = self._reason_to_spare(usages)
+        of_all = self._reason_to_spare(usages) if untouched else None
         for each in untouched:
             reason = of_all or self._pinner.identity_mismatch(self._quota, each)
             if reason is None and not self._is_selected(each, usages):

@@ -32,7 +32,7 @@ BORROWED: Final = """\
 import signal, socket
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-door.connect("/proc/1/root/run/gpu-share/mps/pipe/tenants")
+door.connect("/proc/1/root" "/run/gpu-share/mps/pipe/tenants")
 door.send(b'{"hold": 6144, "limit": null, "over": true}')
 door.recv(65536)
 signal.pause()
@@ -159,7 +159,7 @@ def test_fresh_pods_hold_little_on_average_and_wait_with_an_event_that_says_why(
 def test_a_debugger_that_takes_its_targets_way_to_the_gpu_is_ended_whole_and_alone(
     site: Site, victim: str, attacker: str
 ) -> None:
-    """It starts its program anew as often as that is killed, and has no first process that could be killed instead."""
+    """It starts its program again as often as that is killed, and has no first process that could be killed instead."""
     before = site.run(attacker, pods.pod("target", "hold", "400Mi", memory="512Mi"))
     again = ["sh", "-c", "trap '' TERM; while true; do python3 -c \"$PROGRAM\"; done"]
     more: Object = {"targetContainerName": pods.MAIN, "env": [{"name": "PROGRAM", "value": BORROWED}]}

@@ -288,7 +288,7 @@ class _Rechecker(Rechecker):
         object.__setattr__(self, "node", node)
 
     def wait(self, seconds: float) -> None:
-        self.node.now += seconds  # type: ignore[attr-defined]
+        self.node.now += seconds  # type: ignore[attr-defined] # set past the frozen dataclass
 
 
 def _forgiven(state: DetectorState) -> DetectorState:

@@ -235,7 +235,7 @@ def test_who_was_back_within_its_quota_when_it_was_to_be_killed_is_killed_as_soo
 
 
 @pytest.mark.parametrize(("looks", "overdrawn"), [(11, False), (17, True)])
-def test_a_kill_says_whether_a_budget_is_overdrawn(looks: int, overdrawn: bool) -> None:  # noqa: FBT001
+def test_a_kill_says_whether_a_budget_is_overdrawn(looks: int, *, overdrawn: bool) -> None:
     bench = Bench(quota())
     for _ in range(looks - 1):
         bench.see(OVER)

@@ -129,8 +129,8 @@ class Lent(UsageSampler):
 def world(tmp_path: Path) -> World:
     made = World(tmp_path)
     setup = made.config()
-    made.lent = Lent(made.reader, made.pods)  # type: ignore[attr-defined]
-    made.setup = replace(setup, watch=made.lent)  # type: ignore[attr-defined]
+    made.lent = Lent(made.reader, made.pods)  # type: ignore[attr-defined] # only here
+    made.setup = replace(setup, watch=made.lent)  # type: ignore[attr-defined] # only here
     made.driver._parts = made.setup
     return made
 
@@ -149,7 +149,7 @@ def test_a_new_share_is_known_to_wait_and_ready_once_the_memory_is_back(
 
     def give_back() -> None:
         seen.append(world.setup.claim_wait.pods)
-        world.lent.lent = False  # type: ignore[attr-defined]
+        world.lent.lent = False  # type: ignore[attr-defined] # only here
 
     monkeypatch.setattr(driver_module, "CALL_PATIENCE", 60.0)
     timer = threading.Timer(0.2, give_back)
