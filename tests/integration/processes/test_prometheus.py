@@ -68,12 +68,12 @@ class World:
 
 
 def enforce(folder: Path, stack: ExitStack, port: int) -> str:
-    """Start an enforcer with one share, and the share's sidecar; returns the pod's name."""
+    """Start an enforcer with one share, which may borrow, and the share's sidecar; returns the pod's name."""
     node, run = Node(folder, stack), folder / "run"
     stack.callback(node.end)
     container = node.container()
     process = container.tenant(node.sim, "--mib", "1000")
-    quota = container.quota(node.gpu, 4096, reserved_mib=4096, clients=1)
+    quota = container.quota(node.gpu, 4096, reserved_mib=4096, limit_mib=8192, clients=1)
     sidecar(stack, run / "status" / container.pod_uid, SIDECAR)
     node.allow(quota)
     # A container's utilization is known in this mode alone.
