@@ -20,7 +20,6 @@ from webhook.mutation.framework_warnings import LAUNCHERS
 from webhook.mutation.settings import Settings
 from webhook.serving import review
 
-MAX_NODES = review.MAX_NODES
 FREE_SIZE = 64_000
 FREE_SECONDS = 0.020
 BYTES_OF_SECOND = 20_000_000
@@ -211,10 +210,10 @@ def largest(family: Family, room: int, **request: Any) -> bytes:
     small, larger = encoded(family(1024), **request), encoded(family(2048), **request)
     growth, nodes = (len(larger) - len(small)) / 1024, (objects_of(larger) - objects_of(small)) / 1024
     by_bytes = (room - len(small)) / growth if growth else 0
-    by_nodes = (MAX_NODES - objects_of(small)) / nodes if nodes else by_bytes
+    by_nodes = (review.most_nodes(room) - objects_of(small)) / nodes if nodes else by_bytes
     number = 1024 + max(0, int(0.97 * min(by_bytes, by_nodes)))
     body = encoded(family(number), **request)
-    while len(body) > room or objects_of(body) > MAX_NODES:
+    while len(body) > room or objects_of(body) > review.most_nodes(len(body)):
         number = number * 9 // 10
         body = encoded(family(number), **request)
     return body

@@ -3,6 +3,8 @@
 import base64
 import json
 from collections.abc import Callable
+from itertools import islice, product
+from string import ascii_letters
 
 import pytest
 from hypothesis import given
@@ -145,9 +147,11 @@ NOT_JSON = [
     (nested(255), "more than 254 levels"),
     (nested(255, '{"a":', "}").replace(b":}", b":1}"), "more than 254 levels"),
     (nested(300, "[ "), "more than 254 levels"),
-    (nested(100_000), "more than 254 levels"),
-    (b"[" * 100_000, "more than 254 levels"),
-    (b"[" + b"{}," * 400_001 + b"{}]", "more than 400000"),
+    (nested(10_000), "more than 254 levels"),
+    (b"[" * 10_000, "more than 254 levels"),
+    (b"[" * 100_000, "more than 26666 objects and lists"),
+    (b"[" + b"{}," * 20_000 + b"{}]", "more than 20000 objects and lists"),
+    (b"[" + b'{"abcdef":""},' * 400_001 + b"{}]", "more than 400000"),
 ]
 
 
@@ -155,6 +159,14 @@ NOT_JSON = [
 def test_refuses_what_is_not_strict_json(body: bytes, says: str) -> None:
     with pytest.raises(RequestError, match=says):
         review.decode(body)
+
+
+def test_accepts_as_many_objects_as_field_ownership_has_at_its_densest() -> None:
+    keys = (f"f:{''.join(each)}" for each in islice(product(ascii_letters, repeat=3), 60_000))
+    fields = ",".join(f'"{key}":{{".":{{}},"f:a":{{}}}}' for key in keys)
+    body = f'{{"metadata":{{"managedFields":[{{"fieldsV1":{{{fields}}}}}]}}}}'.encode()
+    assert len(body) > 1_500_000
+    assert review.decode(body) == json.loads(body)
 
 
 def test_accepts_nesting_up_to_the_limit() -> None:
