@@ -91,7 +91,7 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
     return (
         ("other webhook configurations", other_configurations),
         ("webhook certificate", lambda api: webhook(api, datetime.now(UTC))),
-        ("certificate renewal", workloads.certificates),
+        ("certificate renewal", lambda api: workloads.certificates(api, datetime.now(UTC))),
         ("webhook replicas", workloads.webhooks),
         ("Pod Security of the release's namespace", own_namespace),
         ("sharing pod", lambda api: trial(api, namespace)),
@@ -136,7 +136,7 @@ def webhook(api: KubeClient, now: datetime) -> CheckResult:
     """
     configuration, namespace, hint = find(api, CONFIGURATION) or {}, release_namespace(api), WRITER
     if installation.by_cert_manager(api):
-        hint = f"kubectl describe certificate -n {namespace} gpu-share-webhook"
+        hint = f"kubectl describe certificate -n {namespace} {installation.DEPLOYMENT}"
     hooks = objects(configuration, "webhooks")
     found = [bundle(f"{text(each, 'name')} of {OURS}", mapping(each, "clientConfig"), now, hint) for each in hooks]
     if not found:

@@ -52,6 +52,8 @@ class Installation:
     version: str = ""
     replicas: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    cert_manager: bool = False
+    """Whether cert-manager makes the certificates, and not ``gpu-share-certs``."""
 
     @property
     def of_another_release(self) -> bool:
@@ -69,11 +71,11 @@ def installation(api: KubeClient) -> Installation:
 
     No labels of other namespaces are searched: a tenant can write those.
     """
-    namespace = release_namespace(api)
+    namespace, cert_manager = release_namespace(api), by_cert_manager(api)
     named = api.list(path(APPS_V1, "deployments", namespace=namespace), labelSelector=OURS)[0]
     found = [each for each in named if text(mapping(each, "metadata"), "name") == DEPLOYMENT]
     if not found:
-        return Installation(namespace=namespace)
+        return Installation(namespace=namespace, cert_manager=cert_manager)
     metadata, spec = mapping(found[0], "metadata"), mapping(found[0], "spec")
     containers = objects(mapping(mapping(spec, "template"), "spec"), "containers")
     return Installation(
@@ -81,6 +83,7 @@ def installation(api: KubeClient) -> Installation:
         version=clean(text(mapping(metadata, "labels"), VERSION_LABEL)),
         replicas=int(spec.get("replicas", 1)),
         environment={text(each, "name"): text(each, "value") for one in containers for each in objects(one, "env")},
+        cert_manager=cert_manager,
     )
 
 
@@ -100,7 +103,7 @@ def as_shipped(api: KubeClient, kinds: tuple[str, ...]) -> CheckResult:
     """Compare every object of these kinds with what this release ships."""
     found = installation(api)
     wanted = {where: variants for where, variants in shipped(found).items() if where.split("/")[-2] in kinds}
-    if any(where.endswith(CERTS) for where in wanted) and by_cert_manager(api):
+    if found.cert_manager:
         wanted = {where: variants for where, variants in wanted.items() if not where.endswith(CERTS)}
     wrong = list(_wrong(api, wanted, content=not found.of_another_release))
     if not wrong and found.of_another_release:
@@ -128,6 +131,13 @@ def by_cert_manager(api: KubeClient) -> bool:
     """Tell whether cert-manager makes the certificates, and the release has no job of its own for them."""
     found = find(api, CONFIGURATION) or {}
     return CERT_MANAGER in mapping(mapping(found, "metadata"), "annotations")
+
+
+def certificate_log(found: Installation) -> str:
+    """Return the command that shows why the serving certificate is not renewed."""
+    if found.cert_manager:
+        return f"kubectl describe certificate -n {found.namespace} {DEPLOYMENT}"
+    return f"kubectl logs -n {found.namespace} deployment/gpu-share-certs"
 
 
 def versions_named(versions: Mapping[str, int]) -> str:

@@ -16,7 +16,7 @@ from gpushare.quantity import format_mib, parse_memory
 from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check.feature_gates import PROBE, PROBE_DRIVER
-from gpushare_cli.check.installation import MIN_MEMORY, RESTORE, Installation, installation
+from gpushare_cli.check.installation import MIN_MEMORY, RESTORE, Installation, certificate_log, installation
 from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
 from gpushare_cli.check.workloads import namespaces, reports
 from gpushare_cli.lookups import optional
@@ -44,10 +44,8 @@ OUR_CERTIFICATE: Final = Search(
 SERVING: Final = "gpu-share-webhook-tls"
 """The Secret with the serving certificate."""
 RENEW: Final = (
-    "gpu-share-certs renews the certificate within ten seconds, and the webhook uses it within two minutes: kubectl "
-    "logs -n {0} deployment/gpu-share-certs (cert-manager: kubectl describe certificate -n {0} gpu-share-webhook); "
-    "if this error stays, compare the clocks of the API server and the nodes, then kubectl delete secret -n {0} "
-    f"{SERVING}"
+    "{} renews the certificate, and the webhook uses it within two minutes: {}; if this error stays, compare the "
+    "clocks of the API server and the nodes, then kubectl delete secret -n {} " + SERVING
 )
 REFUSED: Final = (
     "the message names what refused the pod; if it is the webhook, check its pods: "
@@ -195,7 +193,9 @@ def _refused(error: GpuShareError, namespace: str, found: Installation) -> Check
     if (why := OUR_CERTIFICATE.search(error.message[:MAX_REFUSAL])) is not None:
         where = f"Secret {found.namespace}/{SERVING}"
         detail = f"refused in namespace {namespace}: the API server does not accept the webhook's serving certificate"
-        return failed(f"{detail} ({where}): {clean(why[1])}", RENEW.format(found.namespace))
+        renewer = "cert-manager" if found.cert_manager else "gpu-share-certs"
+        hint = RENEW.format(renewer, certificate_log(found), found.namespace)
+        return failed(f"{detail} ({where}): {clean(why[1])}", hint)
     forbidden = isinstance(error, ClusterError) and error.status == HTTPStatus.FORBIDDEN
     if forbidden and any(each in error.message for each in USED_UP):
         return warning(

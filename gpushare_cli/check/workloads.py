@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from gpushare import contract
@@ -14,17 +15,19 @@ from gpushare.patterns import Pattern
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.version import installed
 from gpushare_cli.check.installation import (
+    DEPLOYMENT,
     NAME_LABEL,
     OURS,
     RESTORE,
     VERSION_LABEL,
     Installation,
-    by_cert_manager,
+    certificate_log,
     installation,
     versions_named,
 )
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
-from gpushare_cli.words import clean, counted, some
+from gpushare_cli.lookups import find
+from gpushare_cli.words import clean, counted, moment, some
 
 MAX_REPORT: Final = 16 * 1024
 """Characters of an enforcer's report that are parsed."""
@@ -32,6 +35,7 @@ RELEASE: Final = Pattern(r"(\d{1,6})\.(\d{1,6})\.\d{1,6}", 64)
 BREAKER: Final = "find the containers over quota (gpu-share top -A), then run gpu-share breaker --node NODE --reset"
 SKEW: Final = "upgrade the enforcers: each must have the webhook's release or the one before"
 SHARING: Final = f"{contract.MANAGED_LABEL}=true"
+CERT_MANAGER_V1: Final = "/apis/cert-manager.io/v1"
 LABEL: Final = f"kubectl label node NAME {contract.NODE_LABEL}=true"
 
 
@@ -64,17 +68,40 @@ def webhooks(api: KubeClient) -> CheckResult:
     return warning(detail, hint) if ready < found.replicas else ok(detail)
 
 
-def certificates(api: KubeClient) -> CheckResult:
-    """Look for a ready pod that renews the certificates; a bundle shows only the end of its CA."""
-    if by_cert_manager(api):
-        return ok("by cert-manager")
+def certificates(api: KubeClient, now: datetime) -> CheckResult:
+    """Look for what renews the certificates: a ready pod, or cert-manager. A bundle shows only the end of its CA."""
     found = installation(api)
+    if found.cert_manager:
+        return _by_cert_manager(api, found, now)
     here = pods(api, found, "certs")
     if any(map(_ready, here)):
         return ok("ready")
     detail = f"0 of {counted(len(here), 'pod')} of gpu-share-certs are ready"
     hint = _describe(found, "certs", there=bool(here))
     return failed(f"{detail}: without a ready pod, the webhook's certificate expires within 30 days", hint)
+
+
+def _by_cert_manager(api: KubeClient, found: Installation, now: datetime) -> CheckResult:
+    """Read what cert-manager says about the serving certificate: it is not Ready once that has expired."""
+    name, hint = f"Certificate {found.namespace}/{DEPLOYMENT}", certificate_log(found)
+    certificate = find(api, path(CERT_MANAGER_V1, "certificates", DEPLOYMENT, found.namespace))
+    if certificate is None:
+        return failed(f"{name} is missing: cert-manager renews nothing", RESTORE)
+    status = mapping(certificate, "status")
+    if not _ready(certificate):
+        why = [text(each, "message") for each in objects(status, "conditions") if each.get("type") == "Ready"]
+        return failed(clean(f"{name} is not Ready: {next(iter(why), 'cert-manager has not seen it yet')}"), hint)
+    ends, due = (_time(text(status, key)) for key in ("notAfter", "renewalTime"))
+    if due is not None and due < now:
+        until = f"; it expires on {moment(ends)}" if ends else ""
+        return warning(f"{name} should have been renewed on {moment(due)}{until}", hint)
+    return ok("by cert-manager" + (f", valid until {moment(ends)}" if ends else ""))
+
+
+def _time(written: str) -> datetime | None:
+    with suppress(ValueError):
+        return datetime.fromisoformat(written).astimezone(UTC)
+    return None
 
 
 def enforcers(api: KubeClient) -> CheckResult:

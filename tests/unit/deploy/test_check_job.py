@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare.version import installed
-from gpushare_cli.check import cluster
+from gpushare_cli.check import cluster, installation
 from gpushare_cli.main import build_parser
 from tests.support import helm
 from tests.support.asked_rights import Recorder, Right, given
@@ -51,10 +51,14 @@ DAEMONSETS = [
 
 
 def rights_asked() -> set[Right]:
-    """What the job asks the API server for, with namespaces that opted in and without."""
+    """What the job asks the API server for, with namespaces that opted in and without, and with cert-manager."""
     found: set[Right] = set()
-    for namespaces in ([], [{"metadata": {"name": "a", "labels": {"gpu-share.io/enabled": "true"}}}]):
-        api = Recorder(namespaces=namespaces, daemonsets=DAEMONSETS, deployments=RELEASE)
+    issued = {"name": "gpu-share", "annotations": {installation.CERT_MANAGER: "a/b"}}
+    opted_in = {"metadata": {"name": "a", "labels": {"gpu-share.io/enabled": "true"}}}
+    for namespaces, hooks in product(([], [opted_in]), ([], [{"metadata": issued}])):
+        api = Recorder(
+            namespaces=namespaces, daemonsets=DAEMONSETS, deployments=RELEASE, mutatingwebhookconfigurations=hooks
+        )
         for _, ask in [("version", cluster.version), *cluster.questions(None)]:
             ask(api)  # type: ignore[arg-type] # it has what a check calls
         found |= api.asked

@@ -103,6 +103,10 @@ hostPath: {path: /dev/shm, type: Directory}
 
 {{- /* What `gpu-share check` reads of the release by name. */}}
 {{- define "gpu-share.namedRules" -}}
+- apiGroups: [cert-manager.io] # with certs.certManager.enabled
+  resources: [certificates]
+  resourceNames: [gpu-share-webhook]
+  verbs: [get]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [clusterroles]
   resourceNames:

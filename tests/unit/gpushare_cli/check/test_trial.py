@@ -157,7 +157,12 @@ def test_a_serving_certificate_that_the_api_server_refuses_is_named_with_the_rea
     assert found.level == "wrong"
     assert "Secret gpu-share-system/gpu-share-webhook-tls" in found.detail
     assert found.detail.endswith(why)
-    assert "gpu-share-certs" in found.hint
+    assert "logs -n gpu-share-system deployment/gpu-share-certs" in found.hint
+    issued = {"metadata": {"annotations": {"cert-manager.io/inject-ca-from": "a/b"}}}
+    theirs = Server(refusals, namespaces=spaces, deployments=RELEASE, **{"gpu-share": issued})
+    hint = trial(theirs, None).hint  # type: ignore[arg-type] # it only reads and tries
+    assert "describe certificate -n gpu-share-system gpu-share-webhook" in hint
+    assert "gpu-share-certs" not in hint
 
 
 def test_a_certificate_of_another_webhook_is_not_taken_for_ours() -> None:

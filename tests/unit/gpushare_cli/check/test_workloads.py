@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from gpushare import contract
 from gpushare.kube_client import KubeClient
 from gpushare_cli.check import workloads
 from gpushare_cli.check.result import CheckResult
+from gpushare_cli.words import moment
 from tests.unit.gpushare_cli.check.api import Api
 
 Ask = Callable[[KubeClient], CheckResult]
@@ -21,6 +23,13 @@ CONFIGURATION = {"webhooks": [{"clientConfig": {"service": {"namespace": "elsewh
 def deployment(replicas: int = 2, version: str = "0.1.0") -> dict[str, Any]:
     metadata = {"name": "gpu-share-webhook", "namespace": "elsewhere", "labels": {"app.kubernetes.io/version": version}}
     return {"metadata": metadata, "spec": {"replicas": replicas}}
+
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def certificates(api: KubeClient) -> CheckResult:
+    return workloads.certificates(api, NOW)
 
 
 DAEMONSETS = [{"metadata": {"labels": {"app.kubernetes.io/name": f"gpu-share-{name}"}}} for name in ("enforcer", "mps")]
@@ -63,7 +72,7 @@ def test_webhook_replicas_have_to_be_ready(wanted: int, ready: int, level: str) 
     assert asked(workloads.webhooks, deployments=[])[0] == "wrong"
 
 
-@pytest.mark.parametrize("ask", [workloads.webhooks, workloads.certificates, workloads.enforcers])
+@pytest.mark.parametrize("ask", [workloads.webhooks, certificates, workloads.enforcers])
 def test_where_no_pod_is_made_the_hint_shows_what_makes_them(ask: Ask) -> None:
     """A description of pods that are not there says nothing."""
     table = {"gpu-share": CONFIGURATION, "deployments": [deployment()], "daemonsets": DAEMONSETS, "nodes": [item("n")]}
@@ -73,11 +82,32 @@ def test_where_no_pod_is_made_the_hint_shows_what_makes_them(ask: Ask) -> None:
 
 
 def test_somebody_has_to_renew_the_certificates() -> None:
-    assert asked(workloads.certificates, pods=[item("p", of="certs")]) == ("ok", "ready")
+    assert asked(certificates, pods=[item("p", of="certs")]) == ("ok", "ready")
     for pods in ([], [item("p")], [item("p", ready=False, of="certs")]):
-        assert asked(workloads.certificates, pods=pods)[0] == "wrong"
+        assert asked(certificates, pods=pods)[0] == "wrong"
+
+
+def issued(ready: str, ends: timedelta, due: timedelta) -> dict[str, Any]:
+    """A Certificate as cert-manager writes it."""
+    condition = {"type": "Ready", "status": ready, "message": "Certificate expired on Sunday"}
+    times = {"notAfter": moment(NOW + ends), "renewalTime": moment(NOW + due)}
+    return {"metadata": {"name": "gpu-share-webhook"}, "status": {"conditions": [condition], **times}}
+
+
+@pytest.mark.parametrize(
+    ("certificate", "level", "says"),
+    [
+        (issued("True", timedelta(days=20), timedelta(days=10)), "ok", "valid until 2026-12-11T00:00:00Z"),
+        (issued("True", timedelta(days=2), timedelta(days=-8)), "warning", "renewed on 2026-11-13T00:00:00Z"),
+        (issued("False", timedelta(days=-1), timedelta(days=-9)), "wrong", "Certificate expired on Sunday"),
+        ({"metadata": {"name": "gpu-share-webhook"}}, "wrong", "not Ready"),
+        (404, "wrong", "elsewhere/gpu-share-webhook is missing"),
+    ],
+)
+def test_cert_manager_has_to_renew_the_certificate(certificate: Any, level: str, says: str) -> None:
     theirs = CONFIGURATION | {"metadata": {"annotations": {"cert-manager.io/inject-ca-from": "x/y"}}}
-    assert asked(workloads.certificates, **{"gpu-share": theirs, "pods": []}) == ("ok", "by cert-manager")
+    found = asked(certificates, **{"gpu-share": theirs, "gpu-share-webhook": certificate})
+    assert (found[0], says in found[1]) == (level, True), found
 
 
 class Nodes(Api):
