@@ -5,12 +5,16 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Final, TypeVar
 
+from gpushare.contract import MANAGED_LABEL
 from gpushare.defaults import SYSTEM_NAMESPACE
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, Object, path
 from gpushare.raw_objects import mapping, objects, text
 
 CONFIGURATION: Final = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share")
+
+SHARING: Final = f"{MANAGED_LABEL}=true"
+"""Selects the pods with a share."""
 
 T = TypeVar("T")
 
@@ -33,6 +37,15 @@ def find(api: KubeClient, where: str) -> Object | None:
         if error.status == HTTPStatus.NOT_FOUND:
             return None
         raise
+
+
+def sharing_pods(api: KubeClient, namespace: str = "") -> list[Object]:
+    """List the pods with a share of a namespace (empty: of all), also those that have ended.
+
+    Raises:
+        ClusterError: the user may not list its pods, or the API server cannot be asked.
+    """
+    return api.list(path(CORE_V1, "pods", namespace=namespace), labelSelector=SHARING)[0]
 
 
 def check_namespace(api: KubeClient, name: str) -> None:

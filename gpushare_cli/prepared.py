@@ -1,27 +1,33 @@
-"""Read from a claim's status what its node prepared: ``resize`` and ``explain`` check requests by it. Pure."""
+"""Read from a claim's status what it was allocated on gpu-share's GPUs, and what the node prepared of it. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from enforcer.dra.allocation import containers
 from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
 from enforcer.quota.from_claims import Terms, parse_mib
 from gpushare import contract
+from gpushare.raw_objects import mapping, objects, text
 
 Object = Mapping[str, Any]
 
 
+def allocated(claim: Object) -> Iterator[tuple[Object, Object]]:
+    """Yield each device of ours that a claim was allocated, with what its node wrote about it, if anything."""
+    status = mapping(claim, "status")
+    about = {_share(each): mapping(each, "data") for each in objects(status, "devices")}
+    for result in objects(mapping(mapping(status, "allocation"), "devices"), "results"):
+        if result.get("driver") == contract.DRIVER:
+            yield result, about.get(_share(result), {})
+
+
 def prepared_of(claim: Object, pod: Object) -> PreparedClaim | None:
     """Read from a claim's status what its node froze; ``None`` where it says nothing of limits, or of another pod's."""
-    status, metadata = claim.get("status") or {}, claim["metadata"]
-    about = {_share(each): each.get("data") or {} for each in status.get("devices") or []}
-    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
+    metadata = claim["metadata"]
     order = {str(raw["name"]): number for number, (raw, _) in enumerate(containers(pod))}
     granted, limits = [], list[ContainerLimit]()
-    for each in results:
-        data = about.get(_share(each), {})
-        mine = data.get("podUid") in {None, pod["metadata"]["uid"]}
-        if each.get("driver") == contract.DRIVER and data.get("limits") and mine:
+    for each, data in allocated(claim):
+        if data.get("limits") and data.get("podUid") in {None, pod["metadata"]["uid"]}:
             granted.append(_granted(each, data))
             limits += [_limit(granted[-1], one) for one in data["limits"]]
     if not limits:
@@ -49,5 +55,6 @@ def _limit(granted: AllocatedDevice, limit: Mapping[str, Any]) -> ContainerLimit
     )  # fmt: skip
 
 
-def _share(entry: Object) -> tuple[object, ...]:
-    return entry.get("pool"), entry.get("device"), entry.get("shareID")
+def _share(entry: Object) -> tuple[str, ...]:
+    """What tells the shares of a claim apart: two requests may have got the same device."""
+    return tuple(text(entry, key) for key in ("pool", "device", "shareID"))

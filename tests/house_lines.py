@@ -62,6 +62,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("gpushare_cli", 171, "report: GPU memory and kills of namespaces in a month, from Prometheus"),
     ("enforcer", 13, "the same: kills by namespace"),
     ("gpushare_cli", 93, "ui and advise: peaks of two weeks and longer curves, from Prometheus"),
+    ("gpushare_cli", 23, "check: whether cert-manager renews the serving certificate"),
     ("webhook", 4, "a bound on objects and lists by the size of a review"),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""

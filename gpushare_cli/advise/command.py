@@ -8,7 +8,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from enforcer.audit.record import Kind
-from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, KubeClient, namespace_of, path
 from gpushare.raw_objects import Object, mapping, text
@@ -22,6 +21,7 @@ from gpushare_cli.audit.filters import Record, RecordFilter, pod_of
 from gpushare_cli.audit.log_reader import Reading, Selection, Source
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.explain.pod_events import ENFORCER, container_of
+from gpushare_cli.lookups import sharing_pods
 from gpushare_cli.placement.placing import in_gib
 from gpushare_cli.prometheus import Prometheus
 from gpushare_cli.terminal import table
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         found, _ = namespace.pod_uses(api, where)
         uses, kills = of_tenants(where, found), of_events(api, where, lacks.append)
         lacks += [f"{each.pod}: {each.problem}" for each in found if each.problem]
-    pods = api.list(path(CORE_V1, "pods", namespace=where), labelSelector=f"{contract.MANAGED_LABEL}=true")[0]
+    pods = sharing_pods(api, where)
     now = node_status.now().timestamp()
     past = peaks(server, where, now) if server else {}
     lacks += server.warnings if server else ()

@@ -21,10 +21,11 @@ from gpushare_cli.bundle import scrub
 from gpushare_cli.bundle.archive import MAX_PART, Part
 from gpushare_cli.check import cluster, command
 from gpushare_cli.check.installation import POLICIES, installation
-from gpushare_cli.check.workloads import SHARING, reports
+from gpushare_cli.check.workloads import reports
 from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
 from gpushare_cli.explain.pod_events import ENFORCER, TROUBLE
 from gpushare_cli.explain.pod_record import container_statuses, is_ours
+from gpushare_cli.lookups import SHARING
 from gpushare_cli.top.all_nodes import status_of
 from gpushare_cli.words import clean, counted
 

@@ -79,14 +79,20 @@ class Connection:
 
     def asking(self, ask: Ask) -> Callable[[], CheckResult]:
         """Return the question with this cluster bound, so that an unreadable answer is a finding too."""
-        return lambda: self._asked(ask)
 
-    def _asked(self, ask: Ask) -> CheckResult:
-        assert self._cluster is not None
-        try:
-            return ask(self._cluster)
-        except ClusterError as error:
-            return refused(error)
+        def bound() -> CheckResult:
+            assert self._cluster is not None
+            return asked(self._cluster, ask)
+
+        return bound
+
+
+def asked(api: KubeClient, ask: Ask) -> CheckResult:
+    """Ask a question; what the API server refuses is a finding too."""
+    try:
+        return ask(api)
+    except ClusterError as error:
+        return refused(error)
 
 
 def refused(error: ClusterError) -> CheckResult:

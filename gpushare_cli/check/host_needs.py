@@ -24,7 +24,7 @@ from gpushare.kube_client import KubeClient
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare_cli.check.result import CheckResult, ok, warning
-from gpushare_cli.check.workloads import namespaces, sharing_pods
+from gpushare_cli.check.workloads import namespaces, running_shares
 from gpushare_cli.words import clean, counted
 
 Needs = Mapping[str, frozenset[str]]
@@ -34,7 +34,7 @@ Needs = Mapping[str, frozenset[str]]
 def host_needs(api: KubeClient) -> CheckResult:
     """Name what would be refused if the pods that run now were created again, and the commands that allow it."""
     used: dict[str, dict[str, frozenset[str]]] = defaultdict(lambda: defaultdict(frozenset))
-    for pod in sharing_pods(api):
+    for pod in running_shares(api):
         for key, value in needs_of(pod):
             space = used[text(mapping(pod, "metadata"), "namespace")]
             space[key] |= {value}

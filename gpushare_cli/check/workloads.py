@@ -26,7 +26,7 @@ from gpushare_cli.check.installation import (
     versions_named,
 )
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
-from gpushare_cli.lookups import find
+from gpushare_cli.lookups import find, sharing_pods
 from gpushare_cli.words import clean, counted, moment, some
 
 MAX_REPORT: Final = 16 * 1024
@@ -34,7 +34,6 @@ MAX_REPORT: Final = 16 * 1024
 RELEASE: Final = Pattern(r"(\d{1,6})\.(\d{1,6})\.\d{1,6}", 64)
 BREAKER: Final = "find the containers over quota (gpu-share top -A), then run gpu-share breaker --node NODE --reset"
 SKEW: Final = "upgrade the enforcers: each must have the webhook's release or the one before"
-SHARING: Final = f"{contract.MANAGED_LABEL}=true"
 CERT_MANAGER_V1: Final = "/apis/cert-manager.io/v1"
 LABEL: Final = f"kubectl label node NAME {contract.NODE_LABEL}=true"
 
@@ -106,7 +105,7 @@ def _time(written: str) -> datetime | None:
 
 def enforcers(api: KubeClient) -> CheckResult:
     """Compare the ready enforcers with the nodes that have the label, and with those on which sharing pods run."""
-    at = (text(mapping(pod, "spec"), "nodeName") for pod in sharing_pods(api))
+    at = (text(mapping(pod, "spec"), "nodeName") for pod in running_shares(api))
     return _on_nodes(api, "enforcer", Counter(filter(None, at)))
 
 
@@ -153,9 +152,9 @@ def namespaces(api: KubeClient) -> list[Object]:
     return list(api.list(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")[0])
 
 
-def sharing_pods(api: KubeClient) -> list[Object]:
+def running_shares(api: KubeClient) -> list[Object]:
     """Return the pods with a share that have not ended, of all namespaces."""
-    return [each for each in api.list(path(CORE_V1, "pods"), labelSelector=SHARING)[0] if _phase(each) not in ENDED]
+    return [each for each in sharing_pods(api) if text(mapping(each, "status"), "phase") not in ENDED]
 
 
 def pods(api: KubeClient, found: Installation, name: str) -> list[Object]:
@@ -166,10 +165,6 @@ def pods(api: KubeClient, found: Installation, name: str) -> list[Object]:
 
 def _is_of(item: Object, name: str) -> bool:
     return mapping(mapping(item, "metadata"), "labels").get(NAME_LABEL) == f"gpu-share-{name}"
-
-
-def _phase(pod: Object) -> str:
-    return text(mapping(pod, "status"), "phase")
 
 
 def _ready(item: Object) -> bool:

@@ -12,6 +12,7 @@ from gpushare.claim_messages import ENDED
 from gpushare.pod_claims import claim_names, uses
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare_cli.placement.placing import NOT_READ, Cluster
+from gpushare_cli.prepared import allocated
 from sidecar.pod_status import Status
 from webhook.mutation.rewrite import is_our_claim
 
@@ -162,8 +163,7 @@ def shortened(value: object) -> str:
 
 def is_ours(claim: Object) -> bool:
     """Tell whether a claim holds devices of ours, or asks for a GPU of ours; the scheduler's say no amount."""
-    results = objects(mapping(mapping(mapping(claim, "status"), "allocation"), "devices"), "results")
-    if any(each.get("driver") == contract.DRIVER for each in results):
+    if any(allocated(claim)):
         return True
     classes = (text(each, "deviceClassName") for each in exact_requests(claim))
     return not set(classes).isdisjoint(contract.SHARING_CLASSES)

@@ -10,6 +10,7 @@ from gpushare.pod_claims import containers
 from gpushare.quantity import format_mib
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.reasons import Reason
+from gpushare_cli import prepared
 from gpushare_cli.explain.pod_record import (
     PodRecord,
     container_statuses,
@@ -135,14 +136,11 @@ def _amount(mib: object, compute: object, cap: object = None) -> str:
 
 def allocated(claim: Object, request: str) -> Iterator[AllocatedShare]:
     """Yield what a request of a claim was allocated on our GPUs; an empty name is every request."""
-    status = mapping(claim, "status")
-    about = {_share(each): mapping(each, "data") for each in objects(status, "devices")}
-    for result in objects(mapping(mapping(status, "allocation"), "devices"), "results"):
+    written = [mapping(each, "data") for each in objects(mapping(claim, "status"), "devices")]
+    for result, data in prepared.allocated(claim):
         consumed = mapping(result, "consumedCapacity")
-        name = text(result, "request").partition("/")[0]
-        data = about.get(_share(result), {})
         # A MIG instance is not consumed in parts: it is known by what the driver wrote.
-        if result.get("driver") != contract.DRIVER or not (consumed or data.get("uuid")) or request not in {"", name}:
+        if not (consumed or data.get("uuid")) or request not in {"", text(result, "request").partition("/")[0]}:
             continue
         compute = consumed.get(contract.CAPACITY_COMPUTE)
         mode = data.get("mode")
@@ -152,7 +150,7 @@ def allocated(claim: Object, request: str) -> Iterator[AllocatedShare]:
             where=f"{data.get('uuid') or result.get('device')}" + (f" ({mode})" if mode not in (None, "mps") else ""),
             limits=tuple(objects(data, "limits")),
             requested=data.get("memoryMiB"),
-            reserved=sum(_whole(each) for each in about.values() if each.get("uuid") == data.get("uuid")),
+            reserved=sum(_whole(each) for each in written if each.get("uuid") == data.get("uuid")),
         )
 
 
@@ -163,11 +161,6 @@ def _instance(data: Object) -> str:
 def _whole(data: Object) -> int:
     found = data.get("memoryMiB")
     return found if isinstance(found, int) else 0
-
-
-def _share(entry: Object) -> tuple[str, ...]:
-    """What tells the shares of a claim apart: two requests may have got the same device."""
-    return tuple(text(entry, key) for key in ("pool", "device", "shareID"))
 
 
 def sharing_containers(pod: Object) -> list[Object]:

@@ -11,6 +11,7 @@ from gpushare.annotation_values import parse_models
 from gpushare.errors import QuantityError
 from gpushare.patterns import Pattern, Search
 from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare_cli.prepared import allocated
 from webhook.mutation.resourceclaims import ATTRIBUTES, model_expression
 
 KINDS: Final = {contract.KIND_GPU: contract.DEVICE_CLASS, contract.KIND_MIG: contract.MIG_DEVICE_CLASS}
@@ -71,9 +72,8 @@ def gpus(slices: Iterable[Object], claims: Iterable[Object]) -> list[Gpu]:
     """Read the GPUs of gpu-share's ResourceSlices; ``claims`` are those of all namespaces."""
     used = defaultdict[tuple[str, str], list[Amounts]](list)
     for claim in claims:
-        for result in objects(mapping(mapping(mapping(claim, "status"), "allocation"), "devices"), "results"):
-            if result.get("driver") == contract.DRIVER:
-                used[text(result, "pool"), text(result, "device")].append(_asked(mapping(result, "consumedCapacity")))
+        for result, _ in allocated(claim):
+            used[text(result, "pool"), text(result, "device")].append(_asked(mapping(result, "consumedCapacity")))
     found = (
         _gpu(text(spec, "nodeName"), device, _sum(used[text(mapping(spec, "pool"), "name"), text(device, "name")]))
         for spec in (mapping(each, "spec") for each in slices)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from gpushare import contract
 from gpushare.errors import GpuShareError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.raw_objects import Object, mapping, objects, text
@@ -24,7 +23,7 @@ from gpushare_cli.explain.pod import usage_of
 from gpushare_cli.explain.pod_events import ENFORCER, container_of
 from gpushare_cli.explain.pod_record import Usage, container_statuses
 from gpushare_cli.explain.sizes import GARBAGE
-from gpushare_cli.lookups import check_namespace, optional
+from gpushare_cli.lookups import check_namespace, optional, sharing_pods
 from gpushare_cli.node_status import state_word
 from gpushare_cli.prepared import prepared_of
 from gpushare_cli.top.view import Grid, View
@@ -108,16 +107,6 @@ def pod_uses(api: KubeClient, namespace: str) -> tuple[list[PodUse], Mapping[Pod
     usages = asked(pods, partial(usage_of, api))
     found = [pod_use(pod, _usage(usage), claims or (), kills) for pod, usage in usages]
     return sorted(found, key=lambda each: each.pod), kills
-
-
-def sharing_pods(api: KubeClient, namespace: str) -> Sequence[Object]:
-    """List the pods with a share of a namespace, also those that have ended.
-
-    Raises:
-        ClusterError: the user may not list its pods, or the API server cannot be asked.
-    """
-    selector = f"{contract.MANAGED_LABEL}=true"
-    return api.list(path(CORE_V1, "pods", namespace=namespace), labelSelector=selector)[0]
 
 
 def kills_in(api: KubeClient, namespace: str) -> Counter[PodKey]:

@@ -9,24 +9,23 @@ from http import HTTPStatus
 from threading import Event, Lock, Thread
 from typing import Any, Final, NoReturn
 
-from gpushare import contract
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.informer import Informer
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.raw_objects import mapping, text
 from gpushare_cli.explain.pod_events import ENFORCER
+from gpushare_cli.lookups import SHARING
 from gpushare_cli.ui.changes import Changes
 from gpushare_cli.ui.slimming import slim
 
 FIRST_SECONDS: Final = 15.0
 """So long a page waits for the first list of a kind."""
-SHARING: Final = {"labelSelector": f"{contract.MANAGED_LABEL}=true"}
 OF_ENFORCERS: Final = {"fieldSelector": f"reportingComponent={ENFORCER}"}
 FOLLOWED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "nodes": (CORE_V1, {}),
     "resourceslices": (RESOURCE_V1, {}),
     "resourceclaims": (RESOURCE_V1, {}),
-    "pods": (CORE_V1, SHARING),
+    "pods": (CORE_V1, {"labelSelector": SHARING}),
     "events": (CORE_V1, OF_ENFORCERS),
 }
 """The kinds that are followed: where they are, and which of them."""

@@ -14,6 +14,7 @@ from gpushare import contract
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare_cli.node_status import GpuUse, Use
 from gpushare_cli.placement.gpus import Gpu, gpus
+from gpushare_cli.prepared import allocated
 from gpushare_cli.top.all_nodes import NodeAnswer, state_of
 from gpushare_cli.words import clean
 
@@ -186,10 +187,10 @@ def _shares(
     found = defaultdict[tuple[str, str], list[Share]](list)
     for claim in claims:
         namespace, pod = text(mapping(claim, "metadata"), "namespace"), _user(claim)
-        for result in objects(mapping(mapping(mapping(claim, "status"), "allocation"), "devices"), "results"):
+        for result, _ in allocated(claim):
             place, consumed = (text(result, "pool"), text(result, "device")), mapping(result, "consumedCapacity")
             mib = parse_mib(consumed.get(contract.CAPACITY_MEMORY))
-            if result.get("driver") == contract.DRIVER and mib:
+            if mib:
                 compute = parse_int(consumed.get(contract.CAPACITY_COMPUTE)) or 0
                 mine = tuple(uses.get((namespace, pod, devices.get(place, "")), ()))
                 found[place].append(

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from enforcer.audit.record import read
 from gpushare.contract import DRIVER
-from gpushare.errors import ClusterError, GpuShareError, RecordError
+from gpushare.errors import GpuShareError, RecordError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.quantity import MIB
 from gpushare.raw_objects import mapping, text
@@ -24,14 +24,15 @@ from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import anchors, log_reader, remote
 from gpushare_cli.audit.outcome import Outcome, outcome
 from gpushare_cli.check import cluster as questions
-from gpushare_cli.check import startable, workloads
-from gpushare_cli.check.connection import Ask, ReadOnce, refused
+from gpushare_cli.check import connection, startable, workloads
+from gpushare_cli.check.connection import Ask, ReadOnce
 from gpushare_cli.check.result import CheckResult
 from gpushare_cli.enforcer_pods import EnforcerPod, asked, find_enforcers
 from gpushare_cli.explain import command as explaining
 from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.explanation import PodExplanation
 from gpushare_cli.explain.pod import Reader, pod_of
+from gpushare_cli.lookups import sharing_pods
 from gpushare_cli.placement.placing import Cluster
 from gpushare_cli.prometheus import JOB, Prometheus, matcher
 from gpushare_cli.top import namespace as tenants
@@ -195,7 +196,7 @@ class Sources:
         records = (each for log in logs for each in log.records) if isinstance(logs, list) else ()
         kills = {*advising.of_records(filter(advising.OF_KILLS.matches, records))}
         kills |= advising.of_events(self.api, namespace, problems.append)
-        pods = tenants.sharing_pods(self.api, namespace)
+        pods = sharing_pods(self.api, namespace)
         past = self._past(wait, problems, self._ask_peaks, namespace) or {}
         found = advise(measured(pods, uses, kills, time.time(), past), LEAST_AGE)
         return found, problems
@@ -212,7 +213,7 @@ class Sources:
 
     def _ask_checks(self) -> list[tuple[str, CheckResult]]:
         once = ReadOnce(self.api)
-        return [(what, _ask(once, ask)) for what, ask in CHECKS]
+        return [(what, connection.asked(once, ask)) for what, ask in CHECKS]
 
     def known_logs(self) -> list[NodeLog]:
         """Return the audit logs that were read for other pages; reading them takes a node's whole log."""
@@ -306,7 +307,7 @@ class Sources:
             for use in pod.containers if not pod.problem else ():
                 self.history.add((namespace, pod.pod, use.container, use.gpu), at, use.used_mib)
         reader = Reader(self.api, namespace)
-        pods = tenants.sharing_pods(self.api, namespace)
+        pods = sharing_pods(self.api, namespace)
         names = [text(mapping(each, "metadata"), "name") for each in pods if not mapping(each, "spec").get("nodeName")]
         waiting = [attempt(lambda name=name: pod_of(self.api, namespace, name))[0] for name in names[:WAITING]]  # type: ignore[misc] # bound now
         return Tenant(pods=found, waiting=[explain(reader.record(each)) for each in waiting if each])
@@ -382,10 +383,3 @@ def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
         return work(), ""
     except GpuShareError as error:
         return None, sentence(error)
-
-
-def _ask(api: KubeClient, ask: Ask) -> CheckResult:
-    try:
-        return ask(api)
-    except ClusterError as error:
-        return refused(error)
