@@ -147,7 +147,7 @@ TABLE: Final = (
     ),
     Annotation(
         key=contract.MEMORY_LIMIT, container_prefix=contract.MEMORY_LIMIT_OF, on=Object.POD, type=_MEMORY,
-        read_by=_SHARE, default="as much as it reserves; more needs max-memory-limit of the namespace",
+        read_by=_MAXIMUM, default="as much as it reserves; more needs max-memory-limit of the namespace",
         meaning="most GPU memory that a container may hold; what it does not reserve it borrows until others reserve "
         "it",
     ),
