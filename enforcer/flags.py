@@ -29,6 +29,8 @@ MAX_TERM_WAIT: Final = 300.0
 """Seconds. What is not a number in these bounds would spin, hang, or fail between a signal and its record."""
 MIN_MPS_SECONDS: Final = 1.0
 MIN_PROOF, MAX_PROOF = 1.0, 3600.0
+MIN_NOTICE, MAX_NOTICE = 1.0, 15.0
+"""Twice the longest, and the kill, end while Prepare waits for the memory (``enforcer.dra.driver``)."""
 MOST_KEPT: Final = {"mib": 1024 * 1024, "segments": 100_000, "days": 36_500}
 LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -68,6 +70,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             f"--max-kills-per-minute {options.max_kills_per_minute} allows no kill; write 1 or more, "
             "or use --no-enforce to warn only"
         )
+    if not MIN_NOTICE <= options.reclaim_notice_seconds <= MAX_NOTICE:
+        raise ConfigError(
+            f"--reclaim-notice-seconds {options.reclaim_notice_seconds:g} is out of range; "
+            f"write seconds from {MIN_NOTICE:g} to {MAX_NOTICE:g}, such as 10"
+        )
     options.compute = _compute(options.compute_overcommit)
     options.reserve = _reserve(options.memory_reserve)
     options.default_compute = _default_compute(options.default_compute)
@@ -87,7 +94,10 @@ def policy_of(options: argparse.Namespace) -> InventoryPolicy:
 def rules_of(options: argparse.Namespace) -> DetectorConfig:
     """Return what the operator decided about detection."""
     max_gap = max(DetectorConfig().max_gap, 4 * options.poll_seconds)
-    return DetectorConfig(kills=options.max_kills_per_minute, max_gap=max_gap, first=options.poll_seconds)
+    return DetectorConfig(
+        kills=options.max_kills_per_minute, max_gap=max_gap, first=options.poll_seconds,
+        notice=options.reclaim_notice_seconds,
+    )  # fmt: skip
 
 
 def setup_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -182,6 +192,8 @@ def _add_kill_rules(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     what = "device whose open files may hold GPU memory, MAJOR:MINOR; for tests: a simulator's folder (%(default)s)"
     add("--control-device", default="195:255", metavar="DEVICE", help=what)
+    what = "seconds from the notice to give borrowed GPU memory back to the kill (%(default)s)"
+    add("--reclaim-notice-seconds", type=float, metavar="S", help=what)
     add("--termination-timeout", type=float, metavar="S", help="seconds from SIGTERM to SIGKILL (%(default)s)")
 
 

@@ -22,6 +22,7 @@ from enforcer.detection.claim_wait import ClaimWait
 from enforcer.detection.decide import decide
 from enforcer.detection.detector import record_kill_result
 from enforcer.detection.hidden_memory import HiddenMemory
+from enforcer.detection.lending import seconds_of_need
 from enforcer.detection.types import ContainerKey, Decision, DetectorConfig, DetectorState, KillDecision, container_key
 from enforcer.kill.circuit_breaker import CircuitBreaker
 from enforcer.kill.executor import KillExecutor
@@ -201,6 +202,8 @@ class EnforcementLoop:
         hidden, quotas = self._parts.hidden, self._enforced()
         readings, waiting = hidden.readings(views), self._parts.claim_wait.pods
         self._state, decisions = decide(state, quotas, views, readings, now, self._rules, only=only, waiting=waiting)
+        for seconds in seconds_of_need(state, self._state):
+            self._parts.metrics.reclaim_seconds.observe(seconds)
         if only is None or any(each.decision in _TO_KEEP for each in decisions):
             self._remember()  # first: should we die over a kill, the next enforcer counts it
         return [hidden.marked(each) for each in decisions]
@@ -303,7 +306,7 @@ class EnforcementLoop:
         armed = decision.decision is Decision.GRACE_STARTED and self._should_test_disk(decision)
         quiet = repetition is None or (decision.decision is Decision.GRACE_STARTED and not armed)
         (log.debug if quiet else log.info)(
-            "decided", reason=str(Reason.RECLAIMED if decision.reclaim_mib else Reason.OVER_QUOTA),
+            "decided", reason=str(decision.reason),
             decision=str(decision.decision), namespace=quota.namespace, pod=quota.pod, container=quota.container,
             gpu=quota.gpu, used_mib=decision.used_mib, quota_mib=quota.memory_mib, over_for=round(decision.over_for, 1),
         )  # fmt: skip

@@ -55,6 +55,7 @@ ENFORCER: Final[Mapping[str, str | float]] = {
     "default_compute": DEFAULT_COMPUTE,
     "max_kills_per_minute": 3,
     "termination_timeout": TERMINATION_TIMEOUT,
+    "reclaim_notice_seconds": 10.0,
     "health_taint": "NoSchedule",
     "limit_backend": "auto",
     "unaccounted": "report",

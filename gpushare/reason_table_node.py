@@ -134,14 +134,12 @@ _MPS: Final = (
     ),
     ReasonRow(
         reason=Reason.MPS_STARTED, places=_LOG,
-        meaning="An MPS daemon started and serves its GPU. At level warning, the log line names the setting "
-        "that could "
+        meaning="An MPS daemon started and serves its GPU. At level warning, the log line names the setting that could "
         "not be applied.",
     ),
     ReasonRow(
         reason=Reason.MPS_STOPPED, places=(Place.POD_EVENT, Place.LOG),
-        meaning="The enforcer stopped an MPS daemon. As an Event: the node's MPS pod was replaced, and "
-        "programs that "
+        meaning="The enforcer stopped an MPS daemon. As an Event: the node's MPS pod was replaced, and programs that "
         "started before the replacement cannot connect to the new MPS daemon.",
         action="Restart the container that the Event names.",
     ),
@@ -177,10 +175,8 @@ _MPS: Final = (
     ),
     ReasonRow(
         reason=Reason.MPS_CONTROL_BLOCKED, places=(Place.NODE_EVENT, Place.AUDIT, Place.METRIC, Place.LOG),
-        meaning="The MPS daemon did not answer in time because an idle connection blocks its control socket. "
-        "The "
-        "enforcer closes such connections. In an audit record: the enforcer could not send "
-        "terminate_client to MPS.",
+        meaning="The MPS daemon did not answer in time because an idle connection blocks its control socket. The "
+        "enforcer closes such connections. In an audit record: the enforcer could not send terminate_client to MPS.",
         action="The log line names the pid that holds the connection, and its pod if it has one. If it repeats, "
         "delete that pod.",
     ),
@@ -254,6 +250,10 @@ _QUOTAS: Final = (
         "processes without CUDA. gpu-share top in the enforcer's pod shows how much it is.",
     ),
     ReasonRow(
+        reason=Reason.LENT, places=(Place.LOG,),
+        meaning="The container holds GPU memory that nobody reserved, beyond its own reservation, in three samples.",
+    ),
+    ReasonRow(
         reason=Reason.RECLAIMED, places=(Place.POD_EVENT, Place.LOG),
         meaning="The container borrowed GPU memory that others have reserved since, and must give some back. If it "
         "does not within the seconds that the message names, the enforcer kills its processes.",
@@ -283,8 +283,7 @@ _QUOTAS: Final = (
     ),
     ReasonRow(
         reason=Reason.GPU_FULL, places=_FAILED,
-        meaning="The container failed while its GPU was full although it was within its quota: very likely a "
-        "GPU "
+        meaning="The container failed while its GPU was full although it was within its quota: very likely a GPU "
         "out-of-memory error, because other processes used the rest of the GPU memory.",
         action="Restart the container. An operator runs gpu-share top to see the other users of the GPU.",
     ),

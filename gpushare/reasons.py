@@ -103,6 +103,7 @@ class Reason(StrEnum):
     # Judgement and kills.
     OVER_QUOTA = "OverQuota"
     UNACCOUNTED_MEMORY = "UnaccountedMemory"
+    LENT = "Lent"
     RECLAIMED = "Reclaimed"
     TOO_MANY_CLIENTS = "TooManyClients"
     LIMIT_EXCEEDED = "LimitExceeded"

@@ -35,8 +35,12 @@ def acted_on(steps: Sequence[str]) -> bool:
     return any(not step.endswith(NOOP_STEPS) for step in steps)
 
 
-RECORDED: Final = {Decision.WARNED: Kind.WARNED, Decision.RECLAIM_NOTICE: Kind.RECLAIM_NOTICE}
-"""Kind of the record of each warning."""
+RECORDED: Final = {
+    Decision.WARNED: Kind.WARNED,
+    Decision.LENT: Kind.LENT,
+    Decision.RECLAIM_NOTICE: Kind.RECLAIM_NOTICE,
+}
+"""Kind of the record of each decision that kills nobody and is recorded."""
 ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
 NO_FIRST: Final = (
     "the enforcer cannot kill the container through its init process, so it kills each process of the container"
@@ -65,9 +69,12 @@ def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> 
 
 
 def warning_fields(node: str, decision: KillDecision, times: int = 1) -> dict[str, Any]:
-    """What a GRACE_STARTED, WARNED or RECLAIM_NOTICE record holds; ``times`` it happened since one like it."""
-    over = f"{decision.over_for:.1f}s"
-    usage = {"usedMiB": decision.used_mib, **_cause(decision), "overFor": over}
+    """What a GRACE_STARTED, WARNED, LENT or RECLAIM_NOTICE record holds; ``times`` it happened since one like it."""
+    usage = {"usedMiB": decision.used_mib, **_cause(decision), "overFor": f"{decision.over_for:.1f}s"}
+    if decision.decision is Decision.LENT:
+        quota = decision.quota
+        loan = {"limitMiB": quota.limit_mib, "borrowedMiB": decision.used_mib - quota.memory_mib}
+        usage = {"usedMiB": decision.used_mib, **loan}
     return {
         **target_fields(node, decision.quota),
         **usage,

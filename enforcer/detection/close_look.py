@@ -37,7 +37,7 @@ def gpus_to_watch(
     if state.open:
         return frozenset()
     near = frozenset(quota.gpu for quota in quotas if _is_near(state, quota, now, within, rules))
-    return near | short_gpus(state, now)
+    return near | short_gpus(state, now, rules)
 
 
 def _is_near(state: DetectorState, quota: Quota, now: float, within: float, rules: DetectorConfig) -> bool:

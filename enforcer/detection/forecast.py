@@ -21,7 +21,7 @@ def describe(state: DetectorState, quota: Quota, now: float, rules: DetectorConf
     """Say where a container stands and why, when it will be stopped if nothing changes, and its budget."""
     where = phase(state, quota, now)
     sentence = _PHRASES.get(where) or f"{_over(state, quota, where, rules)}{_end(state, quota, now, rules)}"
-    return f"{_used(state, quota)} and {sentence}{_loan(state, quota, now)}{_budget(state, quota, now, rules)}"
+    return f"{_used(state, quota)} and {sentence}{_loan(state, quota, now, rules)}{_budget(state, quota, now, rules)}"
 
 
 def _used(state: DetectorState, quota: Quota) -> str:
@@ -31,11 +31,11 @@ def _used(state: DetectorState, quota: Quota) -> str:
     return f"{quota.container} holds {used} MiB of {quota.memory_mib} MiB"
 
 
-def _loan(state: DetectorState, quota: Quota, now: float) -> str:
+def _loan(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig) -> str:
     """Say of a borrower whether it has to give anything back."""
     if not borrowed_mib(quota, state.of(quota).used_mib) or state.of(quota).phase is not Phase.WITHIN:
         return ""
-    left = seconds_to_return(state, quota, now)
+    left = seconds_to_return(state, quota, now, rules)
     if left is None:
         return "; it must give back what it borrowed when others reserve it"
     return f"; others reserved what it borrowed: the enforcer kills it in {left:.1f}s unless enough is free by then"
@@ -75,8 +75,8 @@ def _over(state: DetectorState, quota: Quota, where: Phase, rules: DetectorConfi
 def seconds_until_kill(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig) -> float | None:
     """Seconds until a container over its quota is stopped; ``None`` where it is not over, or will not be stopped."""
     case = state.of(quota)
-    if case.phase is Phase.WITHIN and not state.open and (left := seconds_to_return(state, quota, now)) is not None:
-        return left
+    if case.phase is Phase.WITHIN and not state.open:
+        return seconds_to_return(state, quota, now, rules)
     if case.phase in {Phase.WITHIN, Phase.LOWERED} or quota.on_exceed is OnExceed.WARN or state.open:
         return None
     spared = case.spared_until - now

@@ -6,7 +6,7 @@ nothing about that, at any speed: only borrowers that grow do, and new shares. T
 not fall, both beyond what is reserved and not in use:
 
 - Below ``SLACK_MIB`` the GPU is *short*: the largest borrowers, relative to their reservations, are warned to give back
-  what is missing within ``NOTICE`` seconds. Then those of them that are still needed are killed.
+  what is missing within ``DetectorConfig.notice`` seconds. Then those of them that are still needed are killed.
 - Below ``LEAST_MIB`` they are killed at once. For this line the reservation of a pod that waits for its memory in
   Prepare does not count: it has no container yet.
 
@@ -37,8 +37,8 @@ from enforcer.detection.types import (
 )
 from enforcer.quota.types import Quota
 
-NOTICE: Final = 10.0
-"""Seconds from a notice to the kill. Nobody puts a kill off for longer than twice that, however many take turns."""
+PUT_OFF: Final = 2
+"""Notices for which a kill is put off at most, however many take turns."""
 SLACK_MIB: Final = 4096
 LEAST_MIB: Final = 2048
 KILL_SECONDS: Final = 1.0
@@ -62,9 +62,10 @@ class _Loan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sample:
-    """One GPU: MiB missing to each of the two lines, and the loans."""
+    """One GPU: MiB missing to each of the two lines but for ``coming_mib`` of kills, and the loans."""
 
     missing_mib: int
+    coming_mib: int
     urgent_mib: int
     loans: tuple[_Loan, ...]
     may_end: tuple[_Loan, ...]
@@ -94,25 +95,32 @@ def reclaim(
         here = [quota for quota in quotas if quota.gpu == gpu]
         spare = [free_mib[gpu] - needed_mib(here, reading, without) for without in (frozenset[str](), waiting)]
         sample = _look(state, here, reading, (spare[0], spare[1]), now, rules)
-        state, more = _decided(state, gpu, sample, now)
+        decisions += [_lent(each) for each in sample.loans if each.known.samples == rules.samples]
+        state, more = _decided(state, gpu, sample, now, rules)
         decisions += more
     return state, tuple(decisions)
 
 
-def short_gpus(state: DetectorState, now: float) -> frozenset[str]:
+def seconds_of_need(before: DetectorState, after: DetectorState) -> list[float]:
+    """Return for how many seconds a GPU lacked what its shares reserved, of each that has it since the last sample."""
+    needed = {gpu: loans.needed for gpu, loans in before.loans.items() if loans.needed is not None}
+    loans = {gpu: after.loans[gpu] for gpu in needed if gpu in after.loans}
+    return [each.at - needed[gpu] for gpu, each in loans.items() if each.needed is None]
+
+
+def short_gpus(state: DetectorState, now: float, rules: DetectorConfig) -> frozenset[str]:
     """Return the UUIDs of GPUs that have to be read often: a borrower may be killed at any time."""
     if state.open:
         return frozenset()
-    return frozenset(
-        gpu for gpu, loans in state.loans.items() if loans.short is not None and now - loans.short <= 2 * NOTICE
-    )
+    most = PUT_OFF * rules.notice
+    return frozenset(gpu for gpu, loans in state.loans.items() if loans.short is not None and now - loans.short <= most)
 
 
-def seconds_to_return(state: DetectorState, quota: Quota, now: float) -> float | None:
+def seconds_to_return(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig) -> float | None:
     """Return the seconds that a container has left to give memory back; ``None`` where it was not warned to."""
     loans = state.loans.get(quota.gpu, Loans())
     warned = loans.borrowers.get(key_of(quota), Borrower()).warned
-    return None if warned is None else _seconds_left(warned, loans.short, now)
+    return None if warned is None else _seconds_left(warned, loans.short, now, rules)
 
 
 def needed_mib(quotas: Sequence[Quota], reading: UsageByContainer, without: AbstractSet[str] = frozenset()) -> int:
@@ -173,6 +181,7 @@ def _look(
     return _Sample(
         missing_mib=SLACK_MIB - spare_mib[0] - coming,
         urgent_mib=LEAST_MIB - spare_mib[1] - coming,
+        coming_mib=coming,
         loans=loans,
         may_end=may_end,
     )
@@ -215,12 +224,13 @@ def _chosen(loans: Sequence[_Loan], missing_mib: int) -> dict[Key, int]:
 
 
 def _decided(
-    state: DetectorState, gpu: str, sample: _Sample, now: float
-) -> tuple[DetectorState, list[KillDecision]]:  # fmt: skip
+    state: DetectorState, gpu: str, sample: _Sample, now: float, rules: DetectorConfig
+) -> tuple[DetectorState, list[KillDecision]]:
     """Tell and kill as one sample of a GPU demands, and note it."""
     before = state.loans.get(gpu, Loans())
     is_short = sample.missing_mib > 0 and bool(sample.loans)
-    short = (now if before.short is None else before.short) if is_short else None
+    is_needed = sample.missing_mib + sample.coming_mib > 0 and bool(sample.loans)
+    short = _since(before.short, now, still=is_short)
     back = _chosen(sample.may_end, sample.missing_mib)
     at_once = _chosen(sample.may_end, sample.urgent_mib)
     cases, decisions = dict(state.cases), list[KillDecision]()
@@ -229,7 +239,7 @@ def _decided(
         known = loan.known if is_short else replace(loan.known, warned=None)
         mib = max(back.get(loan.key, 0), at_once.get(loan.key, 0))
         warned = now if known.warned is None and mib else known.warned
-        left = 0.0 if loan.key in at_once else _seconds_left(warned, short, now)
+        left = 0.0 if loan.key in at_once else _seconds_left(warned, short, now, rules)
         if mib and left <= 0 and not state.open and loan.quota.pod_uid not in killed:
             decisions.append(_kill(loan, mib, warned, now))
             cases[loan.key] = replace(state.of(loan.quota), phase=Phase.KILLING)
@@ -238,14 +248,23 @@ def _decided(
         elif mib and known.warned is None:
             decisions.append(_decision(Decision.RECLAIM_NOTICE, loan, mib, kill_in=None if state.open else left))
         borrowers[loan.key] = replace(known, warned=warned)
-    loans = {**state.loans, gpu: Loans(short=short, at=now, borrowers=borrowers)}
+    needed = _since(before.needed, now, still=is_needed)
+    loans = {**state.loans, gpu: Loans(short=short, needed=needed, at=now, borrowers=borrowers)}
     return replace(state, cases=cases, loans=loans), decisions
 
 
-def _seconds_left(warned: float | None, short: float | None, now: float) -> float:
+def _since(before: float | None, now: float, *, still: bool) -> float | None:
+    return (now if before is None else before) if still else None
+
+
+def _seconds_left(warned: float | None, short: float | None, now: float, rules: DetectorConfig) -> float:
     if warned is None or short is None:
-        return NOTICE
-    return max(0.0, min(warned + NOTICE, short + 2 * NOTICE) - now)
+        return rules.notice
+    return max(0.0, min(warned + rules.notice, short + PUT_OFF * rules.notice) - now)
+
+
+def _lent(loan: _Loan) -> KillDecision:
+    return KillDecision(decision=Decision.LENT, quota=loan.quota, used_mib=loan.used_mib)
 
 
 def _kill(loan: _Loan, mib: int, warned: float | None, now: float) -> KillDecision:

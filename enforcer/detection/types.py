@@ -7,6 +7,7 @@ from enum import StrEnum
 from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.detection.budget import Account, AccountKey
 from enforcer.quota.types import Quota
+from gpushare.reasons import Reason
 
 ContainerKey = tuple[str, str]
 """Pod UID and container name: what stays the same when a container restarts."""
@@ -23,6 +24,7 @@ class DetectorConfig:
     counts: nobody knows since when it lasts. A node ends ``kills`` containers in a ``window``; that counts from
     the end of a kill. A container is spared for ``kill_interval`` after a kill acted on it, while its memory is freed,
     and for ``cool_down`` after a kill that did nothing to it, unless it was back within its quota.
+    ``notice``: from the notice to give borrowed memory back to the kill.
     """
 
     samples: int = 3
@@ -32,6 +34,7 @@ class DetectorConfig:
     window: float = 60.0
     cool_down: float = 15.0
     kill_interval: float = 1.0
+    notice: float = 10.0
 
 
 class Phase(StrEnum):
@@ -83,9 +86,13 @@ class Borrower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loans:
-    """The loans of one GPU at its last sample ``at``; ``short`` since then, ``None`` where it is not."""
+    """The loans of one GPU at its last sample ``at``; ``short`` since then, ``None`` where it is not.
+
+    ``needed`` since then is the same, but for memory of kills that counts as coming: it is free when this ends.
+    """
 
     short: float | None = None
+    needed: float | None = None
     at: float = 0.0
     borrowers: Mapping[Key, Borrower] = field(default_factory=dict)
 
@@ -137,6 +144,8 @@ class Decision(StrEnum):
     BREAKER_OPEN = "BreakerOpen"
     """Would be killed, were the breaker not open."""
     BACK_UNDER = "BackUnder"
+    LENT = "Lent"
+    """Borrows memory, in enough samples to be believed."""
     RECLAIM_NOTICE = "ReclaimNotice"
     """Must give back borrowed memory in ``kill_in`` seconds."""
 
@@ -164,3 +173,10 @@ class KillDecision:
     overdrawn: bool = False
     unaccounted_mib: int = 0
     reclaim_mib: int = 0
+
+    @property
+    def reason(self) -> Reason:
+        """What it is about: a loan, memory to be given back, or a quota."""
+        if self.decision is Decision.LENT:
+            return Reason.LENT
+        return Reason.RECLAIMED if self.reclaim_mib else Reason.OVER_QUOTA

@@ -9,7 +9,7 @@ from typing import Final
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.usage import UsageSampler
 from enforcer.detection.claim_wait import ClaimWait
-from enforcer.detection.lending import NOTICE, SLACK_MIB, unreturned_mib
+from enforcer.detection.lending import SLACK_MIB, unreturned_mib
 from enforcer.dra.prepared_claim import PreparedClaim
 from gpushare.errors import PrepareError
 from gpushare.quantity import format_mib
@@ -51,7 +51,7 @@ def wait_until_returned(
         if not goes_on():
             raise PrepareError(
                 f"GPU memory is not free yet: other pods borrowed {format_mib(missing)} of what this pod reserves. "
-                f"They were warned to give it back within {NOTICE:.0f}s, and are killed otherwise; the kubelet retries",
+                "They were warned to give it back, and are killed otherwise; the kubelet retries",
                 Reason.GPU_MEMORY_IN_USE,
             )
         time.sleep(PAUSE)

@@ -12,7 +12,8 @@ from enforcer.detection.types import ContainerKey, Decision, KillDecision, conta
 QUIET: Final = 300.0
 """Seconds after an Event in which the same of the same container is only counted."""
 _COUNTED: Final = frozenset({
-    Decision.WARNED, Decision.LOWERED, Decision.RATE_LIMITED, Decision.BREAKER_OPEN, Decision.RECLAIM_NOTICE,
+    Decision.WARNED, Decision.LOWERED, Decision.RATE_LIMITED, Decision.BREAKER_OPEN, Decision.LENT,
+    Decision.RECLAIM_NOTICE,
 })  # fmt: skip
 Key = tuple[ContainerKey, str, Decision]
 

@@ -18,6 +18,7 @@ from gpushare.quantity import MIB
 from gpushare.reasons import Reason
 
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+RECLAIM_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0)
 _OF_CONTAINER: Final = ("namespace", "pod", "container", "gpu")
 PROBLEMS: Final = (
     Reason.API_UNREACHABLE, Reason.AUDIT_BROKEN, Reason.AUDIT_RECORD_LOST, Reason.AUDIT_UNWRITABLE, Reason.BREAKER_OPEN,
@@ -56,6 +57,12 @@ class Metrics:
         )
         self.violations: Final = self._counter("limit_violations", "Detections of containers over quota.", "action")
         self.reclaims: Final = self._counter("reclaims", "Decisions to take back borrowed memory.", "action")
+        self.reclaim_seconds: Final = Histogram(
+            "gpu_share_reclaim_duration_seconds",
+            "Time for which a GPU with borrowers had too little free memory for what its shares reserved.",
+            buckets=RECLAIM_BUCKETS,
+            registry=self.registry,
+        )
         self.results: Final = self._counter("kill_results", "Results of kill decisions.", "reason")
         self.signalled: Final = self._counter("process_results", "Results of kills, per process.", "reason")
         self.released: Final = self._counter(

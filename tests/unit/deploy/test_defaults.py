@@ -78,8 +78,8 @@ def test_a_setting_of_the_webhook_has_the_default_of_its_chart_value() -> None:
 
 
 def test_the_enforcers_own_classes_have_the_same_defaults() -> None:
-    ours = (DetectorConfig().kills, KillTimeouts().term)
-    names = ("max_kills_per_minute", "termination_timeout")
+    ours = (DetectorConfig().kills, DetectorConfig().notice, KillTimeouts().term)
+    names = ("max_kills_per_minute", "reclaim_notice_seconds", "termination_timeout")
     assert ours == tuple(defaults.ENFORCER[name] for name in names)
     kept = Retention()
     assert (kept.mib, kept.segments, kept.days) == tuple(

@@ -31,8 +31,9 @@ def test_a_borrower_is_told_on_record_and_handed_over_when_its_notice_is_over(wo
     assert told["sentence"].startswith("model holds 5000 MiB: 2048 reserved, 2952 borrowed and is within")
     assert [(each.reason, each.warning) for each in world.notices] == [(Reason.RECLAIMED, True)]
     assert "kills its processes in 10.0s unless it frees 1516 MiB" in world.notices[0].note
-    wait_for(lambda: world.enforcer._parts.audit_log.head.seq == 1)
-    (record,) = world.records()
+    wait_for(lambda: world.enforcer._parts.audit_log.head.seq == 2)
+    lent, record = world.records()
+    assert (lent["kind"], lent["limitMiB"], lent["borrowedMiB"]) == ("LENT", 12_288, HELD - 2048)
     assert (record["kind"], record["cause"], record["reclaimMiB"]) == ("RECLAIM_NOTICE", "Reclaimed", 1516)
     assert (record["quotaMiB"], record["usedMiB"]) == (2048, HELD)
     world.look(19)
@@ -46,7 +47,22 @@ def test_a_borrower_is_told_on_record_and_handed_over_when_its_notice_is_over(wo
     after = world.look(2)["containers"][0]
     assert (after["state"], after["budgetUsed"], after["borrowedMib"]) == ("Within", 0.0, 0)
     assert 'gpu_share_reclaims_total{action="killed"} 1.0' in world.scrape()
+    assert 'gpu_share_reclaim_duration_seconds_bucket{le="10.0"} 0.0' in world.scrape()
+    assert 'gpu_share_reclaim_duration_seconds_bucket{le="15.0"} 1.0' in world.scrape()
     assert 'gpu_share_limit_violations_total{action="killed"} 0.0' in world.scrape()
+
+
+def test_a_container_that_borrows_in_turns_makes_one_record_in_five_minutes(world: World) -> None:
+    for turn in range(120):
+        world.reader.used[GPU] = {101: 3400 if turn % 4 else 2048}
+        world.look()
+    wait_for(lambda: world.enforcer._parts.audit_log.head.seq == 1)
+    world.clock[0] += 300.0
+    world.reader.used[GPU] = {101: 3400}
+    world.look(4)
+    wait_for(lambda: world.enforcer._parts.audit_log.head.seq == 2)
+    assert [(each["kind"], each.get("times", 1)) for each in world.records()] == [("LENT", 1), ("LENT", 31)]
+    assert world.notices == [], "an Event for what the container asked for tells its owner nothing"
 
 
 def test_one_that_gives_back_in_time_is_warned_once_and_lives(world: World) -> None:

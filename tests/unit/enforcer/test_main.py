@@ -81,6 +81,8 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
         ([*BASE, "--termination-timeout", "-1"], "--termination-timeout -1.0 is out of range"),
         ([*BASE, "--termination-timeout", "nan"], "is out of range"),
         ([*BASE, "--termination-timeout", "1e9"], "--termination-timeout 1000000000.0 is out of range"),
+        ([*BASE, "--reclaim-notice-seconds", "0"], "--reclaim-notice-seconds 0 is out of range; write seconds from 1"),
+        ([*BASE, "--reclaim-notice-seconds", "15.5"], "--reclaim-notice-seconds 15.5 is out of range"),
         ([*BASE, "--memory-reserve", "512"], "--memory-reserve: '512' is not a quantity of memory; did you mean 512Mi"),
     ],
 )  # fmt: skip

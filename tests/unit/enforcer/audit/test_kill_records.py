@@ -33,6 +33,12 @@ def test_a_warning_says_by_how_much_and_for_how_long() -> None:
     assert kill_records.warning_fields("gpu-7", DECISION) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s"}
 
 
+def test_a_loan_says_how_much_is_borrowed_of_how_much() -> None:
+    lent = KillDecision(decision=Decision.LENT, quota=quota(tolerance_mib=100, limit_mib=12_288), used_mib=9500)
+    about = {**ABOUT, "ceilingMiB": 12_388, "usedMiB": 9500, "limitMiB": 12_288, "borrowedMiB": 5404}
+    assert kill_records.warning_fields("gpu-7", lent, 3) == {**about, "times": 3}
+
+
 @pytest.mark.parametrize(("times", "text"), [(1, {}), (2, {"times": 2})])
 def test_one_that_stands_for_several_says_for_how_many(times: int, text: dict[str, int]) -> None:
     assert kill_records.warning_fields("gpu-7", DECISION, times) == {

@@ -7,8 +7,15 @@ import pytest
 
 from enforcer.detection.close_look import gpus_to_watch
 from enforcer.detection.detector import evaluate, record_kill_result
-from enforcer.detection.forecast import used_seconds
-from enforcer.detection.lending import LEAST_MIB, NOTICE, SLACK_MIB, needed_mib, reclaim, unreturned_mib
+from enforcer.detection.forecast import seconds_until_kill, used_seconds
+from enforcer.detection.lending import (
+    LEAST_MIB,
+    SLACK_MIB,
+    needed_mib,
+    reclaim,
+    seconds_of_need,
+    unreturned_mib,
+)
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision, Phase
 from enforcer.quota.types import OnExceed, Quota, pod_row
 from tests.support import extent
@@ -27,20 +34,24 @@ IDLE = quota(container="idle", container_id="e" * 64, pod_uid="idle", pod="idle"
 class Gpu:
     """One GPU that is sampled at moments of one's choice."""
 
-    def __init__(self, *quotas: Quota, total: int = TOTAL) -> None:
+    def __init__(self, *quotas: Quota, total: int = TOTAL, rules: DetectorConfig = RULES) -> None:
         self.quotas, self.total, self.now, self.state = list(quotas), total, 100.0, DetectorState()
-        self.waiting = frozenset[str]()
+        self.waiting, self.rules = frozenset[str](), rules
+        self.lent, self.needed = list[KillDecision](), list[float]()
 
     def sample(self, held: dict[str, int], after: float = 0.5) -> list[KillDecision]:
-        """Take one sample in which containers hold so many MiB, by container id."""
+        """Take one sample in which containers hold so many MiB, by container id. Returns what is to be given back."""
         self.now += after
         reading = {
             container: (holder(7 + number, mib, container),) for number, (container, mib) in enumerate(held.items())
         }
         free = {GPU: self.total - sum(held.values())}
-        self.state, _ = evaluate(self.state, self.quotas, {GPU: reading}, self.now, RULES)
-        self.state, found = reclaim(self.state, self.quotas, {GPU: reading}, free, self.waiting, self.now, RULES)
-        return list(found)
+        before = self.state
+        self.state, _ = evaluate(before, self.quotas, {GPU: reading}, self.now, self.rules)
+        self.state, found = reclaim(self.state, self.quotas, {GPU: reading}, free, self.waiting, self.now, self.rules)
+        self.needed += seconds_of_need(before, self.state)
+        self.lent += [each for each in found if each.decision is Decision.LENT]
+        return [each for each in found if each.decision is not Decision.LENT]
 
     def samples(self, held: dict[str, int], number: int = 3) -> list[KillDecision]:
         return [decision for _ in range(number) for decision in self.sample(held)]
@@ -73,7 +84,7 @@ def test_the_largest_borrower_for_its_reservation_is_told_what_to_give_back_and_
     gpu = Gpu(LENT, OTHER, IDLE, total=41_500)
     (notice,) = gpu.samples({CONTAINER: 9000, NEIGHBOUR: 9500})
     assert said([notice]) == [(Decision.RECLAIM_NOTICE, CONTAINER, 9000 + 9500 + 20_480 + SLACK_MIB - 41_500)]
-    assert notice.kill_in == NOTICE
+    assert notice.kill_in == RULES.notice
     assert (notice.quota.memory_mib, notice.quota.limit_mib) == (4096, None)
 
 
@@ -92,13 +103,58 @@ def test_when_the_notice_is_over_it_is_killed_as_if_it_had_never_had_a_loan() ->
     gpu = Gpu(LENT, IDLE)
     held = borrowed(gpu, SLACK_MIB - 100)
     gpu.samples(held)
-    assert gpu.sample(held, NOTICE - 0.1) == []
+    assert gpu.sample(held, RULES.notice - 0.1) == []
     (kill,) = gpu.sample(held, 0.1)
     assert said([kill]) == [(Decision.KILL, CONTAINER, 100)]
     assert kill.quota == LENT.without_loan()
     assert [each.used_mib for each in kill.targets] == [12_288]
     assert gpu.state.of(LENT).phase is Phase.KILLING
-    assert kill.over_for == pytest.approx(NOTICE)
+    assert kill.over_for == pytest.approx(RULES.notice)
+
+
+def test_a_loan_is_told_once_and_before_anything_that_follows_from_it() -> None:
+    gpu = Gpu(LENT, OTHER, IDLE)
+    held = borrowed(gpu, LEAST_MIB - 1)
+    gpu.samples(held, 2)
+    assert gpu.lent == []
+    assert [each.decision for each in gpu.sample(held)] == [Decision.KILL]
+    (lent,) = gpu.lent
+    assert (lent.quota, lent.used_mib, lent.reclaim_mib) == (LENT, 12_288, 0)
+    gpu.samples(held, 60)
+    assert len(gpu.lent) == 1
+    gpu.sample({CONTAINER: LENT.without_loan().ceiling_mib})
+    gpu.samples(held)
+    assert len(gpu.lent) == 2
+
+
+def test_an_operator_decides_how_long_a_notice_lasts() -> None:
+    gpu = Gpu(LENT, IDLE, rules=replace(RULES, notice=3.0))
+    held = borrowed(gpu, SLACK_MIB - 100)
+    assert [each.kill_in for each in gpu.samples(held)] == [3.0]
+    assert seconds_until_kill(gpu.state, LENT, gpu.now, gpu.rules) == 3.0
+    assert gpu.sample(held, 2.9) == []
+    assert gpus_to_watch(gpu.state, gpu.quotas, gpu.now + 3.0, 0.5, gpu.rules) == frozenset()
+    assert said(gpu.sample(held, 0.1)) == [(Decision.KILL, CONTAINER, 100)]
+
+
+def test_a_need_lasts_until_the_memory_is_free_and_not_until_it_is_coming() -> None:
+    gpu = Gpu(LENT, IDLE)
+    held = borrowed(gpu, LEAST_MIB - 1)
+    gpu.samples(held, 4)
+    assert gpu.state.loans[GPU].short is None, "the memory of the kill is coming"
+    gpu.sample(held)
+    assert gpu.needed == []
+    gpu.samples({})
+    assert gpu.needed == [pytest.approx(2.5)]
+
+
+def test_a_need_that_a_borrower_ends_by_itself_is_timed_as_well() -> None:
+    gpu = Gpu(LENT, IDLE)
+    held = borrowed(gpu, SLACK_MIB - 100)
+    gpu.samples(held)
+    gpu.sample({CONTAINER: 12_188}, 4.0)
+    gpu.samples({CONTAINER: 12_188})
+    assert gpu.needed == [pytest.approx(5.0)]
 
 
 def test_who_gives_back_in_time_lives() -> None:
@@ -113,7 +169,7 @@ def test_a_new_shortage_is_a_new_notice() -> None:
     held = borrowed(gpu, SLACK_MIB - 100)
     gpu.samples(held)
     gpu.sample({CONTAINER: 12_100}, 8.0)
-    assert [each.kill_in for each in gpu.samples(held)] == [NOTICE]
+    assert [each.kill_in for each in gpu.samples(held)] == [RULES.notice]
 
 
 def test_close_to_what_is_reserved_nobody_waits_for_a_notice() -> None:
@@ -135,7 +191,7 @@ def test_a_share_that_waits_for_its_memory_costs_a_notice_and_is_ready_after_it(
     gpu.waiting, held = frozenset({new.pod_uid}), borrowed(gpu, -5000)
     assert said(gpu.samples(held)) == [(Decision.RECLAIM_NOTICE, CONTAINER, 8192)]
     assert unreturned_mib(gpu.quotas, {CONTAINER: (holder(7, 12_288),)}, gpu.total - 12_288) == 5000 + LEAST_MIB
-    assert said(gpu.sample(held, NOTICE)) == [(Decision.KILL, CONTAINER, 8192)]
+    assert said(gpu.sample(held, RULES.notice)) == [(Decision.KILL, CONTAINER, 8192)]
     assert unreturned_mib(gpu.quotas, {}, gpu.total) == 0
 
 
@@ -160,7 +216,7 @@ def test_those_who_take_turns_put_a_kill_off_for_twice_the_notice_at_most() -> N
         if any(each.decision is Decision.KILL for each in found):
             killed = gpu.now
             break
-    assert 0 < killed - began <= 2 * NOTICE + 0.5
+    assert 0 < killed - began <= 2 * RULES.notice + 0.5
 
 
 def test_while_a_kill_is_under_way_its_memory_counts_as_coming_for_a_second() -> None:
@@ -295,7 +351,7 @@ def test_below_the_stated_rate_nobody_within_its_reservation_is_killed_told_or_r
         waits += [each.ready - each.asked - slowest for each in card.tenants if each.asked and each.ready]
     assert told > count / 10, "borrowers were told"
     assert killed > count / 10, "borrowers were killed"
-    assert max(waits) <= NOTICE + 3, "who comes late waits for the notice and the slowest kill, and no longer"
+    assert max(waits) <= RULES.notice + 3, "who comes late waits for the notice and the slowest kill, and no longer"
     extent.figure("lending", "within their reservation killed, told or refused memory", f"0 in {count:,} contentions")
     extent.figure("lending", "longest wait of a share that came late, but for the slowest kill", f"{max(waits):.1f} s")
 

@@ -57,7 +57,7 @@ def test_nobody_is_silenced_by_another(other: dict[str, object]) -> None:
     assert episodes.register(decided(Decision.WARNED, container_id="f" * 64), 2.0) is None, "a restart is no other one"
 
 
-@pytest.mark.parametrize("decision", [Decision.RATE_LIMITED, Decision.BREAKER_OPEN])
+@pytest.mark.parametrize("decision", [Decision.RATE_LIMITED, Decision.BREAKER_OPEN, Decision.LENT])
 def test_that_it_is_let_be_is_reported_once_as_well_and_whatever_else_was(decision: Decision) -> None:
     episodes = EventDeduplicator()
     assert episodes.register(WARNED, 0.0) == FIRST
