@@ -12,6 +12,7 @@ from tests.gpu.experiments import (
     bench_copies,
     bench_frameworks,
     bench_models,
+    borrow,
     compute,
     h4,
     h5,
@@ -146,6 +147,32 @@ def test_h5_where_nobody_got_over_says_nothing() -> None:
         h5.judge_figures(_polls([excess(None, overshoot_mib=0)]) | {"audit_log_verifies": True})
     assert h5.between(2.0, 1.9) == 0
     assert h5.between(None, 1.9) is None
+
+
+def loans(**changes: object) -> dict[str, object]:
+    return {
+        "borrowed_mib": 61_440, "least_spare_mib": 1900, "reclaimed": True, "second_ended": False, "second_refused": "",
+        "audit_log_verifies": True,
+    } | changes  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, HOLDS),
+        ({"second_refused": "CUDA_ERROR_OUT_OF_MEMORY (2)"}, FAILS),
+        ({"second_ended": True}, FAILS),
+        ({"reclaimed": False}, FAILS),
+        ({"audit_log_verifies": False}, FAILS),
+    ],
+)
+def test_borrow_evaluates_who_pays(changes: dict[str, object], verdict: Verdict) -> None:
+    assert borrow.judge_figures(loans(**changes)).verdict is verdict
+
+
+def test_borrow_without_a_loan_says_nothing() -> None:
+    with pytest.raises(NotMeasurable):
+        borrow.judge_figures(loans(borrowed_mib=0))
 
 
 def episode(**changes: object) -> dict[str, object]:

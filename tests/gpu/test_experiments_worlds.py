@@ -1,4 +1,4 @@
-"""H4 to H9, H11 to H13, H15 and the benchmarks on simulated machines where the hypothesis holds, and where it is false.
+"""H4 to H9, H11 to H13, H15, borrow and the benchmarks on simulated machines where the hypothesis holds or is false.
 
 The verdict has to say which. Without MPS they measure what is left.
 """
@@ -86,6 +86,8 @@ CASES: dict[str, tuple[str, dict[str, Any], Verdict, str]] = {
     "H4 neighbours compute wrongly": ("H4", {"terminate_hurts_neighbours": 2}, FAILS, "a wrong result"),
     "H5 the enforcer is in time": ("H5", {}, HOLDS, "over its kill threshold"),
     "H5 MPS does not let go of clients": ("H5", {"mps.terminate_client": "1"}, FAILS, "did not end"),
+    "a borrower gives way": ("borrow", {}, HOLDS, "all of it back"),
+    "a borrower that MPS does not let go of": ("borrow", {"mps.terminate_client": "1"}, FAILS, "was refused memory"),
     "H6 only clients are hurt": ("H6", {}, HOLDS, "all 2 neighbours hurt"),
     "H6 faults are contained": ("H6", {"fault_contained": 1}, FAILS, "2 of 2 neighbours were not hurt"),
     "H7 an eager server keeps the card": ("H7", {}, HOLDS, "without one it took it 1 of 1"),

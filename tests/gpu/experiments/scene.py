@@ -36,12 +36,14 @@ class Tenant:
     def pid(self) -> int:
         return self.client.pid
 
-    def quota(self, gpu: str, mib: int, *, grace: float = 0.0, tolerance_mib: int | None = None) -> Quota:
+    def quota(
+        self, gpu: str, mib: int, *, grace: float = 0.0, tolerance_mib: int | None = None, limit_mib: int | None = None
+    ) -> Quota:
         """What the webhook and the driver would have frozen for it."""
         return Quota(
             claim_uid=f"claim-{self.owner.pod_uid}", namespace="experiment", pod=f"pod-{self.owner.pod_uid[:8]}",
             pod_uid=self.owner.pod_uid, container="model", container_id=self.owner.container_id, gpu=gpu,
-            memory_mib=mib, grace_seconds=grace, tolerance_mib=tolerance_mib,
+            memory_mib=mib, grace_seconds=grace, tolerance_mib=tolerance_mib, limit_mib=limit_mib,
         )  # fmt: skip
 
 
