@@ -194,11 +194,11 @@ def report(item: Object, *problems: str) -> None:
     item["metadata"].setdefault("annotations", {})[ENFORCER] = json.dumps(said)
 
 
-def pod_status(used: int) -> bytes:
+def pod_status(used: int, **more: Any) -> bytes:
     now = status()["time"]
     container = {"container": "model", "gpu": "GPU-one-0", "usedMiB": used, "peakMiB": used, "quotaMiB": 4096}
     found = {"version": 1, "time": now, "ready": True, "waiting": "", "gpus": [], "messages": []}
-    return json.dumps(found | {"containers": [container | {"state": "Within"}]}).encode()
+    return json.dumps(found | {"containers": [container | {"state": "Within"} | more]}).encode()
 
 
 def client(cluster: Any, namespace: str = "asr", prometheus: Prometheus | None = None, **more: Any) -> Any:

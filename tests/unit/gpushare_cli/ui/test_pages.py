@@ -14,7 +14,19 @@ from gpushare_cli.ui.drawing import Block, blocks, curve
 from gpushare_cli.ui.sources import Sources
 from tests.integration.controlplane import objects
 from tests.support.ui import words
-from tests.unit.gpushare_cli.ui.fleets import TENANTS, claim, client, fleet, forbidden, opened, pod, report
+from tests.unit.gpushare_cli.ui.fleets import (
+    TENANTS,
+    answer,
+    claim,
+    client,
+    fleet,
+    forbidden,
+    opened,
+    pod,
+    pod_status,
+    report,
+    use,
+)  # fmt: skip
 
 
 def test_the_fleet_has_each_gpu_with_what_is_reserved_used_and_wrong() -> None:
@@ -77,6 +89,16 @@ def test_a_gpu_has_its_shares_and_who_is_over_and_when_it_is_killed() -> None:
     text = words(opened(client(fleet()), "gpu_one_gpu-0.html"))
     assert "tts/tts-0 model 4Gi 25% 9Gi 4Gi 9Gi 2 over 3.5 s" in text
     assert "asr/asr-0 model 4Gi 25% 1Gi 4Gi 1Gi 2 ok -" in text
+
+
+def test_a_share_that_borrows_shows_how_much_and_its_limit() -> None:
+    cluster = fleet()
+    lent = use("asr", "asr-0", "GPU-one-0", 9216, limitMib=12_288, borrowedMib=5120)
+    cluster.enforcer("one", answer("one", lent, used=9216, gpus=2))
+    text = words(opened(client(cluster), "gpu_one_gpu-0.html"))
+    assert "asr/asr-0 model 4Gi 25% 9Gi, 5Gi borrowed 4Gi, limit 12Gi 9Gi 2 ok -" in text
+    cluster.answers["asr-0"] = pod_status(9216, limitMiB=12_288), None
+    assert "asr-0 model one 9Gi, 5Gi borrowed 9Gi 4Gi" in words(opened(client(cluster), "namespace_asr.html"))
 
 
 def test_a_namespace_has_its_pods_and_why_some_wait() -> None:
