@@ -361,7 +361,7 @@ class EnforcementLoop:
             log.critical("kill failed", reason=str(Reason.INTERNAL), container=quota.container, exc_info=bug)
             return True, False  # what was done before it is not known, and counts for the most a minute allows
         result = future.result()
-        metrics.finish(quota.namespace, result.reason)
+        metrics.finish(decision, result.reason)
         if result.reason is Reason.AUDIT_UNWRITABLE:
             metrics.record_errors.inc()
         for outcome in result.outcomes:

@@ -4,7 +4,9 @@ Gauges are made of the last status when they are scraped, so that a scrape sees 
 leaves no series behind.
 """
 
+import time
 from collections import Counter as Counts
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
@@ -41,6 +43,8 @@ RESULTS: Final = (
     Reason.KILLED, Reason.ALREADY_EXITED, Reason.BACK_UNDER_QUOTA, Reason.UNKILLABLE, Reason.AUDIT_UNWRITABLE,
 )  # fmt: skip
 OPERATIONS: Final = ("prepare", "unprepare")
+LAST_KILLS: Final = 32
+"""So many kills have a series each, whatever tenants do."""
 
 
 class Metrics:
@@ -94,11 +98,13 @@ class Metrics:
         if action := actions.get(decision.decision):
             counter.labels(action).inc()
 
-    def finish(self, namespace: str, result: Reason) -> None:
+    def finish(self, decision: KillDecision, result: Reason) -> None:
         """Count the result of a kill; one that ended processes also for the namespace of the container."""
         self.results.labels(str(result)).inc()
         if result is Reason.KILLED:
-            self.latest.kills[namespace] += 1
+            quota, why = decision.quota, Reason.RECLAIMED if decision.reclaim_mib else Reason.OVER_QUOTA
+            self.latest.kills[quota.namespace] += 1
+            self.latest.last.append(((quota.namespace, quota.pod, quota.container, quota.gpu, str(why)), time.time()))
 
     def _zero(self) -> None:
         """Have series from the start: a rate over one that appears with its first event misses that event."""
@@ -118,11 +124,12 @@ class Metrics:
 
 
 class StatusCollector(Collector):
-    """Gauges of the last status (``enforcer.status.node_status``), and the kills of each namespace."""
+    """Gauges of the last status (``enforcer.status.node_status``), the kills of each namespace, and the last ones."""
 
     def __init__(self) -> None:
         self.status: dict[str, Any] = {}
         self.kills = Counts[str]()
+        self.last = deque[tuple[tuple[str, ...], float]](maxlen=LAST_KILLS)
 
     def update(self, status: dict[str, Any]) -> None:
         """Replace the status."""
@@ -148,6 +155,7 @@ class StatusCollector(Collector):
         yield _states(containers)
         yield _limit_states(containers)
         yield self._kills(containers)
+        yield self._last_kills()
 
     def _kills(self, containers: Any) -> CounterMetricFamily:
         """Namespaces with a container count from 0: an increase that begins with the first kill would miss it."""
@@ -155,6 +163,13 @@ class StatusCollector(Collector):
         family = CounterMetricFamily("gpu_share_namespace_kills", help_, labels=["namespace"])
         for namespace in sorted({*self.kills, *(container["namespace"] for container in containers)}):
             family.add_metric([namespace], self.kills[namespace])
+        return family
+
+    def _last_kills(self) -> GaugeMetricFamily:
+        help_ = f"When a container was killed (Unix time), of the last {LAST_KILLS} kills."
+        family = GaugeMetricFamily("gpu_share_kill_timestamp_seconds", help_, labels=[*_OF_CONTAINER, "reason"])
+        for labels, when in dict(self.last).items():
+            family.add_metric(labels, when)
         return family
 
 

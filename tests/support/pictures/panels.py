@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -70,6 +71,8 @@ def row(title: str, panels: Sequence[Panel], note: str) -> str:
 
 def value(number: float, unit: str) -> str:
     """Write a value in its unit; times in milliseconds, seconds or days."""
+    if unit == "dateTimeAsIso":
+        return f"{datetime.fromtimestamp(number / 1000, UTC):%Y-%m-%d %H:%M:%S}"
     if unit == "s" and abs(number) >= DAY:
         return f"{number / DAY:.0f} days"
     if unit == "s" and abs(number) < 1:

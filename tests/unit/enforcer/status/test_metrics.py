@@ -1,17 +1,19 @@
 """The enforcer's metrics: what a GPU is, shares, problems by Reason, and one version of the names for all parts."""
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.detection.types import Decision, KillDecision
 from enforcer.nvml.device_health import GpuConditions
 from enforcer.nvml.types import Utilization
 from enforcer.quota.types import LimitStatus
 from enforcer.runtime.problem import Problem
-from enforcer.status.metrics import Metrics
+from enforcer.status.metrics import LAST_KILLS, Metrics
 from enforcer.status.node_status import status
 from enforcer.status.utilization import UtilizationMonitor, by_container
 from gpushare.errors import NvmlError
@@ -109,12 +111,29 @@ def test_a_namespace_counts_kills_from_zero_and_keeps_them_when_its_pods_are_gon
     metrics.latest.update(json.loads(json.dumps(status(snapshot(seen(holder(101, 1000)), quotas=(quota(),))))))
     assert kills() == 0
     for result in (Reason.KILLED, Reason.BACK_UNDER_QUOTA):
-        metrics.finish("asr", result)
+        metrics.finish(KillDecision(decision=Decision.KILL, quota=quota(), used_mib=5000), result)
     metrics.latest.update({})
     assert kills() == 1
     results = [metrics.registry.get_sample_value("gpu_share_kill_results_total", {"reason": str(each)})
                for each in (Reason.KILLED, Reason.BACK_UNDER_QUOTA)]  # fmt: skip
     assert results == [1, 1]
+
+
+def test_the_last_kills_have_a_series_each_with_pod_reason_and_time() -> None:
+    metrics, begun = Metrics(), time.time()
+    for number in range(LAST_KILLS + 1):
+        decision = KillDecision(
+            decision=Decision.KILL, quota=quota(pod=f"p-{number}"), used_mib=5000, reclaim_mib=number % 2
+        )
+        metrics.finish(decision, Reason.KILLED)
+    metrics.finish(decision, Reason.KILLED)
+
+    def when(pod: str, reason: Reason) -> float | None:
+        labels = {"namespace": "asr", "pod": pod, "container": "model", "gpu": GPU, "reason": str(reason)}
+        return metrics.registry.get_sample_value("gpu_share_kill_timestamp_seconds", labels)
+
+    assert when("p-0", Reason.OVER_QUOTA) is None, "the oldest makes room"
+    assert begun <= (when("p-31", Reason.RECLAIMED) or 0) <= (when("p-32", Reason.OVER_QUOTA) or 0) <= time.time()
 
 
 def of(*holders: Any) -> GpuSnapshot:
