@@ -8,10 +8,12 @@ that it is compared with an anchor, a sequence number and hash kept elsewhere (t
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
 
+from gpushare.contract import AUDIT_HEAD
 from gpushare.errors import ConfigError, RecordError
 from gpushare.patterns import Pattern
 
@@ -142,6 +144,13 @@ def read(line: bytes) -> dict[str, Any]:
 def head_of(record: Mapping[str, Any]) -> ChainHead:
     """Where the chain stands after this record."""
     return ChainHead(record["seq"], record[HASH])
+
+
+def published_head(resource_slice: Mapping[str, Any]) -> ChainHead | None:
+    """Return the anchor that a node's enforcer wrote on its slice; ``None`` where there is none, or no head."""
+    with suppress(ConfigError):
+        return ChainHead.parse(str((resource_slice["metadata"].get("annotations") or {}).get(AUDIT_HEAD)))
+    return None
 
 
 def digest_of(record: Mapping[str, Any]) -> str:

@@ -6,19 +6,17 @@ that of an enforcer (``policy-slices.yaml``), and an enforcer that finds its log
 """
 
 import math
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from enforcer.audit.log import AuditLog
-from enforcer.audit.record import GENESIS, ChainHead
+from enforcer.audit.record import GENESIS, ChainHead, published_head
 from enforcer.resourceslices.publisher import slices_of
 from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.status.events import EventRecorder, NodeEvent
 from gpushare.contract import AUDIT_HEAD
-from gpushare.errors import ClusterError, ConfigError
+from gpushare.errors import ClusterError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
@@ -110,10 +108,3 @@ class AnchorPublisher:
         if problem != self.problem:
             log.warning("audit log not anchored", reason=str(reason), error=problem)
         self.problem = problem
-
-
-def published_head(item: Mapping[str, Any]) -> ChainHead | None:
-    """Return what a slice says; ``None`` where that is nothing, or no head."""
-    with suppress(ConfigError):
-        return ChainHead.parse(str((item["metadata"].get("annotations") or {}).get(AUDIT_HEAD)))
-    return None

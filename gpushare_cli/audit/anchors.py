@@ -11,8 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.audit.record import ChainHead
-from enforcer.resourceslices.audit_head_publisher import published_head
+from enforcer.audit.record import ChainHead, published_head
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path

@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 
 from enforcer.audit.log import AuditLog, segments
-from enforcer.audit.record import Kind
-from enforcer.resourceslices.audit_head_publisher import EVERY, GAP, AnchorPublisher, published_head
+from enforcer.audit.record import Kind, published_head
+from enforcer.resourceslices.audit_head_publisher import EVERY, GAP, AnchorPublisher
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.runtime.manager import Manager
