@@ -137,6 +137,9 @@ MAX_CLIENTS: Final = 48
 MAX_SHARING_CONTAINERS: Final = 31
 """A claim holds at most 32 requests and as many devices; one of them is the sidecar's."""
 
+# What reports the enforcer's Events. Who may write Events in a namespace can write it as well.
+ENFORCER_REPORTER: Final = f"{DRIVER}/enforcer"
+
 # The kubelet's plugin sockets, and what containers get through CDI (Container Device Interface).
 DRIVER_SOCKET: Final = f"plugins/{DRIVER}/dra.sock"
 REGISTRATION_SOCKET: Final = f"plugins_registry/{DRIVER}-reg.sock"

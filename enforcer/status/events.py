@@ -13,14 +13,13 @@ import structlog
 from enforcer.audit.log import utc_now
 from enforcer.status.api_writer import ApiWriter
 from enforcer.status.messages import Message, UserMessage, message, truncate_note
-from gpushare.contract import DRIVER
+from gpushare.contract import ENFORCER_REPORTER
 from gpushare.kube_client import EVENTS_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 Object = dict[str, Any]
 NOT_DELIVERED: Final = "event not delivered"
-CONTROLLER: Final = f"{DRIVER}/enforcer"
 NODE_EVENTS: Final = "default"
 """Namespace of Events on Nodes."""
 KEPT: Final = 20
@@ -104,7 +103,7 @@ def _event(node: str, when: datetime, about: str, namespace: str) -> Object:
         # A prefix has to end in a letter, digit or dash: the API server checks it like a name with one letter more.
         "metadata": {"generateName": about[:200].rstrip(".-") + "-", "namespace": namespace},
         "eventTime": when.isoformat(timespec="microseconds").replace("+00:00", "Z"),
-        "reportingController": CONTROLLER,
+        "reportingController": ENFORCER_REPORTER,
         "reportingInstance": node[:128],
     }
 

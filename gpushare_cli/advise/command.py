@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from enforcer.audit.record import Kind
+from gpushare.contract import ENFORCER_REPORTER
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, KubeClient, namespace_of, path
 from gpushare.raw_objects import Object, mapping, text
@@ -20,7 +21,7 @@ from gpushare_cli.audit import remote
 from gpushare_cli.audit.filters import Record, RecordFilter, pod_of
 from gpushare_cli.audit.log_reader import Reading, Selection, Source
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.explain.pod_events import ENFORCER, container_of
+from gpushare_cli.explain.pod_events import container_of
 from gpushare_cli.lookups import sharing_pods
 from gpushare_cli.placement.placing import in_gib
 from gpushare_cli.prometheus import Prometheus
@@ -30,7 +31,7 @@ from gpushare_cli.top.all_nodes import NodeAnswer
 from gpushare_cli.top.namespace import PodUse
 
 HEADERS: Final = ("NAMESPACE", "WORKLOAD", "CONTAINER", "PODS", "RESERVED", "PEAK", "ADVISED", "FREES")
-KILLS: Final = f"reason={Reason.KILLED},reportingComponent={ENFORCER}"
+KILLS: Final = f"reason={Reason.KILLED},reportingComponent={ENFORCER_REPORTER}"
 OF_KILLS: Final = RecordFilter(kinds=frozenset({str(Kind.OUTCOME)}), results=frozenset({str(Reason.KILLED)}))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from enforcer.audit.record import ChainHead, published_head
-from gpushare.contract import DRIVER
+from gpushare.contract import DRIVER, ENFORCER_REPORTER
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.patterns import Search
@@ -21,10 +21,13 @@ from gpushare_cli.api_errors import sentence
 CLUSTER: Final = "cluster"
 """As an anchor: all that the cluster has."""
 MAX_BYTES: Final = 16 * 1024 * 1024
+SILENT: Final = (
+    "the cluster has anchors of this node's log, but the log could not be read; start the enforcer there, or verify a "
+    "copy with --log"
+)
 _IN_A_NOTE: Final = Search(r"audit log (\d{1,15}:sha256:[0-9a-f]{64})", 1024)
 """The API server takes notes of Events up to that length."""
-_REPORTER: Final = f"{DRIVER}/enforcer"
-_REPORTED: Final = f"reportingComponent={_REPORTER}"
+_REPORTED: Final = f"reportingComponent={ENFORCER_REPORTER}"
 _MOST: Final = 1024
 """Characters of a note that are read: the API server takes no longer ones."""
 
@@ -120,7 +123,7 @@ def _brief(event: dict[str, Any]) -> dict[str, Any]:
 def _of_events(events: list[dict[str, Any]]) -> Iterator[Anchor]:
     for event in events:
         found = _IN_A_NOTE.search(str(event.get("message")))
-        if found is None or event.get("reportingComponent") != _REPORTER:
+        if found is None or event.get("reportingComponent") != ENFORCER_REPORTER:
             continue
         named = f"Event {event['metadata'].get('namespace')}/{event['metadata'].get('name')}"
         with suppress(ConfigError):

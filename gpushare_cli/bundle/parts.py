@@ -23,7 +23,7 @@ from gpushare_cli.check import cluster, command
 from gpushare_cli.check.installation import POLICIES, installation
 from gpushare_cli.check.workloads import reports
 from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
-from gpushare_cli.explain.pod_events import ENFORCER, TROUBLE
+from gpushare_cli.explain.pod_events import TROUBLE
 from gpushare_cli.explain.pod_record import container_statuses, is_ours
 from gpushare_cli.lookups import SHARING
 from gpushare_cli.top.all_nodes import status_of
@@ -189,8 +189,9 @@ def events(source: Source) -> Iterator[Object]:
     for event in source.items(CORE_V1, "events"):
         about = mapping(event, "involvedObject")
         home = text(about, "namespace") == source.namespace
+        ours = event.get("reportingComponent") == contract.ENFORCER_REPORTER
         share = text(about, "kind") == "ResourceClaim" or text(event, "reason") in WHY_PENDING
-        if home or share or event.get("reportingComponent") == ENFORCER or contract.GROUP in text(event, "message"):
+        if home or share or ours or contract.GROUP in text(event, "message"):
             yield event
 
 

@@ -9,8 +9,6 @@ from gpushare.raw_objects import Object, mapping, text
 from gpushare_cli.explain.findings import Finding, FindingType
 from gpushare_cli.explain.pod_record import PodRecord, lacks_claims
 
-ENFORCER: Final = f"{contract.DRIVER}/enforcer"
-"""What reports our Events."""
 SHOWN: Final = 5
 """So many Events are shown, the latest."""
 KILL: Final = "Kill"
@@ -22,7 +20,7 @@ NO_CLAIM: Final = "FailedResourceClaimCreation"
 
 def of_enforcer(record: PodRecord) -> list[Object]:
     """Return the enforcer's Events about a pod, oldest first."""
-    return [each for each in _about(record) if each.get("reportingComponent") == ENFORCER]
+    return [each for each in _about(record) if each.get("reportingComponent") == contract.ENFORCER_REPORTER]
 
 
 def kills(record: PodRecord) -> list[Object]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from gpushare.contract import ENFORCER_REPORTER
 from gpushare.errors import GpuShareError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.raw_objects import Object, mapping, objects, text
@@ -20,7 +21,7 @@ from gpushare_cli.api_errors import sentence
 from gpushare_cli.enforcer_pods import asked
 from gpushare_cli.explain.cluster_state import STALE_SECONDS
 from gpushare_cli.explain.pod import usage_of
-from gpushare_cli.explain.pod_events import ENFORCER, container_of
+from gpushare_cli.explain.pod_events import container_of
 from gpushare_cli.explain.pod_record import Usage, container_statuses
 from gpushare_cli.explain.sizes import GARBAGE
 from gpushare_cli.lookups import check_namespace, optional, sharing_pods
@@ -116,9 +117,9 @@ def kills_in(api: KubeClient, namespace: str) -> Counter[PodKey]:
         ClusterError: the user may not read Events, or the API server cannot be asked.
     """
     found: Counter[PodKey] = Counter()
-    selector = f"reason={Reason.KILLED},reportingComponent={ENFORCER}"
+    selector = f"reason={Reason.KILLED},reportingComponent={ENFORCER_REPORTER}"
     for event in api.listing(path(CORE_V1, "events", namespace=namespace), fieldSelector=selector):
-        if event.get("reportingComponent") == ENFORCER and event.get("reason") == Reason.KILLED:
+        if event.get("reportingComponent") == ENFORCER_REPORTER and event.get("reason") == Reason.KILLED:
             found[text(mapping(event, "involvedObject"), "uid"), container_of(event)] += 1
     return found
 

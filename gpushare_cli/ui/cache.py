@@ -9,18 +9,18 @@ from http import HTTPStatus
 from threading import Event, Lock, Thread
 from typing import Any, Final, NoReturn
 
+from gpushare.contract import ENFORCER_REPORTER
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.informer import Informer
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.raw_objects import mapping, text
-from gpushare_cli.explain.pod_events import ENFORCER
 from gpushare_cli.lookups import SHARING
 from gpushare_cli.ui.changes import Changes
 from gpushare_cli.ui.slimming import slim
 
 FIRST_SECONDS: Final = 15.0
 """So long a page waits for the first list of a kind."""
-OF_ENFORCERS: Final = {"fieldSelector": f"reportingComponent={ENFORCER}"}
+OF_ENFORCERS: Final = {"fieldSelector": f"reportingComponent={ENFORCER_REPORTER}"}
 FOLLOWED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "nodes": (CORE_V1, {}),
     "resourceslices": (RESOURCE_V1, {}),
@@ -38,7 +38,7 @@ class Cached(KubeClient):
     """
 
     def __init__(self, api: KubeClient, changes: Changes) -> None:
-        self._api, self._changes = api, changes
+        self._api, self.changes = api, changes
         self._followers: dict[tuple[str, str], _Follower] = {}
         self._lock = Lock()
 
@@ -83,7 +83,7 @@ class Cached(KubeClient):
         with self._lock:
             if (kind, namespace) not in self._followers:
                 base, query = FOLLOWED[kind]
-                follower = _Follower(self._changes, kind)
+                follower = _Follower(self.changes, kind)
                 self._followers[kind, namespace] = follower
                 follower.start(self._api, path(base, kind, namespace=namespace), query)
             return self._followers[kind, namespace]

@@ -1,72 +1,25 @@
-"""``gpu-share ui``: connects with the reader's kubeconfig, serves the pages, opens a browser, ends with Ctrl-C."""
+"""``gpu-share ui``: connects with the reader's kubeconfig, and reads the cluster while the pages' code is loaded."""
 
 import argparse
-import sys
-import webbrowser
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from threading import Thread
-from typing import Final
 
 from gpushare.errors import ConfigError
-from gpushare.kube_client import KubeClient, namespace_of
-from gpushare.signals import stopped_by_signal
+from gpushare.kube_client import KubeClient
 from gpushare_cli import extras
-from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.prometheus import Prometheus
+from gpushare_cli.ui.cache import Cached
 from gpushare_cli.ui.changes import Changes
-from gpushare_cli.ui.pages import Pages
-from gpushare_cli.ui.sources import Sources
-from gpushare_cli.words import counted
-
-SNAPSHOT_WAIT: Final = 30.0
-"""Seconds that a page of a snapshot waits for what it shows."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted, or write the pages as files."""
     if lack := extras.missing(extras.UI):
         raise ConfigError(lack)
-    namespace = args.namespace or namespace_of(args.kubeconfig, args.context)
-    changes = Changes(once=args.snapshot is not None)
-    server, api = Prometheus.of(args), KubeClient.connect(args.kubeconfig, args.context)
-    sources = Sources(api, changes, args.enforcer_namespace, server)
-    sources.api.start()
-    live = args.snapshot is None
-    pages = Pages(sources, namespace, wait=1.0 if live else SNAPSHOT_WAIT, live=live, start=bool(args.namespace))
+    server, changes = Prometheus.of(args), Changes(once=args.snapshot is not None)
+    api = Cached(KubeClient.connect(args.kubeconfig, args.context), changes)
+    api.start()
+    from gpushare_cli.ui import opening  # noqa: PLC0415 - it takes a while, and Flask may be missing
+
     try:
-        return _serve(pages, changes, args) if live else _write(pages, args.snapshot)
+        return opening.run(args, api, server)
     finally:
         changes.close()
-
-
-def _serve(pages: Pages, changes: Changes, args: argparse.Namespace) -> int:
-    from gpushare_cli.ui.server import leading_to, serve  # noqa: PLC0415 - Flask may be missing
-
-    try:
-        server, address = serve(pages, changes, args.port)
-    except (OSError, SystemExit):  # werkzeug explains a port that is taken, and exits
-        raise ConfigError(f"--port {args.port} cannot be used; write another one, or 0 for a free one") from None
-    stopped = stopped_by_signal()
-    Thread(target=server.serve_forever, daemon=True).start()
-    print(f"gpu-share ui: {address}\nOnly this machine reaches it, with that address. Ctrl-C ends it.", flush=True)
-    # Everybody on this machine sees the words of a command, so a browser's are those of a file that we alone may read.
-    with TemporaryDirectory(prefix="gpu-share-ui-") as folder:
-        if not args.no_browser:
-            (Path(folder) / "open.html").write_text(leading_to(address))
-            webbrowser.open((Path(folder) / "open.html").as_uri())
-        stopped.wait()
-    return FINE
-
-
-def _write(pages: Pages, folder: Path) -> int:
-    from gpushare_cli.ui.snapshot import write  # noqa: PLC0415 - Flask may be missing
-
-    try:
-        number, more = write(pages, folder)
-    except OSError as error:
-        raise ConfigError(f"--snapshot {folder}: {error.strerror}; name a folder that you may write") from None
-    print(f"{counted(number, 'page')} in {folder}; open {folder / 'index.html'}")
-    if more:
-        print(f"gpu-share: the cluster has more pages than a snapshot takes, which are {number}", file=sys.stderr)
-    return NOT_FINE if more else FINE

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from enforcer.audit.record import Kind
+from gpushare.contract import ENFORCER_REPORTER
 from gpushare.errors import GpuShareError
 from gpushare.kube_client import GARBAGE
 from gpushare.raw_objects import mapping, text
@@ -236,7 +237,7 @@ MAX_DIGITS: Final = 12
 MONTH_HOURS: Final = 730
 MOST_ROWS: Final = 500
 """So many records are shown; the export has all that are kept."""
-KILLS: Final = f"reason={Reason.KILLED},reportingComponent={pod_events.ENFORCER}"
+KILLS: Final = f"reason={Reason.KILLED},reportingComponent={ENFORCER_REPORTER}"
 
 
 def _filter(query: Mapping[str, str]) -> filters.RecordFilter:

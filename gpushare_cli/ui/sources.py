@@ -4,14 +4,14 @@ Each is read by the code of the verb that shows it on the command line: ``top``,
 """
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Final, TypeVar
 
 from enforcer.audit.record import read
-from gpushare.contract import DRIVER
+from gpushare.contract import DRIVER, ENFORCER
 from gpushare.errors import GpuShareError, RecordError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.quantity import MIB
@@ -38,7 +38,7 @@ from gpushare_cli.prometheus import JOB, Prometheus, matcher
 from gpushare_cli.top import namespace as tenants
 from gpushare_cli.top.all_nodes import NodeAnswer, status_of
 from gpushare_cli.ui.cache import Cached
-from gpushare_cli.ui.changes import INTEREST, WINDOW, Changes, History, Polled
+from gpushare_cli.ui.changes import INTEREST, WINDOW, History, Polled
 from gpushare_cli.ui.fitting import Fit, fit, policy_options
 from gpushare_cli.ui.fleet import Fleet, fleet
 
@@ -99,28 +99,26 @@ class Sources:
     """All that pages read, with the reader's rights; what is read is kept and read again while pages ask for it.
 
     Args:
-        api: the cluster.
-        changes: hears when something changed.
+        api: the cluster; its changes hear of what is read besides.
         enforcers_in: the namespace of the enforcers; ``None``: it is searched.
         prometheus: has what was before the pages were opened.
     """
 
     def __init__(
         self,
-        api: KubeClient,
-        changes: Changes,
+        api: Cached,
         enforcers_in: str | None = None,
         prometheus: Prometheus | None = None,
     ) -> None:
-        self.api, self.changes, self.history = Cached(api, changes), changes, History()
+        self.api, self.changes, self.history = api, api.changes, History()
         self.prometheus = prometheus
         self._enforcers_in, self._found = enforcers_in, (0.0, list[EnforcerPod]())
         self._logs = dict[str, NodeLog]()
         self._answers = dict[str, tuple[float, NodeAnswer]]()
         """By node, with the time of the answer."""
-        self._uses = Polled(self._ask_enforcers, USE_SECONDS, changes)
-        self._checks = Polled(self._ask_checks, CHECK_SECONDS, changes)
-        self._audit = Polled(self._read_logs, AUDIT_SECONDS, changes)
+        self._uses = Polled(self._ask_enforcers, USE_SECONDS, api.changes)
+        self._checks = Polled(self._ask_checks, CHECK_SECONDS, api.changes)
+        self._audit = Polled(self._read_logs, AUDIT_SECONDS, api.changes)
         self._wanted = dict[str, float]()
         """When a page showed a node last."""
         self._made: tuple[int, Fleet, list[str]] | None = None
@@ -320,15 +318,17 @@ class Sources:
         return found
 
     def _read_logs(self) -> list[NodeLog]:
-        """Read the logs that have grown, as the anchors in the cluster show."""
-        known = anchors.in_cluster(self.api, lambda _: None)
-        heads: dict[str, list[anchors.Anchor]] = {}
-        for each in known:
-            heads.setdefault(each.node, []).append(each)
+        """Read the logs that have grown, as the anchors show, and those of enforcers that report something else."""
+        known, said = defaultdict[str, list[anchors.Anchor]](list), defaultdict[str, str](str)
+        for anchor in anchors.in_cluster(self.api, lambda _: None):
+            known[anchor.node].append(anchor)
+        for each in self.objects("resourceslices", fieldSelector=f"spec.driver={DRIVER}"):
+            report = text(mapping(mapping(each, "metadata"), "annotations"), ENFORCER)  # the node's enforcer writes it
+            said[text(mapping(each, "spec"), "nodeName")] += report
 
         def one(pod: EnforcerPod) -> None:
-            mine = heads.get(pod.node, [])
-            seen = tuple(sorted(str(each.head) for each in mine))
+            mine = known[pod.node]
+            seen = (*sorted(str(each.head) for each in mine), said[pod.node])
             before = self._logs.get(pod.node)
             if before is None or before.problem or before.seen != seen:
                 self._logs[pod.node] = read_log(self.api, pod, mine, seen)
@@ -336,7 +336,12 @@ class Sources:
 
         pods = self._enforcers()
         asked(pods, one)
-        return [self._logs[node] for node in sorted({each.node for each in pods}) if node in self._logs]
+        here = {each.node for each in pods}
+        silent = {node for node, mine in known.items() if not all(each.hint for each in mine)} - here
+        for node in silent:
+            before = self._logs.get(node, NodeLog(node=node))
+            self._logs[node] = replace(before, outcome=None, problem=anchors.SILENT)
+        return [self._logs[node] for node in sorted(here | silent) if node in self._logs]
 
 
 def read_log(api: KubeClient, pod: EnforcerPod, known: Sequence[anchors.Anchor], seen: tuple[str, ...] = ()) -> NodeLog:

@@ -17,6 +17,7 @@ from enforcer.audit.log import segments
 from gpushare.contract import AUDIT_HEAD
 from gpushare.errors import ClusterError
 from gpushare_cli.ui import snapshot, sources
+from gpushare_cli.ui.cache import Cached
 from gpushare_cli.ui.changes import Changes, History
 from gpushare_cli.ui.pages import Pages
 from gpushare_cli.ui.server import leading_to, serve
@@ -82,7 +83,7 @@ def seen_before(history: History) -> None:
 @pytest.fixture(name="opened")
 def _opened(cluster: Any, chromium: Browser) -> Iterator[Any]:
     changes = Changes()
-    made = Pages(Sources(cluster, changes), "asr", wait=5.0, live=True)
+    made = Pages(Sources(Cached(cluster, changes)), "asr", wait=5.0, live=True)
     seen_before(made.sources.history)
     server, address = serve(made, changes, 0)
     thread = Thread(target=server.serve_forever)
@@ -192,7 +193,7 @@ def test_a_page_of_another_origin_gets_nothing(chromium: Browser, opened: Any) -
 
 def test_a_server_that_has_ended_is_said_so(chromium: Browser, cluster: Any) -> None:
     changes = Changes()
-    server, address = serve(Pages(Sources(cluster, changes), "asr", wait=5.0, live=True), changes, 0)
+    server, address = serve(Pages(Sources(Cached(cluster, changes)), "asr", wait=5.0, live=True), changes, 0)
     thread = Thread(target=server.serve_forever)
     thread.start()
     chromium.open(f"{address}fleet.html")
@@ -209,7 +210,8 @@ def test_a_snapshot_is_read_from_files_in_its_own_style(
     chromium: Browser, cluster: Any, script: str, tmp_path: Path
 ) -> None:
     changes = Changes(once=True)
-    number, more = snapshot.write(Pages(Sources(cluster, changes), "asr", wait=20.0, live=False), tmp_path / "pages")
+    pages = Pages(Sources(Cached(cluster, changes)), "asr", wait=20.0, live=False)
+    number, more = snapshot.write(pages, tmp_path / "pages")
     assert (number >= len(PAGES), more) == (True, False)
     chromium.complaints.clear()
     for name in ("index", "gpu_one_gpu-0", "kills"):

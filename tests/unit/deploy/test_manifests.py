@@ -8,7 +8,6 @@ import pytest
 
 from certs import main as certs
 from enforcer import flags as enforcer
-from enforcer.status import events
 from gpushare import contract
 from tests.integration.controlplane import manifests
 from webhook import flags, informers
@@ -62,7 +61,7 @@ def test_every_key_of_ours_in_the_manifests_is_one_of_the_contract() -> None:
         contract.DEFAULT_COMPUTE,
         contract.OWN_CLAIMS,
         contract.COUNT_AMOUNTS,
-        events.CONTROLLER,
+        contract.ENFORCER_REPORTER,
         informers.CONTROLLER,
         "gpu-share.io/metrics",
     }

@@ -10,6 +10,7 @@ from enforcer.audit.log import segments
 from gpushare.contract import DEVICE_CLASS, DRIVER, ENFORCER, LIMIT_IN_FORCE, MANAGED_LABEL, NAMESPACE_LABEL, SIDECAR
 from gpushare.errors import ClusterError
 from gpushare_cli.prometheus import Prometheus
+from gpushare_cli.ui.cache import Cached
 from gpushare_cli.ui.changes import Changes
 from gpushare_cli.ui.pages import Pages
 from gpushare_cli.ui.server import application
@@ -205,7 +206,7 @@ def client(cluster: Any, namespace: str = "asr", prometheus: Prometheus | None =
     """Return a client of the pages, which wait for what they show."""
     changes = Changes()
     MADE.append(changes)
-    made = Pages(Sources(cluster, changes, None, prometheus), namespace, wait=5.0, live=True, **more)
+    made = Pages(Sources(Cached(cluster, changes), None, prometheus), namespace, wait=5.0, live=True, **more)
     return application(made, changes, PORT, TOKEN).test_client()
 
 

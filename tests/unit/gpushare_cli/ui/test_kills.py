@@ -1,5 +1,6 @@
 """The page of kills: each node's audit log, verified as ``audit verify`` does, with its records."""
 
+import copy
 import json
 
 import pytest
@@ -8,9 +9,10 @@ from enforcer.audit.log import segments
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
 from gpushare_cli.main import main
+from gpushare_cli.ui import sources
 from tests.support.ui import words
 from tests.unit.gpushare_cli.audit_logs import write
-from tests.unit.gpushare_cli.ui.fleets import REPORTER, Logged, client, opened
+from tests.unit.gpushare_cli.ui.fleets import REPORTER, Logged, client, opened, report
 from tests.unit.gpushare_cli.ui.test_pages import until
 
 
@@ -56,6 +58,32 @@ def test_a_log_is_read_again_when_a_kill_is_known_and_not_before(cluster: Logged
     cluster.change("ADDED", "events", event)
     until(lambda: "ok : 12 records" in words(opened(browser, "kills.html")), seconds=2.0)
     assert cluster.exports == 3, "the other node's log is not read again"
+
+
+def test_a_log_is_read_again_when_its_enforcer_reports_something_else(cluster: Logged) -> None:
+    browser = client(cluster)
+    assert "broken" not in words(opened(browser, "kills.html"))
+    file = segments(cluster.folders["two"] / "audit")[0]
+    file.write_bytes(file.read_bytes().replace(b"tts-1", b"tts-9", 1))
+    changed = copy.deepcopy(cluster.lists["resourceslices"][1])
+    report(changed, "audit log: the content of the line does not match its hash")
+    cluster.change("MODIFIED", "resourceslices", changed)
+    until(lambda: "two : broken :" in words(opened(browser, "kills.html")), seconds=2.0)
+    assert cluster.exports == 3
+
+
+def test_a_node_whose_enforcer_is_gone_is_named_and_its_records_stay(
+    cluster: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "FIND_SECONDS", 0.0)
+    browser = client(cluster)
+    assert "one 6 2026-" in words(opened(browser, "kills.html"))
+    pods = cluster.lists["pods"]
+    cluster.lists["pods"] = [each for each in pods if each["metadata"]["name"] != "enforcer-one"]
+    until(lambda: "one : not read the cluster has anchors" in words(opened(browser, "kills.html")), seconds=2.0)
+    assert "one 6 2026-" in words(opened(browser, "kills.html"))
+    cluster.lists["pods"] = pods
+    until(lambda: "one : ok : 6 records" in words(opened(browser, "kills.html")), seconds=2.0)
 
 
 def test_the_records_are_exported_as_their_enforcers_wrote_them(cluster: Logged) -> None:

@@ -9,9 +9,9 @@ import pytest
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare_cli.ui import changes as polling
 from gpushare_cli.ui import sources
+from gpushare_cli.ui.cache import Cached
 from gpushare_cli.ui.changes import WINDOW, Changes, History, Polled
 from gpushare_cli.ui.drawing import Block, blocks, curve
-from gpushare_cli.ui.sources import Sources
 from tests.integration.controlplane import objects
 from tests.support.ui import words
 from tests.unit.gpushare_cli.ui.fleets import (
@@ -193,8 +193,8 @@ def test_an_event_tells_of_each_change_and_pages_are_read_again_while_they_are_o
     assert changes.wait(0, 0.01) == 0
     polled.get(5.0)
     assert changes.wait(0, 5.0) > 0
-    until(lambda: len(read) > 2)
-    time.sleep(0.4)  # nobody asks
+    until(lambda: polled.get() is None and len(read) > 2)
+    until(lambda: not polled._runs)  # nobody asks
     count = len(read)
     time.sleep(0.2)
     assert len(read) == count
@@ -253,12 +253,12 @@ def test_blocks_stand_side_by_side_and_end_with_the_bar() -> None:
 
 
 def test_nothing_can_be_written_through_the_sources() -> None:
-    made = Sources(fleet(), Changes())  # type: ignore[arg-type]
-    for write in (made.api.create, made.api.replace, made.api.patch):
+    made = Cached(fleet(), Changes())  # type: ignore[arg-type]
+    for write in (made.create, made.replace, made.patch):
         with pytest.raises(Exception, match="changes nothing"):
             write("/api/v1/pods", pod("asr", "x"))
     with pytest.raises(Exception, match="changes nothing"):
-        made.api.delete("/api/v1/pods")
+        made.delete("/api/v1/pods")
 
 
 def until(holds: Any, seconds: float = 10.0) -> None:
