@@ -89,7 +89,7 @@ pictures: $(STAMP) ## Draw the Grafana dashboard into docs/pictures from a real 
 ui-pictures: $(STAMP) ## Draw the pages of gpu-share ui into docs/pictures (half a minute; fetches headless Chromium)
 	@GPU_SHARE_PICTURES=1 $(RUN)/python -m pytest -n 0 -q tests/integration/processes/test_ui.py -k each_page
 
-bench: $(STAMP) ## Time the webhook and minimal servers (ARGS=api: at an API server; fair: beside attackers; soak: ten minutes; ready: pods on a real node, root)
+bench: $(STAMP) ## Time the webhook and minimal servers (ARGS=api: at an API server; fair: beside attackers; soak: ten minutes; ready: pods on a real node, root; ui: the first page of the web view)
 	@$(RUN)/python -m tests.load.bench $(ARGS)
 
 golden: $(STAMP) ## Regenerate tests/golden/*/expected.txt, NOTICE, pictures of gpu-share top, migrated manifests, and what documents take from code (review the diff)

@@ -76,11 +76,12 @@ class Open:
 
 
 @contextmanager
-def opened(kubeconfig: Path, *more: str) -> Iterator[Open]:
-    """Run it until the end of the block; it ends without a complaint."""
+def opened(kubeconfig: Path, *more: str, **variables: str) -> Iterator[Open]:
+    """Run it until the end of the block, with these variables; it ends without a complaint."""
     command = [*programs.PRODUCT, "ui", "--no-browser", "--kubeconfig", str(kubeconfig), *more]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=programs.environment()) as process:
+    environment = programs.environment(**variables)
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         try:

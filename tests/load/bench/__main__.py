@@ -1,4 +1,4 @@
-"""``make bench``: the webhook beside floors; ARGS=api, fair, soak or ready: what else users wait for.
+"""``make bench``: the webhook beside floors; ARGS=api, fair, soak, ready or ui: what else users wait for.
 
 Each has ``--help``, prints a table, writes JSON under .build/bench, and with ``--write PATH`` puts the table into a
 document.
@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
-BENCHES: Final = ("api", "fair", "soak", "ready")
+BENCHES: Final = ("api", "fair", "soak", "ready", "ui")
 """Modules beside this one; each needs more than the others do. Without a name it is ``compare``."""
 
 
