@@ -63,6 +63,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("gpushare", 8, "the same: its value and its reason"),
     ("gpushare_cli", 171, "report: GPU memory and kills of namespaces in a month, from Prometheus"),
     ("enforcer", 13, "the same: kills by namespace"),
+    ("gpushare_cli", 18, "ui: logs that are read again on a report, nodes without an enforcer on the page of kills"),
     ("gpushare_cli", 93, "ui and advise: peaks of two weeks and longer curves, from Prometheus"),
     ("enforcer", 14, "the last kills with pod, reason and time, for the dashboard"),
     ("gpushare_cli", 23, "check: whether cert-manager renews the serving certificate"),

@@ -8,7 +8,6 @@ that it is compared with an anchor, a sequence number and hash kept elsewhere (t
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
@@ -148,9 +147,10 @@ def head_of(record: Mapping[str, Any]) -> ChainHead:
 
 def published_head(resource_slice: Mapping[str, Any]) -> ChainHead | None:
     """Return the anchor that a node's enforcer wrote on its slice; ``None`` where there is none, or no head."""
-    with suppress(ConfigError):
+    try:
         return ChainHead.parse(str((resource_slice["metadata"].get("annotations") or {}).get(AUDIT_HEAD)))
-    return None
+    except ConfigError:
+        return None
 
 
 def digest_of(record: Mapping[str, Any]) -> str:

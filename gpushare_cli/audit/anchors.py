@@ -21,10 +21,6 @@ from gpushare_cli.api_errors import sentence
 CLUSTER: Final = "cluster"
 """As an anchor: all that the cluster has."""
 MAX_BYTES: Final = 16 * 1024 * 1024
-SILENT: Final = (
-    "the cluster has anchors of this node's log, but the log could not be read; start the enforcer there, or verify a "
-    "copy with --log"
-)
 _IN_A_NOTE: Final = Search(r"audit log (\d{1,15}:sha256:[0-9a-f]{64})", 1024)
 """The API server takes notes of Events up to that length."""
 _REPORTED: Final = f"reportingComponent={ENFORCER_REPORTER}"

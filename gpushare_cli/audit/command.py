@@ -193,7 +193,10 @@ def _verify(args: argparse.Namespace) -> int:
     codes = [_say(finding, asked=True) for _, finding in read.found]
     silent = {each.node for each in known if not each.hint} - {"", *(source.node for source, _ in read.found)}
     for node in sorted(silent):
-        warn(f"node {printable(node)}: {anchors.SILENT}")
+        warn(
+            f"node {printable(node)}: the cluster has anchors of this node's log, but the log could not "
+            "be read; start the enforcer there, or verify a copy with --log"
+        )
     return max([*codes, _code(read, []), NOT_FINE if silent else FINE])
 
 

@@ -27,6 +27,7 @@ CONTAINERS: Final = (
 UTIL: Final = "UTIL"
 TOP: Final = ("top", "-o", "json")
 NO_ANSWER: Final = "no answer"
+NO_ENFORCER: Final = "no enforcer runs there"
 NO_KILL: Final = "-"
 OVER: Final = frozenset({"over", "killing"})
 MAX_PROBLEM: Final = 300
@@ -73,7 +74,7 @@ def statuses(api: KubeClient, namespace: str | None) -> list[NodeAnswer]:
         for pod, answer in enforcer_pods.asked(pods, lambda pod: status_of(api, pod))
     ]
     known, nodes = {each.node for each in found}, optional(lambda: labelled(api)) or ()
-    without = [NodeAnswer(node=name, problem="no enforcer runs there") for name in nodes if name not in known]
+    without = [NodeAnswer(node=name, problem=NO_ENFORCER) for name in nodes if name not in known]
     return sorted([*found, *without], key=lambda each: each.node)
 
 

@@ -221,7 +221,7 @@ class Pages:
         values = {
             "advice": advice, "query": query, "gpus": gpus, "frees_mib": frees,
             "needs_mib": frees - sum(each.frees_mib for each in advice),
-            "most": max([each.reserved_mib for each in advice], default=1),
+            "most": max([1, *(max(each.reserved_mib, each.peak_mib or 0) for each in advice)]),
             "weeks": self.sources.prometheus is not None,
             "worth": None if gpus is None or price is None else gpus * price * MONTH_HOURS,
         }  # fmt: skip

@@ -36,7 +36,7 @@ from gpushare_cli.lookups import sharing_pods
 from gpushare_cli.placement.placing import Cluster
 from gpushare_cli.prometheus import JOB, Prometheus, matcher
 from gpushare_cli.top import namespace as tenants
-from gpushare_cli.top.all_nodes import NodeAnswer, status_of
+from gpushare_cli.top.all_nodes import NO_ENFORCER, NodeAnswer, status_of
 from gpushare_cli.ui.cache import Cached
 from gpushare_cli.ui.changes import INTEREST, WINDOW, History, Polled
 from gpushare_cli.ui.fitting import Fit, fit, policy_options
@@ -229,13 +229,16 @@ class Sources:
         pods, since = self._enforcers(), time.monotonic() - INTEREST
         asked([each for each in pods if self._wanted.get(each.node, 0.0) > since], self._ask_enforcer)
         here = {each.node for each in pods}
-        labelled, _ = attempt(lambda: workloads.labelled(self.api))
         for node in [*self._answers]:
             if node not in here:
                 del self._answers[node]
-        for node in set(labelled or {}) - here:
-            self._answers[node] = time.monotonic(), NodeAnswer(node=node, problem="no enforcer runs there")
+        for node in self._labelled() - here:
+            self._answers[node] = time.monotonic(), NodeAnswer(node=node, problem=NO_ENFORCER)
         return len(pods)
+
+    def _labelled(self) -> set[str]:
+        """Return the nodes that shall share their GPUs, as far as that may be read."""
+        return set(attempt(lambda: workloads.labelled(self.api))[0] or ())
 
     def _ask_enforcer(self, pod: EnforcerPod) -> None:
         try:
@@ -319,16 +322,16 @@ class Sources:
 
     def _read_logs(self) -> list[NodeLog]:
         """Read the logs that have grown, as the anchors show, and those of enforcers that report something else."""
-        known, said = defaultdict[str, list[anchors.Anchor]](list), defaultdict[str, str](str)
+        known, reports = defaultdict[str, list[anchors.Anchor]](list), defaultdict[str, str](str)
         for anchor in anchors.in_cluster(self.api, lambda _: None):
             known[anchor.node].append(anchor)
         for each in self.objects("resourceslices", fieldSelector=f"spec.driver={DRIVER}"):
             report = text(mapping(mapping(each, "metadata"), "annotations"), ENFORCER)  # the node's enforcer writes it
-            said[text(mapping(each, "spec"), "nodeName")] += report
+            reports[text(mapping(each, "spec"), "nodeName")] += report
 
         def one(pod: EnforcerPod) -> None:
             mine = known[pod.node]
-            seen = (*sorted(str(each.head) for each in mine), said[pod.node])
+            seen = (*sorted(str(each.head) for each in mine), reports[pod.node])
             before = self._logs.get(pod.node)
             if before is None or before.problem or before.seen != seen:
                 self._logs[pod.node] = read_log(self.api, pod, mine, seen)
@@ -337,10 +340,9 @@ class Sources:
         pods = self._enforcers()
         asked(pods, one)
         here = {each.node for each in pods}
-        silent = {node for node, mine in known.items() if not all(each.hint for each in mine)} - here
+        silent = self._labelled() - here
         for node in silent:
-            before = self._logs.get(node, NodeLog(node=node))
-            self._logs[node] = replace(before, outcome=None, problem=anchors.SILENT)
+            self._logs[node] = replace(self._logs.get(node, NodeLog(node=node)), outcome=None, problem=NO_ENFORCER)
         return [self._logs[node] for node in sorted(here | silent) if node in self._logs]
 
 

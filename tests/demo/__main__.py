@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 from gpushare.errors import GpuShareError
 from gpushare_cli.terminal import Colour, Terminal
@@ -16,6 +17,8 @@ from tests.demo.stage import Stage
 from tests.demo.story import tell
 
 INTERRUPTED = 130
+WEB_VIEW: Final = ROOT / "docs" / "pictures" / "ui-kills.png"
+"""Drawn by the tests of ``gpu-share ui``: the demo has no API server, which that verb reads."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,6 +38,8 @@ def main(argv: Sequence[str]) -> int:
         return INTERRUPTED
     if options.write and code == 0:
         recording.save()
+    if code == 0:
+        shown.say(f"Kills in a browser: {WEB_VIEW.relative_to(ROOT)}. make cluster starts a cluster for gpu-share ui.")
     return code
 
 

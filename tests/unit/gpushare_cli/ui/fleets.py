@@ -133,10 +133,11 @@ def claim(namespace: str, name: str, node: str, gpu: int, mib: int) -> Object:
 
 
 def use(namespace: str, name: str, gpu: str, used: int, quota: int = 4096, **more: Any) -> dict[str, Any]:
+    processes = [{"pid": 7, "usedMib": used}, {"pid": 8, "usedMib": 0}]
     return {
         "namespace": namespace, "pod": name, "podUid": f"uid-{name}", "container": "model", "gpu": gpu,
         "quotaMib": quota, "reservedMib": quota, "usedMib": used, "peakMib": used, "state": "Within",
-        "sentence": f"{name} holds {used} MiB", "processes": [], "mpsClients": 2, **more,
+        "sentence": f"{name} holds {used} MiB", "processes": processes, "mpsClients": 2, **more,
     }  # fmt: skip
 
 
