@@ -207,7 +207,7 @@ class ContainerKill:
 
     def _add_others(self, stack: ExitStack) -> None:
         """Add the other processes of a container that is killed whole and has no first process: they start new ones."""
-        if not self._one_by_one or not self._group:
+        if not self._one_by_one or not _unfinished(self._group):
             return
         one, known = self._group[0].identity, {each.identity for each in self._group}
         everyone = () if one.owner is None else self._processes.processes_of(one.owner)

@@ -112,6 +112,7 @@ class KillReporter:
 
     def reap_pending(self) -> None:
         """Write OUTCOME of the kills whose unkillable processes have ended since. Does not wait."""
+        self._killer.unkillable_pids()  # lets go of the ended ones that no pending kill asks for
         for kill in tuple(self._pending):
             if not self._is_unkillable(kill):
                 self._pending.remove(kill)

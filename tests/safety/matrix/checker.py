@@ -22,6 +22,8 @@ MAX_GAP: Final = 0.4
 MAX_THREADS: Final = 12
 MORE_FDS: Final = 8
 MORE_KIB: Final = 24 * 1024
+WAITS: Final = "UNKILLABLE"
+"""A record about an INTENT whose answer follows."""
 Row = tuple[int, int]
 
 
@@ -33,6 +35,10 @@ class World:
     role: dict[int, str] = field(default_factory=dict)
     shown: dict[str, list[Row] | None] = field(default_factory=dict)
     signalled: set[int] = field(default_factory=set)
+    first: dict[str | None, set[int]] = field(default_factory=dict)
+    """Who held memory of a container that is ended, when the first of it was signalled."""
+    again: set[str | None] = field(default_factory=set)
+    """Containers in which others hold memory since, or of which a kill had ended: they are ended whole."""
 
     def take(self, event: Event) -> None:
         data = event.data
@@ -40,6 +46,19 @@ class World:
             self.container[data["pid"]], self.role[data["pid"]] = data["container"], data["role"]
         if event.what == "sample":
             self.shown[data["thread"]] = data["rows"]
+            others = (self.container.get(pid) for pid, _ in data["rows"] or () if self._is_new(pid))
+            self.again.update(others)
+        if event.what == "acted" and data["container"] in self.first:
+            self.again.add(data["container"])
+
+    def signal(self, pid: int, thread: str) -> None:
+        """Note a signal."""
+        container = self.container.get(pid)
+        self.signalled.add(pid)
+        self.first.setdefault(container, {each for each, _ in self.shown.get(thread) or ()})
+
+    def _is_new(self, pid: int) -> bool:
+        return pid not in self.first.get(self.container.get(pid), {pid})
 
     def held(self, container: str | None, rows: Sequence[Row] | None) -> int:
         """MiB that a container holds in one sample."""
@@ -67,7 +86,7 @@ def _touched(seen: Evidence) -> Iterator[str]:
         world.take(event)
         if event.what == "signal":
             yield from _mistaken(seen, world, event.data)
-            world.signalled.add(event.data["pid"])
+            world.signal(event.data["pid"], event.data["thread"])
     for pid in seen.harmed:
         number = "I2" if world.role.get(pid) == "protected" else "I1"
         yield f"{number}: process {pid} ({world.role.get(pid)}) was harmed"
@@ -83,18 +102,13 @@ def _mistaken(seen: Evidence, world: World, data: Any) -> Iterator[str]:
     elif role != "victim":
         yield f"I1: {data['via']} to {pid}, an {role}"
     elif pid not in world.signalled:
-        rows = world.shown.get(data["thread"])
-        if world.held(world.container[pid], rows) <= seen.ceiling and not _begun(seen, world, pid):
+        rows, container = world.shown.get(data["thread"]), world.container[pid]
+        whole = not seen.holders_only or container in world.again
+        # A container that is ended whole is ended whole, also when it comes under its quota on the way.
+        if world.held(container, rows) <= seen.ceiling and not (whole and container in world.first):
             yield f"I1: {data['via']} to {pid}, whose container was not over"
-        elif seen.holders_only and pid not in {each for each, _ in rows or ()}:
+        elif not whole and pid not in {each for each, _ in rows or ()}:
             yield f"I1: {data['via']} to {pid}, which holds nothing"
-
-
-def _begun(seen: Evidence, world: World, pid: int) -> bool:
-    """A container that is ended whole is ended whole, also when it comes under its quota on the way."""
-    return not seen.holders_only and any(
-        world.container[each] == world.container[pid] for each in world.signalled if each in world.container
-    )
 
 
 def _recorded_first(seen: Evidence) -> Iterator[str]:
@@ -123,7 +137,7 @@ def unanswered(files: Mapping[str, bytes]) -> list[int]:
     """Numbers of the INTENTs that nothing answers."""
     with suppress(ValueError, KeyError):
         records = [record for record, _ in _records(files)]
-        answered = {record.get("intent") for record in records}
+        answered = {record.get("intent") for record in records if record["kind"] != WAITS}
         return [record["seq"] for record in records if record["kind"] == "INTENT" and record["seq"] not in answered]
     return []
 
@@ -149,7 +163,7 @@ def _answered(seen: Evidence) -> Iterator[str]:
             break
         previous = digest
     for record, _ in records:
-        answers = [each["seq"] for each, _ in records if each.get("intent") == record["seq"]]
+        answers = [each["seq"] for each, _ in records if each.get("intent") == record["seq"] and each["kind"] != WAITS]
         if record["kind"] == "INTENT" and (len(answers) != 1 or answers[0] < record["seq"]):
             yield f"I4: INTENT {record['seq']} has {len(answers)} answers"
 

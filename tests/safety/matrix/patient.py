@@ -1,5 +1,6 @@
 """The enforcer under test: the loop and all its real parts in a process of its own; only NVML and MPS are scripted."""
 
+import faulthandler
 import os
 import sys
 import threading
@@ -52,6 +53,8 @@ RULES: Final = DetectorConfig(max_gap=0.4, first=POLL, window=2.4, cool_down=0.6
 PATIENCE: Final = KillTimeouts(term=0.08, kill=0.5)
 HANG_SECONDS: Final = 0.4
 DISK_SECONDS: Final = 1.0
+STUCK_SECONDS: Final = 4.0
+"""After which an enforcer that was told to stop says where its threads are."""
 CLOSED: Final = 2
 """Exit code of an enforcer that may not start."""
 
@@ -246,6 +249,7 @@ def _run(patient: Patient, hold: lock.StateLock) -> int:
 
     def close() -> None:
         trace.tell("closing", **_resources())
+        faulthandler.dump_traceback_later(STUCK_SECONDS)  # into the log that a failed run shows
         closing()
 
     vars(enforcer)["close"] = close

@@ -85,7 +85,7 @@ class World:
         self.refused: set[int] = set()
         self.mps_reason: Reason | None = None
         self.timeouts, self.respawns, self.overdrawn = KillTimeouts(term=0, kill=0), False, False
-        self.quotas = in_force()
+        self.quotas, self.killer = in_force(), ProcessKiller(self)
         self.message: Path | None = None
 
     def identify(self, pid: int) -> Identity | None:
@@ -138,7 +138,7 @@ class World:
             quotas=in_force(self.in_force),
             processes=self,
             audit_log=self.writer,
-            killer=ProcessKiller(self),
+            killer=self.killer,
             events=Messages(self.notices),
             containers=self,  # type: ignore[arg-type] # a stand-in
         )

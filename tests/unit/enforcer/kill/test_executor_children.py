@@ -246,6 +246,13 @@ def test_back_under_while_the_disk_was_busy_spares_the_first_process(tmp_path: P
     assert (world.story, world.kinds()) == ([], ["INTENT", "ABORTED"])
 
 
+def test_where_all_were_refused_nobody_else_of_a_whole_container_is_signalled(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000), process(502, 0, holds=False))
+    world.refused.add(501)
+    assert world.run(world.processes[501], about=WHOLE).reason is Reason.TERMINATE_FAILED
+    assert world.signals() == []
+
+
 def test_being_refused_with_a_new_process_each_time_is_no_veto(tmp_path: Path) -> None:
     world = World(tmp_path)
     for pid in range(501, 501 + REFUSALS):

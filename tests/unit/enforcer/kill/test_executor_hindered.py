@@ -110,6 +110,15 @@ def test_what_hung_and_has_ended_is_answered_at_the_next_look_and_once(tmp_path:
     assert [notice.reason for notice in world.notices] == [Reason.UNKILLABLE, Reason.KILLED]
 
 
+def test_what_hung_beside_one_that_was_refused_is_let_go_of_once_it_has_ended(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000), process(502, 9000, dies_of=()))
+    world.answer, world.refused = True, {501}
+    assert world.run(world.processes[502], world.processes[501]).reason is Reason.TERMINATE_FAILED
+    world.processes[502].ended = True
+    world.executor.reap_pending()
+    assert world.killer.unkillable == {}
+
+
 def test_while_it_hangs_that_is_on_record_as_the_intents(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000, dies_of=()))
     world.run()
