@@ -24,6 +24,7 @@ from certs import pki, rotation_plan
 from certs.rotation_plan import DesiredCertificates, Leaf, Plan, State, Step
 from certs.store import CertificateStore, ConflictError
 from gpushare.errors import ClusterError, GpuShareError
+from gpushare.formats import CERTIFICATES
 from gpushare.reasons import Reason
 
 MAX_STEPS: Final = 12
@@ -200,7 +201,11 @@ class CertificateRotator:
 
 
 def load(authority: CertificateStore, serving: CertificateStore, now: datetime) -> StoredCertificates:
-    """Read both stores and make sense of them; what makes none is logged and counts as absent."""
+    """Read both stores and make sense of them; what makes none is logged and counts as absent.
+
+    Raises:
+        NewerFormatError: a newer release keeps these certificates; nothing of them may be written.
+    """
     files, version = authority.read()
     served, served_version = serving.read()
     for name in ("ca.crt", "next.crt"):
@@ -252,7 +257,7 @@ def _notes(state: State, old: dict[str, bytes]) -> dict[str, bytes]:
     """The old certificates and the dates, as files."""
     kept = dict(list(old.items())[-MAX_OLD:])
     notes = {
-        "version": 1,
+        "version": CERTIFICATES.version,
         "bundled": state.bundled.isoformat() if state.bundled else None,
         "retire": {k: v.isoformat() for k, v in state.retire.items() if k in kept},
     }
@@ -261,6 +266,7 @@ def _notes(state: State, old: dict[str, bytes]) -> dict[str, bytes]:
 
 def _read_notes(data: bytes) -> tuple[datetime | None, dict[str, datetime]]:
     """The dates; none where they cannot be read: then the next settles again, and the old stay until they expire."""
+    CERTIFICATES.check(data)
     try:
         notes = json.loads(data)
         bundled = notes["bundled"] and _moment(notes["bundled"])

@@ -129,6 +129,12 @@ class ConfigError(GpuShareError):
     reason = Reason.INVALID_VALUE
 
 
+class NewerFormatError(ConfigError, OSError):
+    """A file that a newer release wrote: it is neither read nor written, as on a disk that refuses."""
+
+    reason = Reason.CHECKPOINT_UNREADABLE
+
+
 class ClusterError(GpuShareError):
     """The API server could not be reached, or answered with an error. ``status`` is 0 when it did not answer."""
 

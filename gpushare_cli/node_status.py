@@ -19,6 +19,7 @@ from enforcer.audit.record import Kind
 from enforcer.detection.types import Phase
 from enforcer.status.node_status import BLIND, NAME
 from gpushare.errors import ConfigError, GpuShareError
+from gpushare.formats import NODE_STATUS
 from gpushare.raw_objects import mapping, objects, text
 from gpushare.reasons import Reason
 from gpushare_cli.words import clean
@@ -165,7 +166,10 @@ def load(folder: Path) -> NodeStatus:
     """
     file = folder / NAME
     try:
-        raw = json.loads(_end_of(file, MAX_BYTES).decode("utf-8"))
+        NODE_STATUS.check(data := _end_of(file, MAX_BYTES))
+        raw = json.loads(data.decode("utf-8"))
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error.message}") from None
     except OSError as error:
         hint = "run this on a node with the enforcer (--state DIR), or see gpu-share top -A, or top -n NAMESPACE"
         raise ConfigError(f"{file}: {error.strerror}; {hint}") from None

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from gpushare.errors import ConfigError, NewerFormatError
+from gpushare.formats import POD_STATUS
 from gpushare.patterns import Pattern
 
 FILE: Final = "status.json"
@@ -121,8 +123,11 @@ def parse(data: bytes) -> Status | None:
     if len(data) > MAX_BYTES:
         return None
     try:
+        POD_STATUS.check(data)
         raw = json.loads(data)
-    except (ValueError, RecursionError):
+    except NewerFormatError as error:
+        return Status(messages=(Message("", error.message),))
+    except (ConfigError, ValueError, RecursionError):
         return None
     if not isinstance(raw, dict):
         return None

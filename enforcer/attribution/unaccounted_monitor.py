@@ -11,6 +11,8 @@ from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.attribution.unaccounted import MOST_KNOWN_MIB, Account, update
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
+from gpushare.errors import ConfigError
+from gpushare.formats import KNOWN_MEMORY
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -58,8 +60,9 @@ class UnaccountedMonitor:
 def _recorded(path: Path) -> dict[str, int]:
     """Read what was recorded; what cannot be read, or cannot be, is not known."""
     try:
-        found = json.loads(files.read_regular_file(path, MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
+        KNOWN_MEMORY.check(data := files.read_regular_file(path, MAX_BYTES))
+        found = json.loads(data)
+    except (ConfigError, OSError, ValueError, RecursionError):
         return {}
     rows = found.items() if isinstance(found, dict) else ()
     return {gpu: mib for gpu, mib in rows if type(mib) is int and 0 <= mib <= MOST_KNOWN_MIB}

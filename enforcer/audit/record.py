@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from gpushare.contract import AUDIT_HEAD
 from gpushare.errors import ConfigError, RecordError
+from gpushare.formats import AUDIT_RECORD
 from gpushare.patterns import Pattern
 
 MAX_BYTES: Final = 4096
@@ -118,6 +119,7 @@ def read(line: bytes) -> dict[str, Any]:
         raise RecordError(f"the line has more than {MAX_BYTES} bytes, the maximum of a record")
     if not line.endswith(b"\n"):
         raise RecordError("the line has no newline at its end: it is incomplete")
+    _check_version(line)
     try:
         record = json.loads(line.decode("ascii"))  # of bytes it would guess the encoding
         if _deeper(record, DEEPEST):
@@ -138,6 +140,13 @@ def read(line: bytes) -> dict[str, Any]:
     if record.get(HASH) != digest_of({name: value for name, value in record.items() if name != HASH}):
         raise RecordError(f"`hash` of record {record['seq']} is not the hash of its fields: the record was edited")
     return record
+
+
+def _check_version(line: bytes) -> None:
+    try:
+        AUDIT_RECORD.check(line)
+    except ConfigError as error:
+        raise RecordError(error.message) from error
 
 
 def head_of(record: Mapping[str, Any]) -> ChainHead:

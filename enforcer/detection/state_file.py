@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from enforcer.detection.budget import Account, AccountKey
 from enforcer.detection.types import ContainerKey, ContainerState, DetectorConfig, DetectorState, Key, Phase
+from gpushare.errors import ConfigError
+from gpushare.formats import BUDGETS
 
 NAME: Final = "detector.json"
-VERSION: Final = 5
 MAX_BYTES: Final = 4 * 1024 * 1024
 """A longer file is none of ours."""
 _AFTER: Final = {Phase.KILLING: Phase.OVER, Phase.POSTPONED: Phase.OVER}
@@ -24,7 +25,7 @@ def encode(state: DetectorState, boot_id: str) -> bytes:
     """Write what is worth remembering; when a GPU was read last only while somebody is over quota."""
     over = any(case.phase is not Phase.WITHIN for case in state.cases.values())
     content = {
-        "version": VERSION,
+        "version": BUDGETS.version,
         "bootId": boot_id,
         "containers": [_row(key, case) for key, case in state.cases.items()],
         "accounts": [_account_row(key, account) for key, account in state.accounts.items()],
@@ -58,8 +59,9 @@ def decode(data: bytes, boot_id: str, now: float) -> DetectorState | None:
     for ever.
     """
     try:
+        BUDGETS.check(data)
         content = json.loads(data)
-        if content["version"] != VERSION or content["bootId"] != boot_id:
+        if content["bootId"] != boot_id:
             return None
         return DetectorState(
             cases={(_place(row), _text(row, "gpu")): _case(row, now) for row in content["containers"]},
@@ -68,7 +70,7 @@ def decode(data: bytes, boot_id: str, now: float) -> DetectorState | None:
             blind=_texts(content["blind"]),
             kills={_place(row): min(_number(row["at"]), now) for row in content["kills"]},
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (ConfigError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 

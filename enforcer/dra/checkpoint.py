@@ -17,7 +17,7 @@ from enforcer.dra.prepared_claim import PreparedClaim, decode, encode, safe_uid
 from enforcer.quota.types import Mode
 from enforcer.runtime import files
 from enforcer.runtime.files import replace
-from gpushare.errors import ConfigError
+from gpushare.errors import ConfigError, NewerFormatError
 from gpushare.reasons import Reason
 
 FOLDER: Final = "claims"
@@ -91,12 +91,16 @@ class ClaimStore:
             return frozenset(Path(name).stem for name in self.unreadable if name.endswith(PREPARED))
 
     def put(self, claim: PreparedClaim) -> None:
-        """Keep a claim, durably."""
-        path = self._path(claim.uid, PREPARED)
-        replace(path, encode(claim), durable=True)
+        """Keep a claim, durably; a file that a newer release wrote stays, and the claim is known until we end."""
+        path, newer = self._path(claim.uid, PREPARED), False
+        try:
+            replace(path, encode(claim), durable=True)
+        except NewerFormatError:
+            newer = True
         with self._lock:
             self._prepared[claim.uid] = claim
-            self.unreadable.pop(path.name, None)
+            if not newer:
+                self.unreadable.pop(path.name, None)
 
     def remove(self, uid: str, *, ending: bool = False) -> None:
         """Let go of a claim, durably; remember it as ending where processes of its pod live on."""

@@ -13,11 +13,11 @@ from enforcer.quota.file_values import flag, seconds, text, whole
 from enforcer.quota.from_claims import Terms
 from enforcer.quota.types import Mode, OnExceed
 from gpushare.errors import ConfigError
+from gpushare.formats import CLAIM
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
 T = TypeVar("T")
-VERSION: Final = 1
 KEPT: Final = 100
 """Characters of an annotation that are kept to know it again."""
 _UID: Final = Pattern(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", 63)
@@ -176,7 +176,7 @@ def safe_uid(uid: str) -> bool:
 def encode(claim: PreparedClaim) -> bytes:
     """Write a claim as its file holds it."""
     content = {
-        "version": VERSION,
+        "version": CLAIM.version,
         "uid": claim.uid,
         "namespace": claim.namespace,
         "name": claim.name,
@@ -225,9 +225,9 @@ def decode(data: bytes) -> PreparedClaim:
     Raises:
         ConfigError: it is not what ``encode`` writes.
     """
+    CLAIM.check(data)
     try:
-        content = json.loads(data)
-        return _decoded(content)
+        return _decoded(json.loads(data))
     except KeyError as error:
         raise ConfigError(f"the file has no field {error}", Reason.CHECKPOINT_UNREADABLE) from error
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -235,8 +235,6 @@ def decode(data: bytes) -> PreparedClaim:
 
 
 def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
-    if content["version"] != VERSION:
-        raise ValueError(f"the file has version {content['version']!r:.20}, not {VERSION}")
     granted = tuple(_granted(row) for row in content["granted"])
     limits = tuple(_limit(row) for row in content["limits"])
     shared = {each.request for each in granted if each.gpu is not None}

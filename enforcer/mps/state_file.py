@@ -1,7 +1,7 @@
 """What is written down about a GPU's MPS control daemon, for the enforcer that comes after us."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +9,8 @@ from enforcer.attribution.procfs import read_stat
 from enforcer.mps.launcher import folder_of
 from enforcer.nvml.types import ComputeMode
 from enforcer.runtime import files
-from gpushare.errors import MpsError
+from gpushare.errors import ConfigError, MpsError
+from gpushare.formats import MPS_DAEMON
 
 FILE: Final = "daemon.json"
 MAX_BYTES: Final = 64 * 1024
@@ -48,7 +49,13 @@ class DaemonStateFile:
         self._file, self._gpu = directory / FILE, gpu
 
     def check_owner(self) -> None:
-        """Leave another GPU's daemon alone, should its note lie here. Raises ``MpsError``."""
+        """Leave another GPU's daemon alone, should its note lie here, and a newer release's. Raises ``MpsError``."""
+        try:
+            MPS_DAEMON.check(files.read_regular_file(self._file, MAX_BYTES))
+        except ConfigError as error:
+            raise MpsError(f"{self._gpu}: {error.message}") from error
+        except OSError:
+            return
         owner = _read(self._file).gpu
         if owner not in {None, self._gpu}:
             raise MpsError(
@@ -69,9 +76,8 @@ class DaemonStateFile:
 
     def write(self, note: DaemonRecord) -> None:
         """Replace it. Raises ``OSError``."""
-        temporary = self._file.with_name(f"{FILE}.new")
-        temporary.write_text(json.dumps(asdict(replace(note, gpu=self._gpu))))
-        temporary.rename(self._file)
+        content = {"version": MPS_DAEMON.version, **asdict(replace(note, gpu=self._gpu))}
+        files.replace(self._file, json.dumps(content).encode())
 
     def forget(self) -> None:
         """Remove it. Raises ``OSError``."""
@@ -80,7 +86,9 @@ class DaemonStateFile:
 
 def _read(file: Path) -> DaemonRecord:
     try:
-        note = DaemonRecord(**json.loads(files.read_regular_file(file, MAX_BYTES)))
-    except (OSError, ValueError, TypeError, RecursionError):
+        MPS_DAEMON.check(data := files.read_regular_file(file, MAX_BYTES))
+        found = json.loads(data)
+        note = DaemonRecord(**{each.name: found.get(each.name) for each in fields(DaemonRecord)})
+    except (ConfigError, OSError, ValueError, TypeError, AttributeError, RecursionError):
         return DaemonRecord()
     return note if note.plausible else DaemonRecord()

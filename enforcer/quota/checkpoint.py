@@ -17,13 +17,13 @@ from enforcer.quota.file_values import flag, seconds, text, whole
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.runtime import files
 from enforcer.runtime.files import replace
-from gpushare.errors import ConfigError
+from gpushare import formats
+from gpushare.errors import ConfigError, NewerFormatError
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
 NAME: Final = "checkpoint.json"
-VERSION: Final = 1
 MAX_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -60,7 +60,7 @@ _REQUIRED: Final = ("claim_uid", "namespace", "pod", "pod_uid", "container", "gp
 def encode(quotas: Sequence[Quota]) -> bytes:
     """Write quotas as the file holds them."""
     rows = [{_camel(field.name): getattr(quota, field.name) for field in fields(Quota)} for quota in quotas]
-    return json.dumps({"version": VERSION, "quotas": rows}, indent=1).encode() + b"\n"
+    return json.dumps({"version": formats.CHECKPOINT.version, "quotas": rows}, indent=1).encode() + b"\n"
 
 
 def decode(data: bytes) -> tuple[Quota, ...]:
@@ -70,11 +70,10 @@ def decode(data: bytes) -> tuple[Quota, ...]:
         ConfigError: it is not what ``encode`` writes; the message names the quota and the field.
     """
     try:
+        formats.CHECKPOINT.check(data)
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise _unreadable(f"the file is not valid JSON: {str(error)[:100]}") from error
-    if not isinstance(content, dict) or content.get("version") != VERSION:
-        raise _unreadable(f"the file does not have version {VERSION}")
     rows = content.get("quotas")
     if not isinstance(rows, list):
         raise _unreadable("the file has no list `quotas`")
@@ -144,6 +143,8 @@ class Checkpoint:
     def write(self, quotas: Sequence[Quota]) -> None:
         """Replace the file by these quotas, durably; nothing is written where they are the same.
 
+        A file of a newer version stays: the quotas are in force in this process alone.
+
         Raises:
             OSError: the disk refuses; the old file stands.
         """
@@ -151,17 +152,20 @@ class Checkpoint:
         with suppress(OSError):
             if files.read_regular_file(self.path, len(data) + 1) == data:
                 return
-        replace(self.path, data, durable=True)
+        try:
+            replace(self.path, data, durable=True)
+        except NewerFormatError:
+            self._known = self._known[0], tuple(quotas)
 
     def _load(self, seen: tuple[int, ...]) -> tuple[Quota, ...]:
         try:
             quotas = decode(files.read_regular_file(self.path, MAX_BYTES))
-        except OSError as error:  # may pass: the next look tries again
-            self._complain(str(error))
-            return self._known[1]
         except ConfigError as error:
             self._complain(str(error))
             quotas = self._known[1]
+        except OSError as error:  # may pass: the next look tries again
+            self._complain(str(error))
+            return self._known[1]
         else:
             self.problem = None
             log.info("quotas read", quotas=len(quotas))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,8 @@ from enforcer.quota.kept_fields import kept_pod
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.runtime import files
 from enforcer.runtime.manager import Manager, Wake
+from gpushare.errors import ConfigError, NewerFormatError
+from gpushare.formats import FOREIGN_CLAIMS
 from gpushare.kube_client import KubeClient
 from gpushare.pod_claims import Use
 from gpushare.reasons import Reason
@@ -86,7 +89,8 @@ class ForeignRule:
             before,
         )  # fmt: skip
         if found.kept != self._kept:
-            files.replace(self._file, encode(found.kept, self._boot), durable=True)
+            with suppress(NewerFormatError):  # logged when it was read
+                files.replace(self._file, encode(found.kept, self._boot), durable=True)
         self._kept = found.kept
         self._notice(found.findings)
         return found.quotas
@@ -109,7 +113,7 @@ class ForeignRule:
             return decode(files.read_regular_file(self._file, MAX_BYTES), self._boot)
         except FileNotFoundError:
             return Kept()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ConfigError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             log.warning("claims read afresh", reason=str(Reason.CHECKPOINT_UNREADABLE), file=NAME, error=str(error))
             return Kept()
 
@@ -181,15 +185,17 @@ def encode(kept: Kept, boot: str) -> bytes:
         for (claim, pool, name), device in kept.devices.items()
     ]
     used = {pod: [asdict(each) for each in found] for pod, found in kept.uses.items()}
-    return json.dumps({"boot": boot, "devices": devices, "uses": used}, indent=1).encode() + b"\n"
+    content = {"version": FOREIGN_CLAIMS.version, "boot": boot, "devices": devices, "uses": used}
+    return json.dumps(content, indent=1).encode() + b"\n"
 
 
 def decode(data: bytes, boot: str) -> Kept:
     """Read the file; nothing of another boot counts.
 
     Raises:
-        ValueError, TypeError, KeyError, AttributeError: it is not what ``encode`` writes.
+        ConfigError, ValueError, TypeError, KeyError, AttributeError: it is not what ``encode`` writes.
     """
+    FOREIGN_CLAIMS.check(data)
     content = json.loads(data)
     if not boot or content["boot"] != boot:
         return Kept()

@@ -5,13 +5,21 @@ import os
 import stat
 from pathlib import Path
 
+from gpushare.errors import NewerFormatError
+from gpushare.formats import HEAD_BYTES, newer, version_of
 
-def replace(path: Path, data: bytes, *, durable: bool = False) -> None:
+
+def replace(path: Path, data: bytes, *, durable: bool = False, report: bool = False) -> None:
     """Put a file in place whole: a reader sees the old or the new one, also after a crash if it is to be durable.
 
+    A ``report`` says how things are now: it replaces also one that a newer release wrote.
+
     Raises:
+        NewerFormatError: the file there is of a newer version than ``data``.
         OSError: it could not be written.
     """
+    if not report:
+        _keep_newer(path, version_of(data))
     temporary = path.with_name(f".{path.name}.new")
     with temporary.open("wb") as file:
         file.write(data)
@@ -25,6 +33,15 @@ def replace(path: Path, data: bytes, *, durable: bool = False) -> None:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _keep_newer(path: Path, version: int) -> None:
+    try:
+        found = version_of(read_regular_file(path, HEAD_BYTES))
+    except OSError:
+        return
+    if found > version:
+        raise NewerFormatError(newer(path.name, found, version))
 
 
 def read_regular_file(file: Path, most: int) -> bytes:

@@ -62,9 +62,9 @@ from enforcer.nvml.device_health import GpuConditions
 from enforcer.quota.from_claims import known
 from enforcer.quota.types import LimitStatus, Mode, OnExceed, Quota
 from enforcer.runtime.problem import Problem
+from gpushare.formats import NODE_STATUS
 
 NAME: Final = "status.json"
-VERSION: Final = 1
 BLIND: Final = "Unknown"
 MAX_PIDS: Final = 8
 """A container's processes with descriptors that are named: a tenant may have any number."""
@@ -113,7 +113,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
     """Put a snapshot into the shape above."""
     readings = {view.gpu.uuid: view.reading for view in snapshot.views}
     return {
-        "version": VERSION,
+        "version": NODE_STATUS.version,
         "node": snapshot.node,
         "time": snapshot.time,
         "enforcing": snapshot.enforcing,

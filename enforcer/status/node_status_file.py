@@ -52,7 +52,7 @@ class StatusFile:
     def put(self, found: dict[str, Any], now: float) -> None:
         """Write it; arguments as for ``wants``."""
         try:
-            files.replace(self._path, json.dumps(found).encode() + b"\n")
+            files.replace(self._path, json.dumps(found).encode() + b"\n", report=True)
         except OSError as error:
             if self.problem is None:
                 log.warning("status not written", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))

@@ -13,9 +13,9 @@ from enforcer.detection.detector import phase
 from enforcer.quota.types import Quota
 from enforcer.status.messages import Message
 from enforcer.status.node_status import BLIND, Snapshot
+from gpushare.formats import POD_STATUS
 
 NAME: Final = "status.json"
-VERSION: Final = 1
 
 
 Peaks = Mapping[tuple[str, str], int]
@@ -65,7 +65,7 @@ def pod_status(
     gpus = tuple(dict.fromkeys(quota.gpu for quota in quotas))
     waiting = [why for gpu in gpus if (why := _hindrance(gpu, seen.readings.get(gpu), serves))]
     return {
-        "version": VERSION,
+        "version": POD_STATUS.version,
         "time": seen.snapshot.time,
         "ready": not waiting,
         "waiting": "; ".join(waiting),

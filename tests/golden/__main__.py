@@ -1,5 +1,6 @@
-"""``python -m tests.golden``: writes every ``expected.txt`` anew; the difference is for a person to read."""
+"""``python -m tests.golden`` writes every ``expected.txt`` and adds files of changed state formats; read the diff."""
 
+from tests.golden import state_files
 from tests.golden.cases import cases
 
 
@@ -11,6 +12,7 @@ def main() -> None:
             case.expected_file.write_text(text, encoding="utf-8")
             changed.append(case.folder.name)
     print(f"{len(cases())} cases, {len(changed)} changed", *changed, sep="\n  ")
+    print("files of state formats added:", ", ".join(state_files.write()) or "none")
 
 
 if __name__ == "__main__":

@@ -1,3 +1,4 @@
+import json
 import threading
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from enforcer.dra.keyed_lock import KeyedLock
 from enforcer.dra.prepared_claim import PreparedClaim
 from gpushare import contract
 from gpushare.errors import ClusterError, PrepareError
+from gpushare.formats import CLAIM
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import NAMESPACE, allocated, by_hand, gpu, made_uid, pod, using
@@ -263,7 +265,7 @@ def test_what_was_half_written_or_half_removed_goes_at_the_start_and_nothing_els
     assert world.tree() == tree | {"cdi/nvidia.yaml": "kind: nvidia.com/gpu"}
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"version": 9}', "[]"])
+@pytest.mark.parametrize("damage", ["", "{", '{"version": 1}', "[]"])
 def test_a_torn_file_is_reported_and_healed_by_preparing_again(world: World, damage: str) -> None:
     ref, other = world.tenant("tts"), world.tenant("other")
     world.driver.prepare(ref)
@@ -276,6 +278,23 @@ def test_a_torn_file_is_reported_and_healed_by_preparing_again(world: World, dam
     assert (world.cdi / file_name(ref.uid)).exists()
     world.driver.prepare(ref)
     assert (world.tree(), list(world.store.problems())) == (tree, [])
+
+
+def test_a_claim_of_a_newer_release_is_known_again_and_its_file_stays_until_it_is_undone(
+    world: World,
+) -> None:
+    ref = world.tenant("tts")
+    world.driver.prepare(ref)
+    file = world.state / "claims" / f"{ref.uid}.json"
+    file.write_text(newer := json.dumps({"version": CLAIM.version + 1, "of": "tomorrow"}))
+    world.restart()
+    assert world.store.prepared() == ()
+    world.driver.prepare(ref)
+    assert [each.name for each in world.store.prepared()] == [ref.name]
+    assert file.read_text() == newer
+    assert f"version {CLAIM.version + 1}" in next(world.store.problems())
+    world.driver.unprepare(ref)
+    assert (file.exists(), list(world.store.problems())) == (False, [])
 
 
 def test_a_torn_file_is_undone_as_well(world: World) -> None:

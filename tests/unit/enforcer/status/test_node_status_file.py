@@ -48,7 +48,7 @@ def test_one_who_looks_seldom_writes_at_every_look(tmp_path: Path) -> None:
 def test_what_could_not_be_written_is_tried_again_at_the_next_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
     looks = Looks(tmp_path)
