@@ -1,7 +1,7 @@
 """The one road to the API server: plain dicts in and out, no typed models.
 
 Typed models drop fields newer than themselves, so this module builds none. ``service_account`` reads a pod's service
-account. ``kubeconfig`` uses the official client for kubeconfigs, their credentials and refreshes.
+account, ``plain_kubeconfig`` the user's kubeconfig, and ``kubeconfig`` one that a command or a service logs in for.
 """
 
 import json
@@ -82,7 +82,11 @@ class KubeClient:
         account = None if named else ServiceAccount.found()
         if account is not None:
             return cls(account)
-        from gpushare import kubeconfig as official  # noqa: PLC0415 - it takes much memory, and no pod needs it
+        from gpushare.plain_kubeconfig import PlainKubeconfig  # noqa: PLC0415 - no pod needs it
+
+        if (found := PlainKubeconfig.read(kubeconfig, context)) is not None:
+            return cls(found)
+        from gpushare import kubeconfig as official  # noqa: PLC0415 - it takes much memory and time
 
         return cls(official.Kubeconfig.load(kubeconfig, context))
 
@@ -325,6 +329,10 @@ class _NotStreamed(Exception):
 
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
     """Return the namespace that a context of the user's kubeconfig names; ``default`` where it names none."""
+    from gpushare import plain_kubeconfig  # noqa: PLC0415 - as above
+
+    if (found := plain_kubeconfig.namespace_of(kubeconfig, context)) is not None:
+        return found
     from gpushare import kubeconfig as official  # noqa: PLC0415 - as above
 
     return official.namespace_of(kubeconfig, context)

@@ -92,8 +92,7 @@ def build_parser(*full: str) -> Parser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
     for name, what in VERBS.items():
         if name in full:
-            module = importlib.import_module(f"gpushare_cli.{name}")
-            module.add_parser(partial(verbs.add_parser, name, help=what))
+            _load(name, "arguments").add_parser(partial(verbs.add_parser, name, help=what))
         else:
             verbs.add_parser(name, help=what)
     return parser
@@ -106,15 +105,15 @@ def _verb(arguments: list[str]) -> int:
     if asked and asked not in VERBS and (near := nearest(asked, VERBS)):
         parser.error(f"there is no verb {asked!r}; did you mean {near}?")
     args = parser.parse_args(arguments)
-    code: int = _program(args.verb).run(args)
+    code: int = _load(args.verb, "command").run(args)
     sys.stdout.flush()
     return code
 
 
-def _program(verb: str) -> ModuleType:
-    """Return the module that runs a verb. Of a package, the options were loaded alone: the rest takes a while."""
+def _load(verb: str, part: str) -> ModuleType:
+    """Return a verb's module, or of its package this part: options are loaded alone, for the rest takes a while."""
     module = importlib.import_module(f"gpushare_cli.{verb}")
-    return importlib.import_module(f"{module.__name__}.command") if hasattr(module, "__path__") else module
+    return importlib.import_module(f"{module.__name__}.{part}") if hasattr(module, "__path__") else module
 
 
 def _ready_output(verb: str | None) -> None:

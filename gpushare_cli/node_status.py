@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.audit.log import FOLDER, segments
 from enforcer.audit.record import Kind
+from enforcer.audit.segments import FOLDER, segments
 from enforcer.detection.types import Phase
 from enforcer.status.node_status import BLIND, NAME
 from gpushare.errors import ConfigError, GpuShareError

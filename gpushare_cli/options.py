@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,8 @@ from gpushare.patterns import Pattern
 from gpushare.quantity import parse_duration, quoted
 
 STATE_DIRECTORY: Final = Path(defaults.STATE_DIRECTORY)
+PROMETHEUS_ADDRESS: Final = "GPU_SHARE_PROMETHEUS_URL"
+PROMETHEUS_TOKEN: Final = "GPU_SHARE_PROMETHEUS_TOKEN"  # noqa: S105 - the variable's name
 LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
 
 _NAMESPACE: Final = Pattern(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", 63)
@@ -64,6 +67,18 @@ def add_enforcers(parser: argparse.ArgumentParser, when: str = "") -> None:
     """Add the namespace of the enforcers; ``when`` names the options that use it."""
     text = f"namespace of the enforcer DaemonSet{when} (default: search all namespaces)"
     parser.add_argument("--enforcer-namespace", metavar="NAMESPACE", help=text)
+
+
+def add_prometheus(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add how to reach Prometheus; ``what`` says what it is used for."""
+    text = f"address of Prometheus{what} (default: ${PROMETHEUS_ADDRESS})"
+    parser.add_argument("--prometheus", default=os.environ.get(PROMETHEUS_ADDRESS), metavar="URL", help=text)
+    text = f"file with the bearer token for Prometheus (default: ${PROMETHEUS_TOKEN})"
+    parser.add_argument("--prometheus-token-file", type=Path, metavar="FILE", help=text)
+    text = "CA of Prometheus' certificate (default: $SSL_CERT_FILE, else the system's)"
+    parser.add_argument("--prometheus-ca", type=Path, metavar="FILE", help=text)
+    text = "use only series with this label, such as cluster=a where Prometheus has several clusters; repeatable"
+    parser.add_argument("--prometheus-label", action="append", default=[], metavar="NAME=VALUE", help=text)
 
 
 def pod_name(pod: str, namespace: str | None) -> tuple[str, str]:

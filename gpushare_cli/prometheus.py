@@ -1,4 +1,4 @@
-"""A client of Prometheus' HTTP API, with bounds on size and time of answers, and the options that name the server."""
+"""A client of Prometheus' HTTP API, with bounds on size and time of answers."""
 
 import argparse
 import json
@@ -16,10 +16,9 @@ import urllib3
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare.kube_client import GARBAGE
 from gpushare.patterns import Pattern
+from gpushare_cli.options import PROMETHEUS_TOKEN
 from gpushare_cli.words import clean
 
-ADDRESS: Final = "GPU_SHARE_PROMETHEUS_URL"
-TOKEN: Final = "GPU_SHARE_PROMETHEUS_TOKEN"  # noqa: S105 - the variable's name
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 60.0
 MOST_BYTES: Final = 32 * 1024 * 1024
 CHUNK: Final = 64 * 1024
@@ -38,37 +37,25 @@ class Series:
     points: Sequence[tuple[float, float]]
 
 
-def add_options(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add how to reach Prometheus; ``what`` says what it is used for."""
-    text = f"address of Prometheus{what} (default: ${ADDRESS})"
-    parser.add_argument("--prometheus", type=address, default=os.environ.get(ADDRESS), metavar="URL", help=text)
-    text = f"file with the bearer token for Prometheus (default: ${TOKEN})"
-    parser.add_argument("--prometheus-token-file", type=Path, metavar="FILE", help=text)
-    text = "CA of Prometheus' certificate (default: $SSL_CERT_FILE, else the system's)"
-    parser.add_argument("--prometheus-ca", type=Path, metavar="FILE", help=text)
-    text = "use only series with this label, such as cluster=a where Prometheus has several clusters; repeatable"
-    parser.add_argument("--prometheus-label", type=label, action="append", default=[], metavar="NAME=VALUE", help=text)
-
-
 def address(text: str) -> str:
-    """Read the address of a server. Raises ``argparse.ArgumentTypeError``."""
+    """Read the address of a server. Raises ``ConfigError``."""
     try:
         found = urllib3.util.parse_url(text)
     except urllib3.exceptions.LocationParseError:
         found = urllib3.util.Url()
     if found.scheme not in ("http", "https") or not found.host or found.query or found.fragment:
-        raise argparse.ArgumentTypeError(
-            f"{text!r:.200} is not the address of a server; write for example http://localhost:9090"
+        raise ConfigError(
+            f"--prometheus {text!r:.200} is not the address of a server; write for example http://localhost:9090"
         )
     if found.auth:
-        raise argparse.ArgumentTypeError("leave user and password out of the address; give a token")
+        raise ConfigError("--prometheus: leave user and password out of the address; give a token")
     return found.url.rstrip("/")
 
 
 def label(text: str) -> str:
-    """Read a label as a matcher of PromQL. Raises ``argparse.ArgumentTypeError``."""
+    """Read a label as a matcher of PromQL. Raises ``ConfigError``."""
     if LABEL.fullmatch(text) is None:
-        raise argparse.ArgumentTypeError(f"{text!r:.80} is not a label; write for example cluster=a")
+        raise ConfigError(f"--prometheus-label {text!r:.80} is not a label; write for example cluster=a")
     name, _, value = text.partition("=")
     return matcher(name, value)
 
@@ -98,16 +85,16 @@ class Prometheus:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Self | None:
-        """Return the server that the options name, if they do. Raises ``ConfigError``: a file cannot be read."""
+        """Return the server that the options name, if they do. Raises ``ConfigError``: one of them cannot be used."""
         if args.prometheus is None:
             return None
-        token, file = os.environ.get(TOKEN, ""), args.prometheus_token_file
+        token, file = os.environ.get(PROMETHEUS_TOKEN, ""), args.prometheus_token_file
         token = (_content("--prometheus-token-file", file) if file else token).strip()
         if not (token.isascii() and token.isprintable()):
-            raise ConfigError(f"--prometheus-token-file or ${TOKEN}: not a token; write one line of ASCII")
+            raise ConfigError(f"--prometheus-token-file or ${PROMETHEUS_TOKEN}: not a token; write one line of ASCII")
         if args.prometheus_ca and "-----BEGIN" not in _content("--prometheus-ca", args.prometheus_ca):
             raise ConfigError(f"--prometheus-ca {args.prometheus_ca}: no certificate in it; name a file in PEM")
-        return cls(args.prometheus, token, args.prometheus_ca, args.prometheus_label)
+        return cls(address(args.prometheus), token, args.prometheus_ca, [label(each) for each in args.prometheus_label])
 
     def selector(self, metric: str, *matchers: str) -> str:
         """Write the selector of a metric with these matchers and those of the options."""
@@ -184,7 +171,8 @@ def _body(response: urllib3.BaseHTTPResponse) -> bytes:
 def _refusal(status: int, body: bytes, location: str) -> str:
     """Say why it answered with an error, and what to do."""
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return f"HTTP {status}: your token is not accepted; give another one with --prometheus-token-file or ${TOKEN}"
+        other = f"--prometheus-token-file or ${PROMETHEUS_TOKEN}"
+        return f"HTTP {status}: your token is not accepted; give another one with {other}"
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
         return f"HTTP {status}: it redirects to {clean(location)[:MOST_WORDS]}; name the address behind that"
     try:

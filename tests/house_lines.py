@@ -73,6 +73,8 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("enforcer", 14, "the last kills with pod, reason and time, for the dashboard"),
     ("gpushare_cli", 23, "check: whether cert-manager renews the serving certificate"),
     ("webhook", 4, "a bound on objects and lists by the size of a review"),
+    ("gpushare", 63, "kubeconfigs with certificates or a token, read without the official client"),
+    ("gpushare_cli", 5, "help and completion of each verb that load nothing large"),
 )
 """Package, lines more, and the feature that they are for, such as ``("webhook", 40, "shares of several GPUs")``."""
 SLACK: Final = 100

@@ -23,13 +23,12 @@ from enforcer.audit.pressing import PressingRecords
 from enforcer.audit.record import GENESIS, MAX_BYTES, REMOVED, ChainHead, Kind, append_hash, head_of, read
 from enforcer.audit.reserved_space import BYTES, ReservedSpace
 from enforcer.audit.retention import Retention, SegmentInfo
-from enforcer.audit.segments import SUFFIX, LogFolder, first_of, lines_of, segment_name, segments
+from enforcer.audit.segments import FOLDER, SUFFIX, LogFolder, first_of, lines_of, segment_name, segments
 from enforcer.runtime.logs import NonBlockingStream
 from gpushare.errors import RecordError
 
 __all__ = ["FOLDER", "SUFFIX", "AuditLog", "lines_of", "segment_name", "segments", "utc_now"]
 
-FOLDER: Final = "audit"
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 RECENT_BYTES: Final = 64 * 1024 * 1024

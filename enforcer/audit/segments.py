@@ -13,6 +13,8 @@ from gpushare.errors import RecordError
 from gpushare.patterns import Pattern
 
 PREFIX: Final = "kills-"
+FOLDER: Final = "audit"
+"""Of the log, in the state directory."""
 SUFFIX: Final = ".jsonl"
 _NAME: Final = Pattern(rf"{PREFIX}(\d{{12,15}})[.]jsonl", 32)
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

@@ -2,8 +2,7 @@
 
 from typing import Any, Final
 
-from gpushare_cli import prometheus
-from gpushare_cli.options import add_cluster, add_enforcers, duration, namespace_name
+from gpushare_cli.options import add_cluster, add_enforcers, add_prometheus, duration, namespace_name
 
 LEAST_AGE: Final = 24 * 3600.0
 """Seconds that a pod of a workload has to have run before less is advised."""
@@ -25,5 +24,5 @@ def add_parser(add: Any) -> None:
     parser.add_argument("--min-age", type=duration, default=LEAST_AGE, metavar="TIME", help=what)
     add_enforcers(parser, "; with -A")
     add_cluster(parser)
-    prometheus.add_options(parser, ", for the peaks of the last two weeks, also of earlier pods")
+    add_prometheus(parser, ", for the peaks of the last two weeks, also of earlier pods")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")

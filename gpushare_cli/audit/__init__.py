@@ -1,5 +1,1 @@
 """``gpu-share audit``: show, verify, export and follow the audit logs of nodes."""
-
-from gpushare_cli.audit.arguments import add_parser
-
-__all__ = ["add_parser"]

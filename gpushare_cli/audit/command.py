@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from enforcer.audit.log import FOLDER
+from enforcer.audit.segments import FOLDER
 from gpushare.errors import ConfigError
 from gpushare.kube_client import KubeClient
 from gpushare_cli.audit import anchors, filters, follow, log_reader, remote

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from enforcer.audit.log import lines_of, segments
 from enforcer.audit.record import GENESIS, ChainHead, VerifyResult, read, replaced, truncated, verify
-from enforcer.audit.segments import first_of
+from enforcer.audit.segments import first_of, lines_of, segments
 from gpushare.errors import ConfigError, RecordError
 from gpushare.patterns import Match, Pattern
 from gpushare_cli.audit.filters import Record, RecordFilter, printable

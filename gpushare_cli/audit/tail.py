@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from enforcer.audit.log import segments
 from enforcer.audit.record import MAX_BYTES
+from enforcer.audit.segments import segments
 from gpushare.errors import ConfigError
 
 AT_ONCE: Final = 256 * MAX_BYTES

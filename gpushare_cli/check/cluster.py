@@ -10,8 +10,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from cryptography import x509
-
 from enforcer.quota.sharing_mode import CHANGES
 from enforcer.resourceslices.contention import UNKNOWN, device_names
 from gpushare import contract
@@ -178,6 +176,8 @@ def _calls_us(hook: Mapping[str, Any], namespace: str) -> bool:
 
 def bundle(name: str, config: Mapping[str, Any], now: datetime, hint: str) -> CheckResult:
     """Check the ``caBundle`` of the webhook ``name``."""
+    from cryptography import x509  # noqa: PLC0415 - it takes as long as this program's own start
+
     try:
         pem = base64.b64decode(config.get("caBundle") or "", validate=True)
         certificates = x509.load_pem_x509_certificates(pem) if pem else []

@@ -7,10 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from enforcer.attribution.procfs import in_initial_pid_namespace
-from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import PROGRAM, DriverRoot
 from enforcer.nvml.worker_handle import command
 from enforcer.status.node_status import NAME
@@ -24,6 +23,8 @@ from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
 from gpushare_cli.options import STATE_DIRECTORY
 from gpushare_cli.words import counted
 
+if TYPE_CHECKING:
+    from enforcer.nvml.client import NvmlClient
 MakeResult = Callable[[str], CheckResult]
 _CHECKER: Final = partial(Checker, category="this machine")
 SOCKETS: Final = (contract.REGISTRATION_SOCKET, contract.DRIVER_SOCKET)
@@ -151,13 +152,15 @@ def cdi(folder: Path, bad: MakeResult) -> CheckResult:
     return ok(f"{folder}, {counted(claims, 'claim')} prepared")
 
 
-def _reader(root: Path) -> NvmlClient:
+def _reader(root: Path) -> "NvmlClient":
     if lack := extras.missing(extras.ENFORCER):
         raise NvmlError(lack)
+    from enforcer.nvml.client import NvmlClient, NvmlTimeouts  # noqa: PLC0415 - it logs, and that takes long to load
+
     return NvmlClient(command(root), NvmlTimeouts(deadline=NVML_SECONDS))
 
 
-def gpus(make: Callable[[], NvmlClient], bad: MakeResult) -> CheckResult:
+def gpus(make: "Callable[[], NvmlClient]", bad: MakeResult) -> CheckResult:
     """Ask NVML for its GPUs."""
     try:
         with closing(make()) as reader:

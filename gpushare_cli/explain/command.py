@@ -124,7 +124,7 @@ def _admitted(place: PodPlace, admit: Admit, namespace: str) -> Iterator[str]:
     change = rewrite.change_of(place, admit, namespace)
     yield f"{place.label}: {change.reason}: {SENTENCES.get(change.reason, 'would be admitted')}"
     if change.reason in rewrite.SHARES:
-        yield from _indented(table(SHARES, shares(change.pod)))
+        yield from (f"  {line}" for line in table(SHARES, shares(change.pod)))
     yield from (f"  warning: {warning}" for warning in change.warnings)
 
 
@@ -217,7 +217,3 @@ def _processes(use: Use) -> str:
     """Say which processes hold memory there, the largest first."""
     each = [f"pid {pid} {NOT_AVAILABLE if mib is None else format_mib(mib)}" for pid, mib in use.processes]
     return f"processes: {len(each)}, the largest first: {some(each, NAMED)}"
-
-
-def _indented(lines: list[str]) -> list[str]:
-    return [f"  {line}" for line in lines]

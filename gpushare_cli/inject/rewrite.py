@@ -119,7 +119,7 @@ def numbered(documents: Sequence[Document]) -> Iterator[tuple[int, Document]]:
     for document in documents:
         number, file = (number if document.file == file else 1), document.file
         yield number, document
-        number += not _empty(document)
+        number += document.node is not None or bool(document.json)
 
 
 def readable(documents: Sequence[Document]) -> list[Any]:
@@ -295,7 +295,3 @@ def _apart(before: Sequence[str], text: str, *, json_pair: bool) -> str:
     line_end = "" if before[-1].endswith("\n") else "\n"
     starts = json_pair or text.startswith(SEPARATOR.strip())
     return line_end + ("" if starts else SEPARATOR) + text
-
-
-def _empty(document: Document) -> bool:
-    return document.node is None and not document.json

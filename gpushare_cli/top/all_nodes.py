@@ -16,19 +16,13 @@ from gpushare_cli.check.workloads import labelled
 from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
 from gpushare_cli.lookups import optional
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use
+from gpushare_cli.top.columns import ALL_CONTAINERS, ALL_GPUS
 from gpushare_cli.top.node import by_index, by_name, notices
 from gpushare_cli.top.view import Grid, View
 from gpushare_cli.words import clean, counted
 
-GPUS: Final = ("NODE", "GPU", "MODEL", "MODE", "UTIL", "USED", "RESERVED", "TOTAL", "SHARES", "STATE")
-CONTAINERS: Final = (
-    "NODE", "GPU", "NAMESPACE/POD", "CONTAINER", "UTIL", "USED", "QUOTA", "RESERVED", "KILL-IN", "STATE",
-)  # fmt: skip
 UTIL: Final = "UTIL"
-TOP: Final = ("top", "-o", "json")
-NO_ANSWER: Final = "no answer"
 NO_ENFORCER: Final = "no enforcer runs there"
-NO_KILL: Final = "-"
 OVER: Final = frozenset({"over", "killing"})
 MAX_PROBLEM: Final = 300
 
@@ -80,7 +74,7 @@ def statuses(api: KubeClient, namespace: str | None) -> list[NodeAnswer]:
 
 def status_of(api: KubeClient, pod: EnforcerPod) -> NodeAnswer:
     """Ask one enforcer for its status. ``gpu-share top`` fails after it has written one that is old."""
-    answer = enforcer_pods.run(api, pod, TOP)
+    answer = enforcer_pods.run(api, pod, ("top", "-o", "json"))
     problem = "" if answer.error is None else clean(sentence(answer.error)[:MAX_PROBLEM])
     try:
         raw = json.loads(answer.output)
@@ -101,15 +95,15 @@ def grids(answers: Sequence[NodeAnswer]) -> tuple[Grid, Grid]:
             gpus.append((answer.node, *_gpu(gpu, answer)))
             uses += [(answer.node, *_use(gpu, use)) for use in sorted(gpu.uses, key=by_name)]
         if answer.status is None or not answer.status.gpus:
-            state = NO_ANSWER if answer.status is None else "no GPU"
-            gpus.append((answer.node, *[None] * (len(GPUS) - 2), state))
+            state = "no answer" if answer.status is None else "no GPU"
+            gpus.append((answer.node, *[None] * (len(ALL_GPUS) - 2), state))
     return (
         Grid(
-            headers=GPUS, rows=gpus, drop=("MODEL", "MODE", "SHARES", UTIL, "RESERVED"), shorten="NODE",
+            headers=ALL_GPUS, rows=gpus, drop=("MODEL", "MODE", "SHARES", UTIL, "RESERVED"), shorten="NODE",
             optional=(UTIL,),
         ),
         Grid(
-            headers=CONTAINERS, rows=uses, drop=("RESERVED", "CONTAINER", UTIL), shorten="NAMESPACE/POD",
+            headers=ALL_CONTAINERS, rows=uses, drop=("RESERVED", "CONTAINER", UTIL), shorten="NAMESPACE/POD",
             optional=(UTIL,),
         ),
     )  # fmt: skip
@@ -140,7 +134,7 @@ def state_of(gpu: GpuUse, answer: NodeAnswer) -> str:
 
 
 def _use(gpu: GpuUse, use: Use) -> tuple[object, ...]:
-    left = NO_KILL if use.kill_in is None else f"{use.kill_in:.1f}s"
+    left = "-" if use.kill_in is None else f"{use.kill_in:.1f}s"
     return (
         gpu.index, f"{use.namespace}/{use.pod}", use.container, _percent(use.utilization), use.used_mib,
         use.quota_mib, use.reserved_mib, left, use.shown,

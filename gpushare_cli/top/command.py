@@ -6,46 +6,19 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient, namespace_of
 from gpushare_cli import node_status
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.options import add_cluster, add_enforcers, add_state, namespace_name, seconds
 from gpushare_cli.terminal import Terminal
 from gpushare_cli.top import all_nodes, namespace, node
 from gpushare_cli.top.screen import other_screen, show
-from gpushare_cli.top.view import View, columns
+from gpushare_cli.top.view import View
 
 UNIT: Final = "GPU memory in MiB"
-SORT: Final = columns((node.GPUS, node.CONTAINERS, all_nodes.GPUS, all_nodes.CONTAINERS, namespace.CONTAINERS))
-
-
-def add_parser(add: Any) -> None:
-    """Make the parser of the verb with ``add``, and give it the verb's options."""
-    parser = add(
-        description="Show this node's GPUs and the containers on them, in MiB, from the enforcer's last sample; those "
-        "of all nodes (-A), for operators; or what the containers of a namespace use (-n), for its tenants.",
-    )
-    whose = parser.add_mutually_exclusive_group()
-    add_state(whose)
-    whose.add_argument(
-        "-A", "--all-nodes", action="store_true", help="all nodes; runs a command in their enforcers (pods/exec)"
-    )
-    what = "the sharing pods of a namespace; runs a command in their sidecars, which the ClusterRole edit allows"
-    whose.add_argument("-n", "--namespace", type=namespace_name, metavar="NS", help=what)
-    add_enforcers(parser, "; with -A")
-    add_cluster(parser)
-    what = "the column to sort by, the largest number first"
-    parser.add_argument("--sort", choices=SORT, metavar="COLUMN", default="", help=what)
-    what = "json: every value; with --watch, one line for each sample"
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help=what)
-    parser.add_argument("-w", "--watch", action="store_true", help="repeat until interrupted")
-    what = "seconds between samples of --watch, at least 0.1 (default 1)"
-    parser.add_argument("--interval", type=seconds, default=1.0, metavar="SECONDS", help=what)
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
 
 def run(args: argparse.Namespace) -> int:

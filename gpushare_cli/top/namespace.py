@@ -27,11 +27,11 @@ from gpushare_cli.explain.sizes import GARBAGE
 from gpushare_cli.lookups import check_namespace, optional, sharing_pods
 from gpushare_cli.node_status import state_word
 from gpushare_cli.prepared import prepared_of
+from gpushare_cli.top.columns import OF_NAMESPACE
 from gpushare_cli.top.view import Grid, View
 from gpushare_cli.words import clean, counted, some
 from sidecar.pod_status import Use
 
-CONTAINERS: Final = ("POD", "CONTAINER", "GPU", "USED", "PEAK", "QUOTA", "BORROWED", "KILLS", "RESTARTS", "STATE")
 SHORT: Final = 12
 """Characters of a GPU's UUID that are shown."""
 ENDED: Final = "Succeeded"
@@ -154,7 +154,7 @@ def grid(pods: Sequence[PodUse]) -> Grid:
     """Return the table of all containers; a pod of which none is known has a row too."""
     rows = [row for pod in pods for row in _rows(pod)]
     return Grid(
-        headers=CONTAINERS, rows=rows, drop=("GPU", "RESTARTS", "CONTAINER"), shorten="POD", optional=("BORROWED",)
+        headers=OF_NAMESPACE, rows=rows, drop=("GPU", "RESTARTS", "CONTAINER"), shorten="POD", optional=("BORROWED",)
     )
 
 

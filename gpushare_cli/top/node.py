@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Iterator
-from typing import Final
 
 from enforcer.attribution.unaccounted import TOLERANCE_MIB
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use, stale
 from gpushare_cli.terminal import NOT_AVAILABLE, cell
+from gpushare_cli.top.columns import NODE_CONTAINERS, NODE_GPUS
 from gpushare_cli.top.view import Grid, View
-
-GPUS: Final = ("GPU", "MODEL", "MODE", "MEM-USED/LIMIT/TOTAL", "UNACCOUNTED", "CLIENTS")
-CONTAINERS: Final = ("GPU", "NAMESPACE/POD", "CONTAINER", "PID", "MEM/QUOTA", "BORROWED", "STATE")
 
 
 def view(status: NodeStatus) -> View:
@@ -23,10 +20,14 @@ def view(status: NodeStatus) -> View:
     uses = [_row(gpu, use) for gpu in gpus for use in sorted(gpu.uses, key=by_name)]
     grids = (
         Grid(
-            headers=GPUS, rows=[_gpu(gpu) for gpu in gpus], drop=("MODEL", "MODE", "CLIENTS"), optional=("UNACCOUNTED",)
+            headers=NODE_GPUS, rows=[_gpu(gpu) for gpu in gpus], drop=("MODEL", "MODE", "CLIENTS"),
+            optional=("UNACCOUNTED",),
         ),
-        Grid(headers=CONTAINERS, rows=uses, drop=("PID", "CONTAINER"), shorten="NAMESPACE/POD", optional=("BORROWED",)),
-    )
+        Grid(
+            headers=NODE_CONTAINERS, rows=uses, drop=("PID", "CONTAINER"), shorten="NAMESPACE/POD",
+            optional=("BORROWED",),
+        ),
+    )  # fmt: skip
     return View(grids=grids, notices=tuple(notices(status)), data=status.raw, problem=old)
 
 

@@ -113,11 +113,6 @@ def coloured(line: str, terminal: Terminal) -> str:
     return f"{head} {terminal.paint(state, colour)}" if colour else line
 
 
-def columns(grids: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the names of all columns, as ``--sort`` takes them."""
-    return tuple(dict.fromkeys(header.lower() for headers in grids for header in headers))
-
-
 def _order(value: object) -> tuple[int, float, str]:
     """Return what sorts a cell; a number may have its unit behind it."""
     shown = "" if value is None else str(value)

@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare_cli import prometheus
-from gpushare_cli.options import add_cluster, add_enforcers, namespace_name
+from gpushare_cli.options import add_cluster, add_enforcers, add_prometheus, namespace_name
 
 MOST_PORT: Final = 65535
 
@@ -22,7 +21,7 @@ def add_parser(add: Any) -> None:
     parser.add_argument("-n", "--namespace", type=namespace_name, metavar="NS", help=what)
     parser.add_argument("--port", type=port, default=0, metavar="PORT", help="the port (default: a free one)")
     parser.add_argument("--no-browser", action="store_true", help="print the address and open no browser")
-    prometheus.add_options(parser, ", for peaks of the last two weeks and longer curves")
+    add_prometheus(parser, ", for peaks of the last two weeks and longer curves")
     what = "write the pages as files into DIR and end"
     parser.add_argument("--snapshot", type=Path, metavar="DIR", help=what)
 

@@ -47,7 +47,7 @@ print(seen[-1])
 COMMAND: Final = """
 import sys
 from gpushare.kube_client import KubeClient
-from gpushare_cli import uninstall
+from gpushare_cli.uninstall import command as uninstall
 api = KubeClient.connect(sys.argv[1])
 print(len(uninstall.claims(api)), len(uninstall.templates(api)))
 """

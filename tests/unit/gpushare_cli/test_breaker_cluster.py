@@ -10,7 +10,7 @@ from enforcer.kill.circuit_breaker import NAME
 from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
-from gpushare_cli import breaker
+from gpushare_cli.breaker import command as breaker
 from gpushare_cli.main import main
 from tests.unit.gpushare_cli.clusters import Cluster
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
+from gpushare import kube_client
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
-from gpushare_cli import completion
 from gpushare_cli.completion import complete
 from gpushare_cli.main import VERBS
 
@@ -84,7 +84,7 @@ def test_pods_namespaces_and_nodes_of_the_cluster_are_completed(
     words: list[str], found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(KubeClient, "connect", lambda *_: Cluster())
-    monkeypatch.setattr(completion, "namespace_of", lambda *_: "here")
+    monkeypatch.setattr(kube_client, "namespace_of", lambda *_: "here")
     assert complete(words) == 0
     assert capsys.readouterr().out.splitlines() == [*found, NO_FILES]
 

@@ -10,10 +10,11 @@ from enforcer.audit.log import AuditLog
 from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare_cli import main as cli
-from gpushare_cli.completion import SHELLS, script
+from gpushare_cli.completion.arguments import SHELLS
+from gpushare_cli.completion.command import script
 from gpushare_cli.main import PARTS, VERBS, main
 
-LARGE = {"asyncio", "cryptography", "email", "grpc", "kubernetes", "ssl", "structlog", "urllib3", "yaml"}
+LARGE = {"asyncio", "cryptography", "email", "grpc", "kubernetes", "shtab", "ssl", "structlog", "urllib3", "yaml"}
 """Libraries that take more of a processor than Python's own start."""
 
 
@@ -66,7 +67,7 @@ def test_processes_get_the_rest_of_the_line(part: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["version"], *([verb, "--help"] for verb in ("audit", "bundle", "check", "explain", "inject", "migrate"))],
+    [[], ["version"], ["nonsense"], *([verb, word] for verb in VERBS for word in ("--help", "--nonsense"))],
 )
 def test_what_only_answers_how_it_is_called_loads_nothing_large(words: list[str]) -> None:
     code = """if True:

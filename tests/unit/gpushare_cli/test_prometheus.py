@@ -8,19 +8,20 @@ import pytest
 
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare_cli import prometheus
-from gpushare_cli.prometheus import TOKEN, Prometheus, address, label
+from gpushare_cli.options import PROMETHEUS_TOKEN, add_prometheus
+from gpushare_cli.prometheus import Prometheus, address, label
 from tests.support.prometheus_api import Api
 from tests.testbed.cluster.ports import free_ports
 
 
 def options(*words: str) -> Prometheus | None:
     parser = argparse.ArgumentParser()
-    prometheus.add_options(parser, "")
+    add_prometheus(parser, "")
     return Prometheus.of(parser.parse_args(words))
 
 
 def test_queries_carry_the_token_and_the_labels(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(TOKEN, "from-environment")
+    monkeypatch.setenv(PROMETHEUS_TOKEN, "from-environment")
     api.answers = {"up": [({"job": "a"}, [12, "3"])]}
     server = options("--prometheus", f"{api.url}/prefix/", "--prometheus-label", 'cluster=a"b')
     assert server is not None
@@ -91,13 +92,13 @@ def test_warnings_of_the_server_are_kept(api: Api) -> None:
     "text", ["localhost:9090", "ftp://a", "http://", "http://a/?x=1", "http://a:b", "http://me:secret@a"]
 )
 def test_what_is_not_an_address_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
+    with pytest.raises(ConfigError):
         address(text)
 
 
 @pytest.mark.parametrize("text", ["cluster", "=a", "a b=c", "a-b=c"])
 def test_what_is_not_a_label_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
+    with pytest.raises(ConfigError):
         label(text)
 
 

@@ -13,11 +13,11 @@ from gpushare.contract import RESIZE_OF
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
 from gpushare.resize_annotation import parse_request
-from gpushare_cli import resize
 from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.pod import recorded
 from gpushare_cli.main import main
 from gpushare_cli.prepared import prepared_of
+from gpushare_cli.resize import command as resize
 from tests.unit.gpushare_cli.explain.test_pod import Api, load
 
 POD = "explained-1/running"

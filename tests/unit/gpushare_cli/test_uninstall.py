@@ -9,8 +9,8 @@ import pytest
 from enforcer.runtime import lock
 from gpushare.errors import ClusterError
 from gpushare_cli import main as cli
-from gpushare_cli import uninstall
-from gpushare_cli.uninstall import Clock
+from gpushare_cli.uninstall import command as uninstall
+from gpushare_cli.uninstall.command import Clock
 
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpu-share"
 
@@ -82,7 +82,7 @@ def test_a_refusal_comes_at_once_and_says_how_to_keep_the_release(
 ) -> None:
     assert uninstall.CLAIM_SECONDS < 5
     monkeypatch.setattr(uninstall, "CLAIM_SECONDS", 0.0)
-    monkeypatch.setattr("gpushare_cli.uninstall.KubeClient.connect", lambda _: Api(resourceclaims=[claim("tts-0-x")]))
+    monkeypatch.setattr("gpushare.kube_client.KubeClient.connect", lambda _: Api(resourceclaims=[claim("tts-0-x")]))
     assert cli.main(["uninstall", "before", "--namespace=gpus", "--release=sharing/7", "--timeout=600"]) == 1
     assert capsys.readouterr().out.splitlines()[-1].endswith(": helm rollback sharing 7 --namespace gpus")
 

@@ -8,9 +8,9 @@ import argparse
 import json
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from enforcer.audit.log import FOLDER
+from enforcer.audit.segments import FOLDER
 from enforcer.kill.circuit_breaker import NAME, opened_at, reset
 from gpushare.errors import ClusterError, ConfigError, GpuShareError
 from gpushare.kube_client import KubeClient
@@ -19,7 +19,7 @@ from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit.filters import printable
 from gpushare_cli.check.workloads import EnforcerReport, reports
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.options import STATE_DIRECTORY, add_cluster, add_enforcers
+from gpushare_cli.options import STATE_DIRECTORY
 from gpushare_cli.terminal import table
 from gpushare_cli.words import clean
 
@@ -42,28 +42,6 @@ class NodeBreaker:
     state: str
     since: str = ""
     reason: str = ""
-
-
-def add_parser(add: Any) -> None:
-    """Make the parser of the verb with ``add``, and give it the verb's options."""
-    parser = add(
-        description="Show whether the circuit breaker is open: an operator opens it with a file, and closes it with "
-        "--reset. While it is open, no container of that node is killed. On a node with an enforcer: of this node; "
-        "elsewhere: of all nodes.",
-    )
-    whose = parser.add_mutually_exclusive_group()
-    what = f"show the breaker of this node; DIR is the enforcer's state directory ({STATE_DIRECTORY})"
-    whose.add_argument("--state", type=Path, metavar="DIR", help=what)
-    whose.add_argument("--node", metavar="NODE", help="show the breaker of node NODE, through the API server")
-    what = (
-        "close the breaker; each container then has a full budget. Through the API server: "
-        "needs --node and the permission create on pods/exec"
-    )
-    parser.add_argument("--reset", action="store_true", help=what)
-    add_enforcers(parser, "; with --node and --reset")
-    add_cluster(parser)
-    what = "json: only through the API server, not with --state"
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help=what)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,19 +11,17 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from enforcer.runtime import lock
-from gpushare import contract, defaults
+from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.lookups import find
-from gpushare_cli.options import seconds
 from gpushare_cli.words import some
 
 LOOK_SECONDS: Final = 2.0
@@ -39,13 +37,6 @@ PROGRAMS: Final = "app.kubernetes.io/name in (gpu-share-enforcer,gpu-share-certs
 """What writes slices and Secrets."""
 SECRETS: Final = ("gpu-share-webhook-tls", "gpu-share-webhook-tls-ca")
 HASH_DIGITS: Final = 16
-
-PLACES: Final = {
-    "--state": ("state", defaults.STATE_DIRECTORY),
-    "--run": ("run_folder", defaults.RUN_DIRECTORY),
-    "--kubelet-root": ("kubelet_root", defaults.KUBELET_ROOT),
-    "--cdi-root": ("cdi_root", defaults.CDI_ROOT),
-}
 
 Object = Mapping[str, Any]
 T = TypeVar("T")
@@ -74,28 +65,6 @@ class Claim:
     def __str__(self) -> str:
         whose = f"of pod {some(self.pods)}" if self.pods else "of no pod"
         return f"{self.place} ({whose})"
-
-
-def add_parser(add: Any) -> None:
-    """Make the parser of the verb with ``add``, and give it the verb's options."""
-    parser = add(description="The chart's hooks run this command before and after helm uninstall removes the release.")
-    what = "before or after the release is removed; node: remove the files of a node"
-    parser.add_argument("when", choices=("before", "after", "node"), help=what)
-    what = "namespace of gpu-share (default: %(default)s)"
-    parser.add_argument("--namespace", default=defaults.SYSTEM_NAMESPACE, metavar="NS", help=what)
-    wait = {"type": partial(seconds, least=0.0), "default": defaults.UNINSTALL_SECONDS}
-    parser.add_argument("--timeout", metavar="S", help="longest wait (default: %(default)s)", **wait)
-    what = "before: Helm release and revision, to print the rollback command"
-    parser.add_argument("--release", default="", metavar="NAME/REVISION", help=what)
-    what = "continue although claims of gpu-share device classes exist"
-    parser.add_argument("--ignore-claims", action="store_true", help=what)
-    what = "kubeconfig of the cluster (default in a pod: the service account)"
-    parser.add_argument("--kubeconfig", metavar="FILE", help=what)
-    what = "node: the same folder as in the enforcer's flag of this name"
-    for option, (name, default) in PLACES.items():
-        parser.add_argument(option, dest=name, type=Path, default=Path(default), metavar="DIR", help=what)
-    what = "node: also remove the audit log and the checkpoint"
-    parser.add_argument("--remove-state", action="store_true", help=what)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,9 +5,9 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from gpushare.contract import SIDECAR, STATUS_PATH
+from gpushare.contract import SIDECAR
 from gpushare.errors import GpuShareError
 from gpushare_cli.node_status import now, state_word
 from gpushare_cli.terminal import cell, table
@@ -18,17 +18,6 @@ STALE_SECONDS: Final = 60.0
 """The enforcer writes every few seconds; a restart of it takes less than this."""
 HEADERS: Final = ("CONTAINER", "GPU", "MEM/QUOTA", "PEAK", "STATE")
 ELSEWHERE: Final = f"in a pod with a share: kubectl exec POD -c {SIDECAR} -- gpu-share status"
-
-
-def add_parser(add: Any) -> None:
-    """Make the parser of the verb with ``add``, and give it the verb's options."""
-    parser = add(
-        description="Show GPU memory use and quota of this pod's containers, in MiB. Run this command in container "
-        f"{SIDECAR}.",
-    )
-    what = f"where {pod_status.FILE} is (%(default)s)"
-    parser.add_argument("--status", type=Path, default=Path(STATUS_PATH), metavar="DIR", help=what)
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="json: the file as it is")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,7 +37,7 @@ def lines(status: Status) -> Iterator[str]:
     if not status.ready:
         yield f"the share of the GPU is not ready: {status.waiting or 'the enforcer gives no reason'}"
     if status.uses:
-        yield from table(HEADERS, [_row(use) for use in sorted(status.uses, key=_by_name)])
+        yield from table(HEADERS, [_row(use) for use in sorted(status.uses, key=lambda use: (use.container, use.gpu))])
     yield from map(str, status.messages)
 
 
@@ -63,7 +52,3 @@ def _read(file: Path) -> tuple[bytes, Status]:
 def _row(use: Use) -> tuple[object, ...]:
     memory = f"{cell(use.used_mib)}/{use.quota_mib}"
     return use.container, use.gpu, memory, use.peak_mib, state_word(use.state, use.used_mib, use.quota_mib)
-
-
-def _by_name(use: Use) -> tuple[str, str]:
-    return use.container, use.gpu

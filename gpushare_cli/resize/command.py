@@ -10,7 +10,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from enforcer.dra.prepared_claim import ContainerLimit, PreparedClaim
 from enforcer.dra.resize import ResizeBounds, check_known, gpus_of, limit_of, resized
@@ -25,12 +25,11 @@ from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.explain.kinds import POD, target
 from gpushare_cli.explain.pod import claims_of, pod_of
 from gpushare_cli.lookups import find
-from gpushare_cli.options import add_cluster, namespace_name, seconds
 from gpushare_cli.prepared import prepared_of
+from gpushare_cli.resize.arguments import ROLE
 
 LOOK_SECONDS: Final = 0.3
 MARK_BYTES: Final = 6
-ROLE: Final = "gpu-share-resize"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,27 +60,6 @@ class Target:
     def reserved_mib(self) -> int:
         """What its pod reserved of that GPU, for all its containers there; of several, of the least reserved."""
         return min(map(self.claim.mib_on, gpus_of(self.claim, self.limit)))
-
-
-def add_parser(add: Any) -> None:
-    """Make the parser of the verb with ``add``, and give it the verb's options."""
-    parser = add(
-        description="Change the GPU memory quota of a running container, up to the memory that its pod reserved. "
-        "The node's enforcer answers and enforces the new quota at once. The MPS limit changes when the container "
-        f"restarts. Needs the ClusterRole {ROLE}, by a ClusterRoleBinding.",
-    )
-    parser.add_argument("pod", metavar="[NAMESPACE/]POD")
-    parser.add_argument("container", metavar="CONTAINER")
-    parser.add_argument("memory", metavar="MEMORY", help="such as 3Gi")
-    what = "namespace of the pod (default: the namespace of the kubeconfig context)"
-    parser.add_argument("-n", "--namespace", type=namespace_name, metavar="NS", help=what)
-    what = "allow a quota below the container's current use; the enforcer then kills the container"
-    parser.add_argument("--force", action="store_true", help=what)
-    parser.add_argument("--dry-run", action="store_true", help="show the change, but do not request it")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    what = "seconds to wait for the enforcer's answer (default: %(default)s)"
-    parser.add_argument("--timeout", type=seconds, default=30.0, metavar="S", help=what)
-    add_cluster(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,17 +9,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
-
-import shtab
+from typing import Final
 
 from gpushare.errors import GpuShareError
-from gpushare.kube_client import CORE_V1, GARBAGE, KubeClient, namespace_of, path
 from gpushare_cli import main as cli
 
-SHELLS: Final = ("bash", "fish", "zsh")
-PROGRAM: Final = "gpu-share"
-"""The scripts complete this name, however the program was called."""
 FILES: Final = ":0"
 NO_FILES: Final = ":4"
 """What kubectl completes besides the words that it is given: names of files, or nothing."""
@@ -32,29 +26,6 @@ SECONDS: Final = 2.0
 """For an answer of the API server: somebody waits for it at a prompt."""
 
 
-def add_parser(add: Any) -> None:
-    """Make the parser of the verb with ``add``, and give it the verb's options."""
-    parser = add(
-        description='Print a completion script. bash: eval "$(gpu-share completion bash)"; zsh likewise; '
-        "fish: gpu-share completion fish | source",
-    )
-    parser.add_argument("shell", choices=SHELLS)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print the script."""
-    print(script(args.shell))
-    return 0
-
-
-def script(shell: str) -> str:
-    """Return the completion script of a shell."""
-    parser = cli.build_parser(*cli.VERBS)
-    parser.prog = PROGRAM
-    _complete_files(parser)
-    return shtab.complete(parser, shell)
-
-
 def complete(argv: Sequence[str] | None = None) -> int:
     """Print what may follow, a word a line, and last whether names of files may.
 
@@ -62,7 +33,7 @@ def complete(argv: Sequence[str] | None = None) -> int:
         argv: the words after ``kubectl gpu-share``, the last one to be completed; ``None`` takes the process's own.
     """
     words = list(sys.argv[1:] if argv is None else argv) or [""]
-    parser: argparse.ArgumentParser = cli.build_parser(*cli.VERBS)
+    parser: argparse.ArgumentParser = cli.build_parser(words[0])
     while words[1:] and words[0] in _verbs(parser):
         parser = _verbs(parser)[words.pop(0)]
     print("\n".join(_following(parser, words[:-1], words[-1])))
@@ -85,7 +56,7 @@ def _following(parser: argparse.ArgumentParser, before: Sequence[str], word: str
     else:
         choices = map(str, action.choices or _names(parser, action, before, begun))
         yield from (lead + value for value in _begun(choices, begun))
-    yield FILES if action is not None and _is_file(action) else NO_FILES
+    yield FILES if action is not None and is_file(action) else NO_FILES
 
 
 def _next(parser: argparse.ArgumentParser, before: Sequence[str]) -> tuple[argparse.Action | None, dict[str, str]]:
@@ -107,15 +78,18 @@ def _names(
     parser: argparse.ArgumentParser, action: argparse.Action, before: Sequence[str], begun: str
 ) -> Iterator[str]:
     """Yield names of objects of the cluster that an option or argument takes; none where it cannot be asked."""
+    if (kind := OBJECTS.get(str(action.metavar))) is None:
+        return
+    from gpushare.kube_client import CORE_V1, GARBAGE, KubeClient, namespace_of, path  # noqa: PLC0415 - as above
+
     given = _next(parser, before)[1]
     connection = given.get("kubeconfig"), given.get("context")
     home, slash, _ = begun.rpartition("/")
     with suppress(GpuShareError, *GARBAGE):
-        if kind := OBJECTS.get(str(action.metavar)):
-            namespace = home or given.get("namespace") or namespace_of(*connection) if kind == "pods" else ""
-            where = path(CORE_V1, kind, namespace=namespace)
-            for item in KubeClient.connect(*connection).get(where, timeout=SECONDS, limit="500")["items"]:
-                yield f"{home}{slash}{item['metadata']['name']}"
+        namespace = home or given.get("namespace") or namespace_of(*connection) if kind == "pods" else ""
+        where = path(CORE_V1, kind, namespace=namespace)
+        for item in KubeClient.connect(*connection).get(where, timeout=SECONDS, limit="500")["items"]:
+            yield f"{home}{slash}{item['metadata']['name']}"
 
 
 def _begun(words: Iterable[str], begun: str) -> Iterator[str]:
@@ -127,15 +101,6 @@ def _verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser
     return {name: each for action in actions for name, each in action.choices.items()}
 
 
-def _is_file(action: argparse.Action) -> bool:
+def is_file(action: argparse.Action) -> bool:
+    """Tell whether an argument is the name of a file."""
     return action.metavar == "FILE" or action.type is Path
-
-
-def _complete_files(parser: argparse.ArgumentParser) -> None:
-    """Mark the options whose values are names of files."""
-    for action in parser._actions:  # noqa: SLF001 - argparse has no public way
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - argparse has no public way
-            for each in action.choices.values():
-                _complete_files(each)
-        elif _is_file(action):
-            action.complete = shtab.FILE  # type: ignore[attr-defined] # an attribute of shtab's own, unknown to argparse

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gpushare.errors import ConfigError, GpuShareError
-from gpushare_cli import prometheus
 from gpushare_cli.exit_codes import FINE, NOT_FINE
+from gpushare_cli.options import PROMETHEUS_ADDRESS
 from gpushare_cli.prometheus import JOB, Prometheus, Series
 from gpushare_cli.terminal import table
 from gpushare_cli.words import clean
@@ -37,34 +37,11 @@ UNIT: Final = "GPU memory in GiB hours"
 DECEMBER: Final = 12
 
 
-def add_parser(add: Any) -> None:
-    """Make the parser of the verb with ``add``, and give it the verb's options."""
-    parser = add(
-        description="Print what each namespace reserved, used and left idle of GPU memory in a month, in GiB hours, "
-        "and its kills. Needs Prometheus with the recording rules of the chart (monitoring.prometheusRule.enabled).",
-    )
-    what = "the month, in UTC (default: the current one, up to now)"
-    parser.add_argument("--month", type=month, default=None, metavar="YYYY-MM", help=what)
-    prometheus.add_options(parser, "")
-    parser.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
-
-
-def month(text: str) -> datetime:
-    """Read a month; returns its beginning. Raises ``argparse.ArgumentTypeError``."""
-    try:
-        found = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
-    except ValueError:
-        found = datetime.max.replace(tzinfo=UTC)
-    if found > datetime.now(UTC):
-        raise argparse.ArgumentTypeError(f"{text!r:.80} is not a month that has begun; write for example 2026-11")
-    return found
-
-
 def run(args: argparse.Namespace) -> int:
     """Print the report. Returns 1 where Prometheus lacks a part of the month."""
     server = Prometheus.of(args)
     if server is None:
-        raise ConfigError(f"name Prometheus with --prometheus URL or ${prometheus.ADDRESS}")
+        raise ConfigError(f"name Prometheus with --prometheus URL or ${PROMETHEUS_ADDRESS}")
     now = datetime.now(UTC)
     start = args.month or now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     end = min(now, _next(start))
