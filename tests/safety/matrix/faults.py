@@ -196,6 +196,7 @@ def _spoil_checkpoint(run: "Run") -> None:
 
 
 def _mend_checkpoint(run: "Run") -> None:
+    (run.state / NAME).unlink()  # one of a newer release is not overwritten
     Checkpoint(run.state).write(run.quotas)
 
 

@@ -348,7 +348,7 @@ def test_an_unwritable_warning_stops_nothing(world: World, monkeypatch: pytest.M
 
 
 def test_an_unwritable_status_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
     world.look()
