@@ -15,8 +15,9 @@ CHART: Final = ROOT / "deploy/helm/gpu-share"
 DASHBOARD: Final = CHART / "dashboards/gpu-share.json"
 TARGETS: Final = {"gpu-share-enforcer": 9403, "gpu-share-webhook": 9402}
 """Services of the chart, and the port of each on the node's network."""
-EMPTY_UNDER_MPS: Final = frozenset({"Utilization, highest 20"})
-"""Panels that have no series there: the driver counts the kernels of all clients for the MPS server."""
+EMPTY_UNDER_MPS: Final = frozenset({"Utilization, highest 20", "Last kills"})
+"""Panels that may have no series there: the driver counts the kernels of all clients for the MPS server, and nothing
+was killed."""
 USED: Final = "GPU memory used by namespace"
 RATES: Final = "20s"
 SECONDS: Final = 20.0
