@@ -334,7 +334,8 @@ class Sources:
             seen = (*sorted(str(each.head) for each in mine), reports[pod.node])
             before = self._logs.get(pod.node)
             if before is None or before.problem or before.seen != seen:
-                self._logs[pod.node] = read_log(self.api, pod, mine, seen)
+                found = read_log(self.api, pod, mine, seen)
+                self._logs[pod.node] = replace(found, records=before.records) if before and found.problem else found
                 self.changes.note()
 
         pods = self._enforcers()

@@ -72,6 +72,17 @@ def test_a_log_is_read_again_when_its_enforcer_reports_something_else(cluster: L
     assert cluster.exports == 3
 
 
+def test_records_stay_where_a_log_cannot_be_read_any_more(cluster: Logged) -> None:
+    browser = client(cluster)
+    assert "one 6 2026-" in words(opened(browser, "kills.html"))
+    cluster.broken = ClusterError("the node is down")
+    changed = copy.deepcopy(cluster.lists["resourceslices"][0])
+    report(changed, "another one")
+    cluster.change("MODIFIED", "resourceslices", changed)
+    until(lambda: "not read cannot read the audit log: the node is down" in words(opened(browser, "kills.html")))
+    assert "one 6 2026-" in words(opened(browser, "kills.html"))
+
+
 def test_a_node_whose_enforcer_is_gone_is_named_and_its_records_stay(
     cluster: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
