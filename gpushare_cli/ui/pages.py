@@ -301,7 +301,7 @@ def _number(written: str) -> float | None:
 def _first(found: Any) -> str:
     """Return the first sentence that says why a pod waits."""
     lines = [each for each in found.findings if each.type is FindingType.OBSTACLE]
-    return "; ".join(filter(None, (lines[0].message, lines[0].hint))) if lines else found.summary
+    return "; ".join(filter(None, (lines[0].message, lines[0].hint))) if lines else found.summary.partition(": ")[2]
 
 
 def _pod(event: Mapping[str, Any]) -> str:

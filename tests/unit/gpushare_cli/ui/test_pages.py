@@ -104,7 +104,7 @@ def test_a_share_that_borrows_shows_how_much_and_its_limit() -> None:
 def test_a_namespace_has_its_pods_and_why_some_wait() -> None:
     text = words(opened(client(fleet()), "namespace_asr.html"))
     assert "asr-0 model one 1Gi 1Gi 4Gi 0 0 ok" in text
-    assert "Waiting for a node waits :" in text
+    assert "Waiting for a node waits : Pending" in text
 
 
 def test_a_pod_has_what_explain_says(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
