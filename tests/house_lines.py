@@ -63,7 +63,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("gpushare", 8, "the same: its value and its reason"),
     ("gpushare_cli", 171, "report: GPU memory and kills of namespaces in a month, from Prometheus"),
     ("enforcer", 13, "the same: kills by namespace"),
-    ("gpushare_cli", 18, "ui: logs that are read again on a report, nodes without an enforcer on the page of kills"),
+    ("gpushare_cli", 19, "ui: logs that are read again on a report, nodes without an enforcer on the page of kills"),
     ("gpushare", 59, "versions of state files: an older release leaves those of a newer one alone"),
     ("enforcer", 41, "the same"),
     ("certs", 2, "the same"),
