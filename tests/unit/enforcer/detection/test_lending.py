@@ -10,6 +10,7 @@ from enforcer.detection.detector import evaluate, record_kill_result
 from enforcer.detection.forecast import seconds_until_kill, used_seconds
 from enforcer.detection.lending import (
     LEAST_MIB,
+    PUT_OFF,
     SLACK_MIB,
     needed_mib,
     reclaim,
@@ -216,7 +217,7 @@ def test_those_who_take_turns_put_a_kill_off_for_twice_the_notice_at_most() -> N
         if any(each.decision is Decision.KILL for each in found):
             killed = gpu.now
             break
-    assert 0 < killed - began <= 2 * RULES.notice + 0.5
+    assert 0 < killed - began <= PUT_OFF * RULES.notice + 0.5
 
 
 def test_while_a_kill_is_under_way_its_memory_counts_as_coming_for_a_second() -> None:
@@ -351,9 +352,12 @@ def test_below_the_stated_rate_nobody_within_its_reservation_is_killed_told_or_r
         waits += [each.ready - each.asked - slowest for each in card.tenants if each.asked and each.ready]
     assert told > count / 10, "borrowers were told"
     assert killed > count / 10, "borrowers were killed"
-    assert max(waits) <= RULES.notice + 3, "who comes late waits for the notice and the slowest kill, and no longer"
+    late = sum(each > RULES.notice + 3 for each in waits)
+    assert late <= len(waits) / 100, "who comes late waits for the notice and the slowest kill"
+    assert max(waits) <= PUT_OFF * RULES.notice + 3, "and where borrowers take turns, for a second notice at most"
     extent.figure("lending", "within their reservation killed, told or refused memory", f"0 in {count:,} contentions")
     extent.figure("lending", "longest wait of a share that came late, but for the slowest kill", f"{max(waits):.1f} s")
+    extent.figure("lending", "such waits that took longer than a notice and 3 s", f"{late} of {len(waits) - 1:,}")
 
 
 @pytest.mark.parametrize(("rate", "name"), [(1024.0, "1 GiB/s"), (FAST, "200 GB/s")])
