@@ -52,7 +52,7 @@ class NamespacePolicy:
         """Say why one container may not hold so many MiB, borrowed memory included; empty where it may."""
         key = contract.MAX_MEMORY_LIMIT
         if self.max_memory_limit_mib is None:
-            return f"containers of this namespace may not borrow GPU memory; remove it, or ask an operator for {key}"
+            return f"containers of this namespace may not borrow GPU memory; remove it, or ask an operator to set {key}"
         if mib <= self.max_memory_limit_mib:
             return ""
         maximum = f"{key} of {format_mib(self.max_memory_limit_mib)}"

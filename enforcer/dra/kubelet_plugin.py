@@ -238,7 +238,8 @@ def _listen(socket: Path, services: Mapping[str, Handlers], workers: int) -> tup
         socket.chmod(0o600)
     except (OSError, RuntimeError) as error:
         server.stop(None)
-        raise ConfigError(f"--kubelet-root: the driver cannot listen on {socket}: {error}") from error
+        hint = "name the root directory of the kubelet, which has to be writable"
+        raise ConfigError(f"--kubelet-root: the driver cannot listen on {socket}: {error}; {hint}") from error
     return server, _inode(socket)
 
 

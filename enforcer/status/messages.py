@@ -80,7 +80,7 @@ def recovered(decision: KillDecision, _: Repetition = FIRST) -> UserMessage:
 
 def rate_limited(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
     """The container is not killed yet: this node made too many kills."""
-    cause = "the enforcer reached its kill rate limit for this node"
+    cause = "the enforcer killed as many containers of this node as it may in a minute; free GPU memory until the next"
     note = f"{_again(decision, repetition)}; not killed yet: {cause}"
     return UserMessage(quota=decision.quota, reason=Reason.KILL_RATE_LIMITED, note=note, action="Wait")
 
