@@ -18,6 +18,12 @@ DOCS: Final = "docs/"
 LINK: Final = re.compile(r"(?<=\]\()(?!#)([^)\s<>:#]+)(?=[)#])")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Set where the site will be, by ``SITE_URL``: the page 404 is served at any path, so its links name the root."""
+    config.site_url = os.environ.get("SITE_URL", "")
+    return config
+
+
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the documents that are not in docs/, under their paths in the repository."""
     for path in sorted(path for pattern in OUTSIDE for path in ROOT.glob(pattern) if path.is_file()):

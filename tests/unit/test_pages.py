@@ -30,6 +30,9 @@ OF_OTHERS: Final = {
     "KubeSchedulerConfiguration": "tests/integration/controlplane/test_recipes.py",
     "Configuration": "tests/unit/test_recipes.py",
     "ignoreDifferences": "tests/unit/test_recipes.py",
+    "InferenceService": "tests/unit/test_integrations.py",
+    "RayCluster": "tests/unit/test_integrations.py",
+    "singleuser": "tests/unit/test_integrations.py",
 }
 """Kinds, or first keys, of YAML that other programs read, and the test that uses the block."""
 HELM: Final = re.compile(r"^(?:\w+=\S+ )*helm (?:install|upgrade)\b.*deploy/helm/gpu-share")
