@@ -72,6 +72,11 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("gpushare_cli", 93, "ui and advise: peaks of two weeks and longer curves, from Prometheus"),
     ("enforcer", 14, "the last kills with pod, reason and time, for the dashboard"),
     ("gpushare_cli", 23, "check: whether cert-manager renews the serving certificate"),
+    (
+        "gpushare_cli",
+        88,
+        "check: labels that opt nothing in, shares that do not start, remedies by who refused; explain: no scheduler",
+    ),
     ("webhook", 4, "a bound on objects and lists by the size of a review"),
     ("gpushare", 63, "kubeconfigs with certificates or a token, read without the official client"),
     ("gpushare_cli", 5, "help and completion of each verb that load nothing large"),

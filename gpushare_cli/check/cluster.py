@@ -23,6 +23,7 @@ from gpushare_cli.check.connection import Ask, Connection
 from gpushare_cli.check.host_needs import host_needs
 from gpushare_cli.check.installation import RESTORE, as_shipped
 from gpushare_cli.check.result import Checker, CheckResult, Level, failed, ok, warning
+from gpushare_cli.check.stuck import stuck
 from gpushare_cli.check.taint_rules import taint_rules
 from gpushare_cli.check.trial import SERVING, trial
 from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
@@ -102,9 +103,11 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
         ("DeviceTaintRules", taint_rules),
         ("GPUs left out", left_out),
         ("GPUs of two drivers", contended),
+        ("labels that opt in", workloads.mislabelled),
         ("nodes for a new share", startable.on_nodes),
         ("namespaces that opted in", opted_in),
         ("claims in these namespaces", startable.in_namespaces),
+        ("sharing pods that do not start", lambda api: stuck(api, datetime.now(UTC))),
         ("host access of sharing pods", host_needs),
     )
 

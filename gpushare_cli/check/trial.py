@@ -29,6 +29,8 @@ TRIES: Final = 50
 """Namespaces that are tried where none is named: another product's policy can refuse the pod in one of them."""
 USED_UP: Final = ("exceeded quota:", "failed quota:")
 """How the API server names a ResourceQuota; a namespace may have the word in its name."""
+LIMITS: Final = ("usage per Container is", "usage per Pod is", "limit to request ratio per")
+"""How the API server names a LimitRange."""
 OPT_IN: Final = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
 LIST: Final = f"kubectl get namespaces --selector {contract.NAMESPACE_LABEL}=true"
 REFUSES: Final = "does not share GPUs"
@@ -50,6 +52,14 @@ RENEW: Final = (
 REFUSED: Final = (
     "the message names what refused the pod; if it is the webhook, check its pods: "
     "kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook"
+)
+UNREACHED: Final = (
+    "the API server cannot call the webhook: see its pods, Service and NetworkPolicies: kubectl get "
+    "pods,endpointslices,networkpolicies -n {}"
+)
+LIMITED: Final = (
+    "a LimitRange of the namespace does not fit the sidecar: change it, or the chart's sidecar.resources; the message "
+    "has both amounts"
 )
 LOOK: Final = (
     "read the webhook's log, and list the webhooks that change pods: kubectl get mutatingwebhookconfigurations"
@@ -201,7 +211,10 @@ def _refused(error: GpuShareError, namespace: str, found: Installation) -> Check
         return warning(
             detail, "the ResourceQuota of that namespace is used up, or requires each container to set resources"
         )
-    return failed(detail, REFUSED)
+    if "failed calling webhook" in error.message and f".{contract.GROUP}" in error.message:
+        return failed(detail, UNREACHED.format(found.namespace))
+    limited = forbidden and any(each in error.message for each in LIMITS)
+    return failed(detail, LIMITED if limited else REFUSED)
 
 
 def _memory(where: Tried, found: Installation) -> int:

@@ -34,6 +34,8 @@ MAX_REPORT: Final = 16 * 1024
 RELEASE: Final = Pattern(r"(\d{1,6})\.(\d{1,6})\.\d{1,6}", 64)
 BREAKER: Final = "find the containers over quota (gpu-share top -A), then run gpu-share breaker --node NODE --reset"
 SKEW: Final = "upgrade the enforcers: each must have the webhook's release or the one before"
+NODES: Final = ("nodes", contract.NODE_LABEL)
+NAMESPACES: Final = ("namespaces", contract.NAMESPACE_LABEL)
 CERT_MANAGER_V1: Final = "/apis/cert-manager.io/v1"
 LABEL: Final = f"kubectl label node NAME {contract.NODE_LABEL}=true"
 
@@ -144,12 +146,36 @@ def labelled(api: KubeClient) -> dict[str, bool]:
 
 def nodes(api: KubeClient) -> list[Object]:
     """Return the nodes whose label opts in."""
-    return list(api.list(path(CORE_V1, "nodes"), labelSelector=f"{contract.NODE_LABEL}=true")[0])
+    return [each for each in _labelled(api, NODES) if opts(each, contract.NODE_LABEL) == "true"]
 
 
 def namespaces(api: KubeClient) -> list[Object]:
     """Return the namespaces whose label opts in."""
-    return list(api.list(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")[0])
+    return [each for each in _labelled(api, NAMESPACES) if opts(each, contract.NAMESPACE_LABEL) == "true"]
+
+
+def _labelled(api: KubeClient, kind: tuple[str, str]) -> list[Object]:
+    plural, label = kind
+    return list(api.list(path(CORE_V1, plural), labelSelector=label)[0])
+
+
+def opts(item: Object, label: str) -> object:
+    """Return the value of a label that opts in."""
+    return mapping(mapping(item, "metadata"), "labels").get(label)
+
+
+def mislabelled(api: KubeClient) -> CheckResult:
+    """Name the nodes and namespaces whose label has a value that does not opt in, and is no refusal either."""
+    wrong = [
+        (clean(f"{plural[:-1]} {each['metadata']['name']}"), clean(f"{label}={value}"))
+        for plural, label in (NODES, NAMESPACES) for each in _labelled(api, (plural, label))
+        if (value := opts(each, label)) not in {"true", "false"}
+    ]  # fmt: skip
+    if not wrong:
+        return ok("each true or false")
+    what, value = wrong[0]
+    named = some([f"{item} has {label}" for item, label in wrong])
+    return warning(f"{named}; only true opts in", f"kubectl label --overwrite {what} {value.partition('=')[0]}=true")
 
 
 def running_shares(api: KubeClient) -> list[Object]:

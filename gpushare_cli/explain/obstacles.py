@@ -15,6 +15,7 @@ from gpushare_cli.explain.pod_record import (
     claims_of,
     container_statuses,
     first_pod_of,
+    is_unseen,
     shortened,
     used_claims,
 )
@@ -67,6 +68,10 @@ def _of_placement(record: PodRecord) -> Iterator[Finding]:
     if name not in {"", *record.schedulers}:
         message = f"schedulerName is {shortened(name)}: only Kubernetes' own scheduler places shares ({known})"
         hint = f"write schedulerName: {record.schedulers[0]}, unless webhook.schedulerNames lists {shortened(name)}"
+        yield Finding(type=FindingType.OBSTACLE, message=message, hint=hint)
+    elif is_unseen(record.pod):
+        message = "no scheduler has tried to place the pod yet"
+        hint = "if that stays so for a minute, kube-scheduler does not run; an operator looks at its pod and log"
         yield Finding(type=FindingType.OBSTACLE, message=message, hint=hint)
 
 

@@ -109,6 +109,12 @@ def container_statuses(pod: Object) -> list[Object]:
     return [*objects(status, "initContainerStatuses"), *objects(status, "containerStatuses")]
 
 
+def is_unseen(pod: Object) -> bool:
+    """Tell whether no scheduler has tried to place a pod: it writes a condition, and gates have one from the start."""
+    seen = any(each.get("type") == "PodScheduled" for each in objects(mapping(pod, "status"), "conditions"))
+    return not seen and not mapping(pod, "spec").get("nodeName")
+
+
 def claims_of(record: PodRecord) -> list[Object]:
     """Return the claims of a pod that are there and may be read, in the order of its spec."""
     claims = record.claims or {}

@@ -33,6 +33,10 @@ ANY_GPU: Final = (
     "no GPU there fits: none is shared, all are unhealthy or of another model, or none has enough free memory, compute "
     "and MPS clients; which of these is unknown, because you may not list ResourceSlices; an operator may"
 )
+CLAIM_MISSING: Final = (
+    "the webhook makes the claim's template, and kube-controller-manager the claim; the pod's Events name what is "
+    "missing, and gpu-share check tries the webhook"
+)
 PARTS: Final = (
     Part("cannot allocate all claims", ANY_GPU, ON_GPUS),
     Part("were unschedulable", "cordoned; an operator runs kubectl uncordon NODE", frozenset({Cause.CORDONED})),
@@ -42,7 +46,7 @@ PARTS: Final = (
          frozenset({Cause.NOT_SELECTED})),
     Part("Insufficient ", "the node lacks it, and not a GPU: lower resources.requests, or wait until other pods end"),
     Part("Too many pods", "the node runs as many pods as its kubelet takes; wait until other pods end"),
-    Part("ResourceClaim not created yet", "the webhook has not created its template yet; run gpu-share check"),
+    Part("ResourceClaim not created yet", CLAIM_MISSING),
     Part("device class", "the DeviceClass is missing: run gpu-share check"),
     Part("affinity rules", "excluded by spec.affinity of the pod, or of other pods there"),
     Part("topology spread", "excluded by spec.topologySpreadConstraints of the pod"),

@@ -10,13 +10,16 @@ from gpushare.errors import ClusterError
 class Api:
     """Answers like ``Cluster``, from a table of paths; a number is an HTTP error.
 
-    ResourceSlices without a driver are gpu-share's.
+    ResourceSlices without a driver are gpu-share's. Nodes and namespaces without the label that opts in have it.
     """
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = answers
         for each in answers["resourceslices"] if isinstance(answers.get("resourceslices"), list) else ():
             each["spec"].setdefault("driver", contract.DRIVER)
+        for kind, label in (("nodes", contract.NODE_LABEL), ("namespaces", contract.NAMESPACE_LABEL)):
+            for each in answers[kind] if isinstance(answers.get(kind), list | tuple) else ():
+                each.setdefault("metadata", {}).setdefault("labels", {}).setdefault(label, "true")
 
     def get(self, where: str) -> Any:
         found = self.answers.get(where.rsplit("/", 1)[-1], 404)

@@ -165,6 +165,22 @@ def test_a_serving_certificate_that_the_api_server_refuses_is_named_with_the_rea
     assert "gpu-share-certs" not in hint
 
 
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        (
+            'failed calling webhook "pods.gpu-share.io": context deadline exceeded',
+            "networkpolicies -n gpu-share-system",
+        ),
+        ('failed calling webhook "a.example.io": context deadline exceeded', "names what refused the pod"),
+        ("maximum cpu usage per Container is 5m, but limit is 100m", "sidecar.resources"),
+    ],
+)
+def test_what_to_do_about_a_refusal_fits_who_refused(said: str, hint: str) -> None:
+    server: Any = Server({"a": said}, namespaces=[namespace("a")], deployments=RELEASE)
+    assert hint in trial(server, None).hint
+
+
 def test_a_certificate_of_another_webhook_is_not_taken_for_ours() -> None:
     said = 'failed calling webhook "a.example.io": tls: failed to verify certificate: x509: certificate has expired'
     detail = asked(Server({"a": said}, namespaces=[namespace("a")]))[1]

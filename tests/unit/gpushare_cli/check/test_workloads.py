@@ -87,6 +87,22 @@ def test_somebody_has_to_renew_the_certificates() -> None:
         assert asked(certificates, pods=pods)[0] == "wrong"
 
 
+def labelled(name: str, label: str, value: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {label: value}}}
+
+
+def test_a_label_with_another_value_than_true_opts_nothing_in_and_is_named() -> None:
+    nodes = [labelled("gpu-1", contract.NODE_LABEL, each) for each in ("true", "True")]
+    spaces = [labelled("asr", contract.NAMESPACE_LABEL, each) for each in ("false", "yes")]
+    api: Any = Api({"nodes": nodes, "namespaces": spaces})
+    assert (len(workloads.nodes(api)), len(workloads.namespaces(api))) == (1, 0)
+    found = workloads.mislabelled(api)
+    said = "node gpu-1 has gpu-share.io/enabled=True, namespace asr has gpu-share.io/enabled=yes; only true opts in"
+    assert (found.level, found.detail) == ("warning", said)
+    assert found.hint == "kubectl label --overwrite node gpu-1 gpu-share.io/enabled=true"
+    assert workloads.mislabelled(Api({"nodes": nodes[:1], "namespaces": spaces[:1]})).fine  # type: ignore[arg-type]
+
+
 def issued(ready: str, ends: timedelta, due: timedelta) -> dict[str, Any]:
     """A Certificate as cert-manager writes it."""
     condition = {"type": "Ready", "status": ready, "message": "Certificate expired on Sunday"}

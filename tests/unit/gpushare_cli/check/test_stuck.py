@@ -1,0 +1,50 @@
+"""Sharing pods that do not start: no image for the sidecar, no scheduler, or minutes on their node."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from gpushare_cli.check.stuck import stuck
+from gpushare_cli.words import moment
+from tests.unit.gpushare_cli.check.api import Api
+
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
+SEEN = {"type": "PodScheduled", "status": "False"}
+
+
+def pod(
+    age: timedelta, phase: str = "Pending", waits: str = "", node: str = "gpu-1", *conditions: Any
+) -> dict[str, Any]:
+    state = {"waiting": {"reason": waits, "message": f"{waits}: no such image"}} if waits else {"running": {}}
+    status = {
+        "phase": phase,
+        "conditions": list(conditions),
+        "initContainerStatuses": [{"name": contract.SIDECAR, "state": state}],
+    }
+    metadata = {"namespace": "asr", "name": "a", "creationTimestamp": moment(NOW - age)}
+    return {"metadata": metadata, "spec": {"nodeName": node}, "status": status}
+
+
+LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "says"),
+    [
+        (pod(LONG, "Running"), "ok", "none of 1"),
+        (pod(SHORT), "ok", ""),
+        (pod(LONG), "warning", "more than 5 minutes: asr/a"),
+        (pod(LONG, "Failed", "ErrImagePull"), "ok", "none of 0"),
+        (pod(SHORT, "Pending", "ImagePullBackOff"), "wrong", "asr/a: ImagePullBackOff: no such image"),
+        (pod(SHORT, "Pending", "PodInitializing"), "ok", ""),
+        (pod(LONG, "Pending", "", "", SEEN), "ok", ""),
+        (pod(LONG, "Pending", "", ""), "wrong", "no scheduler has looked at asr/a"),
+        (pod(SHORT, "Pending", "", ""), "ok", ""),
+    ],
+)
+def test_pods_that_do_not_start_are_named_with_why(found: Any, level: str, says: str) -> None:
+    answer = stuck(Api({"pods": [found]}), NOW)  # type: ignore[arg-type] # it only lists
+    assert (answer.level, says in answer.detail) == (level, True), answer
+    assert (answer.hint == "") is (level == "ok")
