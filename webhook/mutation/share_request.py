@@ -266,9 +266,7 @@ class _Limits:
         if not names or ceiling is None or isinstance(own, int):
             return
         if self.policy.compute_by_default(self.settings.default_compute) == ceiling:
-            findings.warn(
-                f"{', '.join(names)}: no {contract.COMPUTE}, so {contract.MAX_COMPUTE} gives {ceiling}%; set it"
-            )
+            findings.warn(f"set {contract.COMPUTE} of {', '.join(names)}: {contract.MAX_COMPUTE} gives it {ceiling}%")
 
 
 def _read(asked: ShareAnnotation) -> Any:
