@@ -56,7 +56,8 @@ def test_a_healthy_release_is_green(release: Release) -> None:
         "namespaces that opted in",
         "enforcer reports",
         "GPUs published",
-    }, "nodes of other tests have hand-written slices"
+        "sharing pods that do not start",
+    }, "nodes of other tests have hand-written slices, and no kubelet starts their pods"
     assert f"test pod in namespace {release.namespace}" in found["sharing pod"][1]
     assert found["enforcers"][1] == "on 2 labelled nodes"
 
