@@ -163,18 +163,21 @@ _FIELDS: Final = {"spec.driver", "reason", "reportingComponent", "involvedObject
 def _is_selected(item: Object, query: Mapping[str, str]) -> bool:
     labels = mapping(mapping(item, "metadata"), "labels")
     return all(
-        ((labels.get(name) if is_label else _field(item, name)) == value) is equal
+        (name in labels if value is None else (labels.get(name) if is_label else _field(item, name)) == value) is equal
         for is_label, name, equal, value in _terms(query)
     )
 
 
-def _terms(query: Mapping[str, str]) -> list[tuple[bool, str, bool, str]]:
-    """Read selectors of the forms ``a=b`` and ``a!=b``: whether of a label, its name, whether equal, the value."""
+def _terms(query: Mapping[str, str]) -> list[tuple[bool, str, bool, str | None]]:
+    """Read selectors of the forms ``a=b``, ``a!=b`` and ``a``: whether of a label, its name, whether equal, the value.
+
+    The value is ``None`` for any.
+    """
     found = []
     for key, selector in query.items():
         for each in selector.split(","):
-            name, _, value = each.partition("=")
-            found.append((key == "labelSelector", name.rstrip("!"), not name.endswith("!"), value))
+            name, sign, value = each.partition("=")
+            found.append((key == "labelSelector", name.rstrip("!"), not name.endswith("!"), value if sign else None))
     return found
 
 

@@ -81,5 +81,5 @@ class Cluster:
 
 def _labelled(item: Object, selector: str | None) -> bool:
     labels = item["metadata"].get("labels") or {}
-    return all(labels.get(key) == value for key, _, value in
+    return all(labels.get(key) == value if sign else key in labels for key, sign, value in
                (each.partition("=") for each in (selector or "").split(",") if each))  # fmt: skip
