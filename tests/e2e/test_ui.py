@@ -13,6 +13,7 @@ import pytest
 
 from enforcer.audit.log import segments
 from gpushare.contract import GRACE_PERIOD
+from gpushare.kube_client import CORE_V1, path
 from tests.e2e import pods
 from tests.e2e.absences import no_enforcer
 from tests.e2e.site import STATE, Site
@@ -28,6 +29,7 @@ GREEDY: Final = ("hold", "1Gi", "--then", "6Gi", "--after", "4s", "--over-limit"
 SHOWN: Final = 5.0
 """Seconds after its record within which a kill is on the page: one on a quiet machine, two with six busy neighbours."""
 STATES: Final = "[...document.querySelectorAll('.state')].map(each => each.textContent)"
+ROOM: Final = "example.com/room"
 COLOUR: Final = "getComputedStyle([...document.querySelectorAll('.state')].find(e => e.textContent === 'broken')).color"
 
 
@@ -76,18 +78,26 @@ def test_a_tenant_sees_use_through_the_sidecars(site: Site, namespace: str) -> N
 
 
 def test_a_pending_pod_becomes_ready_on_the_page(site: Site) -> None:
-    """Beside the other tenants one pod of this size has room on the two GPUs, and no second one."""
+    """It asks for a label that no node has, and then the node has it."""
     name = site.namespace("room")
-    site.run(name, pods.pod("first", "hold", "1Gi", memory="10Gi"))
+    waiting = pods.pod("waiting", "hold", "1Gi")
+    waiting["spec"]["nodeSelector"] = {ROOM: "yes"}
     with opened(site.bed.plane.kubeconfig()) as server:
         page = f"namespace_{name}.html"
-        server.until(page, f"first main {site.node.name} 1Gi", 60)
-        site.create(name, pods.pod("second", "hold", "1Gi", memory="10Gi"))
-        server.until(page, "Waiting for a node second : ", 60)
-        site.delete(name, "first")
-        server.until(page, f"second main {site.node.name} 1Gi", 120)
+        site.create(name, waiting)
+        server.until(page, "Waiting for a node waiting : ", 60)
+        set_label(site, "yes")
+        try:
+            server.until(page, f"waiting main {site.node.name} 1Gi", 120)
+        finally:
+            set_label(site, None)
         assert "Waiting for a node" not in server.page(page)
     site.drop(name, wait=True)
+
+
+def set_label(site: Site, value: str | None) -> None:
+    node = path(CORE_V1, "nodes", site.node.name)
+    site.cluster.patch(node, {"metadata": {"labels": {ROOM: value}}}, "application/merge-patch+json")
 
 
 def test_somebody_without_rights_gets_a_sentence_on_each_page(site: Site, namespace: str) -> None:
