@@ -1,6 +1,6 @@
 """Report a kill: INTENT before it, OUTCOME after it, and the messages to the pod's owner."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -103,7 +103,7 @@ class KillReporter:
 
         UNKILLABLE while a killed process is alive: OUTCOME follows when it has ended, or from the next enforcer.
         """
-        if self._is_unkillable(kill):
+        if _is_unkillable(kill, self._killer.unkillable_pids()):
             self._audit_log.append_async(Kind.UNKILLABLE, self._fields(kill), _not_recorded)
             self._pending.append(kill)
         else:
@@ -112,9 +112,9 @@ class KillReporter:
 
     def reap_pending(self) -> None:
         """Write OUTCOME of the kills whose unkillable processes have ended since. Does not wait."""
-        self._killer.unkillable_pids()  # lets go of the ended ones that no pending kill asks for
+        alive = self._killer.unkillable_pids()  # asked also where no kill is pending: it lets go of those that ended
         for kill in tuple(self._pending):
-            if not self._is_unkillable(kill):
+            if not _is_unkillable(kill, alive):
                 self._pending.remove(kill)
                 ended = replace(kill, result=ended_after_all(kill.result))
                 self._audit_log.complete_later(Kind.OUTCOME, self._fields(ended))
@@ -131,12 +131,6 @@ class KillReporter:
                 "outcome not recorded", reason=str(Reason.AUDIT_UNWRITABLE), intent=kill.intent, error=error.message
             )
 
-    def _is_unkillable(self, kill: PendingKill) -> bool:
-        if kill.result.reason is not Reason.UNKILLABLE:
-            return False
-        alive = self._killer.unkillable_pids()
-        return any((each.pid, each.start) in alive for each in kill.result.outcomes)
-
     def _fields(self, kill: PendingKill) -> dict[str, Any]:
         result = kill.result
         fields = {
@@ -152,6 +146,12 @@ class KillReporter:
     def _notify(self, kill: PendingKill) -> None:
         head, result = self._audit_log.head, kill.result
         self._events.record(messages.killed(kill.decision, result.reason, result.outcomes, head, result.cut_short))
+
+
+def _is_unkillable(kill: PendingKill, alive: Collection[tuple[int, int]]) -> bool:
+    """Tell whether a process that the kill did not end is alive; ``alive`` are pid and start of all such processes."""
+    unkillable = kill.result.reason is Reason.UNKILLABLE
+    return unkillable and any((each.pid, each.start) in alive for each in kill.result.outcomes)
 
 
 def summarize(reason: Reason, outcomes: Sequence[ProcessOutcome]) -> KillResult:

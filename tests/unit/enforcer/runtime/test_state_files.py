@@ -8,33 +8,19 @@ from typing import Any
 import pytest
 
 from enforcer.detection import state_file
-from enforcer.detection.budget import Account
-from enforcer.detection.types import ContainerState, DetectorState, Phase
+from enforcer.detection.types import ContainerState, DetectorState
 from enforcer.dra import prepared_claim
-from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim, ResizeResult
 from enforcer.quota import checkpoint
-from enforcer.quota.from_claims import Terms
-from enforcer.quota.types import Mode
 from gpushare.errors import ConfigError
+from tests.golden.state_files import BOOT, CLAIM, NOW, STATE
 from tests.unit.enforcer.made import GPU, POD, quota
 
-BOOT, NOW = "0b7f", 10.0
 WRONG: tuple[Any, ...] = (
     None, True, -1, 0, 2**63, 10**400, -(10**400), 1.5, 1e308, float("nan"), float("inf"), "", "x", "\ud800",
     "9" * 5000, [], [[]], {}, {"a": 1},
 )  # fmt: skip
 """``10**400`` is a number that JSON can write and floating-point cannot hold."""
 
-STATE = DetectorState(
-    cases={((POD, "model"), GPU): ContainerState(phase=Phase.WARNED, samples=3, over_for=2.0, used=2.0, at=9.0)},
-    accounts={("asr", GPU): Account(used=2.0, at=9.0, size=5.0)}, sampled={GPU: 9.0}, kills={(POD, "model"): 3.0},
-)  # fmt: skip
-CLAIM = PreparedClaim(
-    uid="claim-1", namespace="asr", name="tts-0-gpu", pod="tts-0", pod_uid=POD, terms=Terms(tolerance_percent=5),
-    granted=(AllocatedDevice(request="model", pool="n", device="gpu-1", gpu=GPU, memory_mib=4096, mode=Mode.MPS),),
-    limits=(ContainerLimit(container="model", request="model", memory_mib=4096),),
-    answers=(ResizeResult(container="model", asked="3Gi", done=True, before_mib=4096, reason="Resized", note="n"),),
-)  # fmt: skip
 FILES: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
     state_file.NAME: (state_file.encode(STATE, BOOT), lambda data: state_file.decode(data, BOOT, NOW)),
     checkpoint.NAME: (checkpoint.encode([quota()]), checkpoint.decode),
