@@ -50,10 +50,13 @@ DAEMONSETS = [
 ]
 
 
-def rights_asked() -> set[Right]:
-    """What the job asks the API server for, with namespaces that opted in and without, and with cert-manager."""
+OF_CERT_MANAGER = "--set=certs.certManager.enabled=true"
+
+
+def rights_asked(*options: str) -> set[Right]:
+    """What the job asks the API server for, with namespaces that opted in and without."""
     found: set[Right] = set()
-    issued = {"name": "gpu-share", "annotations": {installation.CERT_MANAGER: "a/b"}}
+    issued = {"name": "gpu-share", "annotations": {installation.CERT_MANAGER: "a/b"} if options else {}}
     opted_in = {"metadata": {"name": "a", "labels": {"gpu-share.io/enabled": "true"}}}
     for namespaces, hooks in product(([], [opted_in]), ([], [{"metadata": issued}])):
         api = Recorder(
@@ -65,8 +68,9 @@ def rights_asked() -> set[Right]:
     return found
 
 
-def test_the_account_has_each_right_that_the_check_asks_for_and_no_other() -> None:
-    rules, asked = check_hooks()["ClusterRole"]["rules"], rights_asked()
+@pytest.mark.parametrize("options", [(), (OF_CERT_MANAGER,)])
+def test_the_account_has_each_right_that_the_check_asks_for_and_no_other(options: tuple[str, ...]) -> None:
+    rules, asked = check_hooks(*options)["ClusterRole"]["rules"], rights_asked(*options)
     assert [each for each in sorted(asked) if not given(rules, each)] == []
     for rule in rules:
         for verb, group, resource in product(rule["verbs"], rule["apiGroups"], rule["resources"]):
@@ -93,7 +97,7 @@ def test_what_the_check_creates_a_policy_keeps_to_dry_runs() -> None:
 
 def test_operators_may_ask_all_but_the_dry_runs() -> None:
     role = next(each for each in of((), "ClusterRole") if each["metadata"]["name"] == "gpu-share-operator")
-    assert {each.verb for each in rights_asked() if not given(role["rules"], each)} == {"create"}
+    assert {each.verb for each in rights_asked(OF_CERT_MANAGER) if not given(role["rules"], each)} == {"create"}
 
 
 def test_operators_may_read_every_object_that_the_check_compares() -> None:

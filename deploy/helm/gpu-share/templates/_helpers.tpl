@@ -103,10 +103,6 @@ hostPath: {path: /dev/shm, type: Directory}
 
 {{- /* What `gpu-share check` reads of the release by name. */}}
 {{- define "gpu-share.namedRules" -}}
-- apiGroups: [cert-manager.io] # with certs.certManager.enabled
-  resources: [certificates]
-  resourceNames: [gpu-share-webhook]
-  verbs: [get]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [clusterroles]
   resourceNames:
@@ -159,6 +155,12 @@ hostPath: {path: /dev/shm, type: Directory}
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingadmissionpolicies, validatingadmissionpolicybindings]
   verbs: [get]
+{{- if .Values.certs.certManager.enabled }}
+- apiGroups: [cert-manager.io]
+  resources: [certificates]
+  resourceNames: [gpu-share-webhook]
+  verbs: [get]
+{{- end }}
 {{ include "gpu-share.namedRules" . }}
 {{- end }}
 
@@ -179,5 +181,9 @@ hostPath: {path: /dev/shm, type: Directory}
 - apiGroups: [node.k8s.io]
   resources: [runtimeclasses]
   verbs: [get, list, watch]
+- apiGroups: [cert-manager.io] # with certs.certManager.enabled
+  resources: [certificates]
+  resourceNames: [gpu-share-webhook]
+  verbs: [get]
 {{ include "gpu-share.namedRules" . }}
 {{- end }}
