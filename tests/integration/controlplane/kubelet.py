@@ -89,6 +89,8 @@ class Kubelet:
         for group in reversed(self._made):
             with suppress(OSError):
                 group.rmdir()
+        self.containers.clear()
+        self._made.clear()
 
     def _group(self, pod: Object, container_id: str) -> Path:
         qos = pod["status"]["qosClass"].lower()

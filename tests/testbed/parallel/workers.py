@@ -30,6 +30,7 @@ SECONDS: Final = {
     "tests/attack/node/test_ways_to_a_gpu.py": 40,
     "tests/testbed/cluster/test_node.py": 104,
     "tests/integration/controlplane/test_client_certificates.py": 12,
+    "tests/integration/controlplane/test_foreign_claims.py": trials(50, 170),
     "tests/e2e/test_blocked.py": 44,
     "tests/e2e/test_churn.py": trials(210, 690),
     "tests/e2e/test_deletion.py": 71,
