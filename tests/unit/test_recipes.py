@@ -38,7 +38,7 @@ def test_the_issue_asks_for_these() -> None:
 
 def test_blocks_are_yaml() -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     assert all(isinstance(yaml.safe_load(each), dict) for each in blocks)
 
 
@@ -46,6 +46,13 @@ def test_kueue_maps_each_of_our_device_classes() -> None:
     mappings = yaml.safe_load(recipes.block("Kueue"))["resources"]["deviceClassMappings"]
     mapped = [name for each in mappings for name in each["deviceClassNames"]]
     assert sorted(mapped) == sorted([*contract.SHARING_CLASSES, contract.STATUS_DEVICE_CLASS])
+
+
+def test_kueue_counts_the_memory_of_our_devices() -> None:
+    (mapping,) = yaml.safe_load(recipes.block("Kueue", 1))["resources"]["deviceClassMappings"]
+    ((capacity,),) = (source.values() for source in mapping["sources"])
+    assert mapping["deviceClassNames"] == [contract.DEVICE_CLASS]
+    assert capacity["driver"] == contract.DRIVER
 
 
 def test_argo_cd_ignores_the_field_of_our_configuration() -> None:
