@@ -5,6 +5,7 @@ its Events, its Namespace. What is missing or of another shape is not available;
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from gpushare import contract
@@ -13,17 +14,10 @@ from gpushare.reasons import Reason
 from gpushare_cli.explain import no_share, obstacles, pod_events, sizes
 from gpushare_cli.explain.explanation import ContainerFacts, PodExplanation
 from gpushare_cli.explain.findings import Finding, FindingType
-from gpushare_cli.explain.pod_record import (
-    PodRecord,
-    claims_of,
-    container_statuses,
-    first_pod_of,
-    has_share,
-    shortened,
-)
+from gpushare_cli.explain.pod_record import PodRecord, container_statuses, shortened
 from gpushare_cli.explain.shares import asked_by, given_to, sharing_containers
 from gpushare_cli.inject.rewrite import Admit
-from gpushare_cli.inject.workloads import PodPlace, pods
+from gpushare_cli.inject.workloads import pods
 from gpushare_cli.words import some
 
 BROKEN: Final = frozenset({Reason.NOT_APPLIED, Reason.LIMIT_ESCAPED})
@@ -42,67 +36,45 @@ def explain(record: PodRecord, admit: Admit | None = None) -> PodExplanation:
         admit: the webhook's decision on pods of its namespace; ``None``: it is not computed.
     """
     asked = no_share.asks(record.annotations)
-    if has_share(record):
-        return _with_share(record, asks=bool(asked))
+    found = PodExplanation(
+        namespace=record.namespace_name, name=text(record.metadata, "name"), phase=record.phase, node=record.node,
+        asks=bool(asked), summary=f"{record.name}: {_where(record)}", usage=record.usage,
+    )  # fmt: skip
+    if record.has_share:
+        return _with_share(record, found)
     if asked and no_share.is_unknown(record):
-        summary = f"{record.name}: {_where(record)}; whether it has the requested share is unknown"
-        return _explanation(record, summary, tuple(_unknown(record)), fine=False, share=False, asks=True)
+        summary = f"{found.summary}; whether it has the requested share is unknown"
+        return replace(found, summary=summary, findings=tuple(_unknown(record)))
     place = next(iter(pods({"apiVersion": "v1", "kind": "Pod", **record.pod})), None)
-    findings = tuple(no_share.why(record, place, admit)) if asked else tuple(_misplaced(place, record, admit))
-    summary = f"{record.name} has no share of a GPU: {no_share.nothing_asked(record)}"
     if asked:
-        named = some(asked)
-        summary = f"{record.name}: {_where(record)}, WITHOUT a share, although it requests one ({named})"
-    return _explanation(
-        record, summary, findings, fine=not asked and not findings, share=False, asks=bool(asked),
-        containers=tuple(_facts(record)) if asked else (),
-    )  # fmt: skip
+        summary = f"{found.summary}, WITHOUT a share, although it requests one ({some(asked)})"
+        why = tuple(no_share.why(record, place, admit))
+        return replace(found, summary=summary, findings=why, containers=tuple(_facts(record)))
+    summary, wrong = f"{record.name} has no share of a GPU: {no_share.nothing_asked(record)}", tuple[Finding, ...]()
+    if place is not None and admit is not None:  # labels that should be annotations
+        decision = no_share.decide(place, admit, record.namespace_name)
+        wrong = tuple(no_share.warnings(decision, FindingType.NO_SHARE))
+    return replace(found, summary=summary, findings=wrong, fine=not wrong)
 
 
-def _explanation(
-    record: PodRecord,
-    summary: str,
-    findings: tuple[Finding, ...],
-    *,
-    fine: bool,
-    share: bool,
-    asks: bool,
-    containers: tuple[ContainerFacts, ...] = (),
-) -> PodExplanation:
-    return PodExplanation(
-        namespace=record.namespace_name, name=text(record.metadata, "name"), fine=fine, phase=record.phase,
-        node=record.node, share=share, asks=asks, summary=summary, containers=containers, findings=findings,
-        usage=record.usage,
-    )  # fmt: skip
-
-
-def _with_share(record: PodRecord, *, asks: bool) -> PodExplanation:
+def _with_share(record: PodRecord, found: PodExplanation) -> PodExplanation:
     hindered = [*obstacles.claims_in_use(record), *obstacles.obstacles(record)]
-    kills, events = pod_events.kills(record), pod_events.of_enforcer(record)
-    findings = [
+    kills, events, limits = pod_events.kills(record), pod_events.of_enforcer(record), list(_limits(record))
+    findings = (
         *obstacles.endings(record),
         *_uses(record),
-        *_limits(record),
+        *limits,
         *hindered,
         *obstacles.wide(record),
         *(pod_events.finding_of(each, FindingType.KILL) for each in kills[-1:]),
         *sizes.advice(record),
         *pod_events.latest(record),
         *_unknown(record),
-    ]
+    )
     warned = bool(events) and events[-1].get("type") == "Warning"
-    broken = any(each.reason in BROKEN and WATCHED not in each.message for each in _limits(record))
+    broken = any(each.reason in BROKEN and WATCHED not in each.message for each in limits)
     fine = not hindered and not warned and not broken and record.phase != "Failed"
-    containers = tuple(_facts(record))
-    summary = f"{record.name}: {_where(record)}"
-    return _explanation(record, summary, tuple(findings), fine=fine, share=True, asks=asks, containers=containers)
-
-
-def _misplaced(place: PodPlace | None, record: PodRecord, admit: Admit | None) -> Iterator[Finding]:
-    """Warn of labels that should be annotations, on a pod that asks for nothing."""
-    if place is not None and admit is not None:
-        decision = no_share.decide(place, admit, record.namespace_name)
-        yield from no_share.warnings(decision, FindingType.NO_SHARE)
+    return replace(found, findings=findings, fine=fine, share=True, containers=tuple(_facts(record)))
 
 
 def _where(record: PodRecord) -> str:
@@ -160,7 +132,7 @@ def _uses(record: PodRecord) -> Iterator[Finding]:
 
 def _limits(record: PodRecord) -> Iterator[Finding]:
     """Whether its limits are in force, as the enforcer writes it in the claims' status."""
-    mine = [claim for claim in claims_of(record) if not first_pod_of(record, claim)]
+    mine = [claim for claim in record.known_claims if not record.first_pod_of(claim)]
     for entry in (each for claim in mine for each in objects(mapping(claim, "status"), "devices")):
         for condition in objects(entry, "conditions"):
             if entry.get("driver") == contract.DRIVER and condition.get("type") == contract.LIMIT_IN_FORCE:

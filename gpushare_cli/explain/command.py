@@ -20,7 +20,7 @@ from gpushare_cli.explain import pod, workload
 from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.explanation import PodExplanation, WorkloadExplanation
 from gpushare_cli.explain.kinds import POD, target
-from gpushare_cli.explain.pod_record import NO_USAGE, has_share
+from gpushare_cli.explain.pod_record import NO_USAGE
 from gpushare_cli.explain.workload_state import explain_workload
 from gpushare_cli.inject import command, files, rewrite
 from gpushare_cli.inject.manifest import Document, split
@@ -83,7 +83,7 @@ def of_pod(api: KubeClient, namespace: str, name: str, args: argparse.Namespace)
         ClusterError: the API server cannot be asked.
     """
     found = pod.recorded(api, namespace, name)
-    usage = pod.usage_of(api, found.pod) if has_share(found) else NO_USAGE
+    usage = pod.usage_of(api, found.pod) if found.has_share else NO_USAGE
     schedulers = command.settings(args).scheduler_names
     admit = _policy(found.namespace, list((found.claims or {}).values()), args)
     return explain(replace(found, usage=usage, schedulers=schedulers), admit)

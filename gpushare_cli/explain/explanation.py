@@ -34,10 +34,10 @@ class PodExplanation:
 
     namespace: str
     name: str
-    fine: bool
+    fine: bool = False
     phase: str
     node: str
-    share: bool
+    share: bool = False
     asks: bool
     summary: str
     containers: tuple[ContainerFacts, ...] = ()

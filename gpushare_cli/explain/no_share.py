@@ -9,7 +9,7 @@ from gpushare.errors import PolicyDenied, Problem
 from gpushare.pod_claims import claim_names
 from gpushare.raw_objects import Object, mapping
 from gpushare_cli.explain.findings import Finding, FindingType
-from gpushare_cli.explain.pod_record import PodRecord, missing_claims, shortened
+from gpushare_cli.explain.pod_record import PodRecord, shortened
 from gpushare_cli.inject import rewrite
 from gpushare_cli.inject.rewrite import Admit, Change
 from gpushare_cli.inject.workloads import PodPlace
@@ -60,7 +60,7 @@ def why(record: PodRecord, place: PodPlace | None, admit: Admit | None) -> Itera
         admit: the webhook's decision on pods of its namespace; ``None``: it is not computed.
     """
     reasons = list(closed(record.namespace, record.namespace_name, record.release))
-    if missing := missing_claims(record):
+    if missing := record.missing_claims:
         reasons += [(f"the pod's ResourceClaims do not exist: {some(missing)}", "create them, or create the pod again")]
     if contract.MIRROR in record.annotations:
         reasons = [
@@ -118,7 +118,7 @@ def is_unknown(record: PodRecord) -> bool:
 
 def nothing_asked(record: PodRecord) -> str:
     """Say of a pod that asks for nothing what was looked for."""
-    if missing := missing_claims(record):
+    if missing := record.missing_claims:
         return f"no annotation requests one, and the pod's ResourceClaims do not exist (any more): {some(missing)}"
     if is_unknown(record):
         return "no annotation requests one; you may not read the pod's ResourceClaims, which may request one"

@@ -1,6 +1,6 @@
 """What keeps a pod with a share from running, and how its containers ended."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpushare import contract
@@ -8,17 +8,10 @@ from gpushare.claim_messages import claim_in_use_message
 from gpushare.pod_claims import containers
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.reasons import Reason
-from gpushare_cli.explain import mps_file, no_share, pod_events
+from gpushare.shared_memory import ROOT, barred, brings_memory, user_of
+from gpushare_cli.explain import no_share, pod_events
 from gpushare_cli.explain.findings import Finding, FindingType
-from gpushare_cli.explain.pod_record import (
-    PodRecord,
-    claims_of,
-    container_statuses,
-    first_pod_of,
-    is_unseen,
-    shortened,
-    used_claims,
-)
+from gpushare_cli.explain.pod_record import PodRecord, container_statuses, is_unseen, shortened
 from gpushare_cli.explain.unplaced import unplaced
 
 AS_ROOT: Final = "image will run as root"
@@ -30,8 +23,8 @@ SIGKILLED: Final = 137
 
 def claims_in_use(record: PodRecord) -> Iterator[Finding]:
     """Yield claims that another pod has: this one may hold nothing of them, whatever its annotations say."""
-    for claim in claims_of(record):
-        if first := first_pod_of(record, claim):
+    for claim in record.known_claims:
+        if first := record.first_pod_of(claim):
             users = objects(mapping(claim, "status"), "reservedFor")
             gone = all(user.get("uid") != first.get("podUid") for user in users)
             who = "this pod has a quota of 0 MiB on that claim, so its containers are over quota with any GPU memory"
@@ -79,9 +72,41 @@ def _of_mps_file(record: PodRecord) -> Iterator[Finding]:
     failed = {text(each, "name") for each in container_statuses(record.pod) if _has_failed(each)} - {contract.SIDECAR}
     for container in containers(record.pod):
         if text(container, "name") in failed:
-            claims = [claim for claim, _ in used_claims(record, container)]
-            for message in mps_file.hindrances(record.pod, container, claims):
+            claims = [claim for claim, _ in record.used_claims(container)]
+            for message in _barred(record.pod, container, claims):
                 yield Finding(type=FindingType.OBSTACLE, message=message, container=text(container, "name"))
+
+
+def _barred(pod: Object, container: Object, claims: Sequence[Object]) -> Iterator[str]:
+    """Say why a container that failed opens none of the files that MPS servers had when its claims were prepared.
+
+    Either it mounts a volume of its own there, or its user may open none. Drivers from 580 on keep no file in /dev/shm.
+    """
+    user, files = user_of(pod, container), [each for claim in claims for each in _mps_files(claim)]
+    if files and brings_memory(container):
+        yield (
+            f"container {text(container, 'name')} mounts a volume of its own at {contract.SHARED_MEMORY_PATH}, where "
+            "it needs the file of its MPS server, so CUDA probably fails with error 805: remove that volumeMount"
+        )
+        return
+    if user is None or not barred(user, files):
+        return
+    modes = ", ".join(sorted({f"mode {mode:04o}, user {owner}" for owner, mode in files}))
+    others = sorted({owner for owner, _ in files} - {ROOT})
+    advice = f"set runAsUser to {others[0]}" if others else "only root may open it; ask the cluster's operators"
+    yield (
+        f"container {text(container, 'name')} runs as user {user}, which may not open the file of the MPS server in "
+        f"{contract.SHARED_MEMORY_PATH} ({modes}), so CUDA probably fails with error 805: {advice}"
+    )
+
+
+def _mps_files(claim: Object) -> Iterator[tuple[int, int]]:
+    """Owner and mode of each file, as the driver wrote them."""
+    for entry in objects(mapping(claim, "status"), "devices"):
+        for file in objects(mapping(entry, "data"), "mpsFiles"):
+            owner, mode = file.get("user"), file.get("mode")
+            if entry.get("driver") == contract.DRIVER and isinstance(owner, int) and isinstance(mode, int):
+                yield owner, mode
 
 
 def _has_failed(status: Object) -> bool:

@@ -16,8 +16,7 @@ from gpushare.raw_objects import mapping
 from gpushare_cli import node_status
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.explain.kinds import POD, Kind
-from gpushare_cli.explain.pod_record import PodRecord, Usage, container_statuses, lacks_claims
-from gpushare_cli.explain.pod_record import claims_of as claims_in
+from gpushare_cli.explain.pod_record import PodRecord, Usage, container_statuses
 from gpushare_cli.lookups import check_namespace, find, optional, release_namespace
 from gpushare_cli.placement.placing import NOT_READ, Cluster
 from sidecar import pod_status
@@ -82,10 +81,10 @@ class Reader:
         found = PodRecord(pod=pod, claims=claims, events=events, namespace=self.namespace)
         if not found.waits_for_node:
             cluster = NOT_READ
-        elif lacks_claims(found):
+        elif found.lacks_claims:
             cluster = Cluster(quotas=self.quotas)
         else:
-            cluster = self.cluster if claims_in(found) else NOT_READ
+            cluster = self.cluster if found.known_claims else NOT_READ
         return replace(found, cluster=cluster, release=self.release)
 
     def events(self, selector: str) -> list[Object]:

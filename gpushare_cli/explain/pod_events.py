@@ -7,7 +7,7 @@ from enforcer.status.messages import used_amounts
 from gpushare import contract
 from gpushare.raw_objects import Object, mapping, text
 from gpushare_cli.explain.findings import Finding, FindingType
-from gpushare_cli.explain.pod_record import PodRecord, lacks_claims
+from gpushare_cli.explain.pod_record import PodRecord
 
 SHOWN: Final = 5
 """So many Events are shown, the latest."""
@@ -80,4 +80,4 @@ def _about(record: PodRecord) -> list[Object]:
 def _is_trouble(event: Object, record: PodRecord) -> bool:
     """Whether an Event of Kubernetes' own is about a share, still holds, and says what stands nowhere in the pod."""
     reason = text(event, "reason")
-    return lacks_claims(record) if reason == NO_CLAIM else reason in TROUBLE
+    return record.lacks_claims if reason == NO_CLAIM else reason in TROUBLE

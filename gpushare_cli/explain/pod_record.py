@@ -102,6 +102,42 @@ class PodRecord:
         """Whether the scheduler still has to place it."""
         return not self.node and not self.has_ended
 
+    @property
+    def known_claims(self) -> list[Object]:
+        """The claims that are there and may be read, in the order of its spec."""
+        claims = self.claims or {}
+        return [claims[name] for name in claim_names(self.pod) if name in claims]
+
+    @property
+    def missing_claims(self) -> list[str]:
+        """The names of its claims that do not exist, as far as that is known."""
+        claims = self.claims
+        return [] if claims is None else [name for name in claim_names(self.pod) if name not in claims]
+
+    @property
+    def lacks_claims(self) -> bool:
+        """Whether a claim was not made yet, or is gone; a name stands in the pod only once it was made."""
+        named = len(objects(self.spec, "resourceClaims"))
+        return self.claims is not None and (len(self.claims) < named or bool(self.missing_claims))
+
+    @property
+    def has_share(self) -> bool:
+        """Whether it has a share of a GPU, or is to have one; also by a claim that its owner wrote."""
+        return any(map(is_our_claim, objects(self.spec, "resourceClaims"))) or any(map(is_ours, self.known_claims))
+
+    def used_claims(self, container: Object) -> Iterator[tuple[Object, str]]:
+        """Yield the claims that a container uses, with the request (empty: all of them)."""
+        claims = self.claims or {}
+        for each in uses(self.pod):
+            if each.container == text(container, "name") and each.claim in claims:
+                yield claims[each.claim], each.request
+
+    def first_pod_of(self, claim: Object) -> Object:
+        """Return what the driver wrote of the pod that a claim was prepared for, where it is another; else nothing."""
+        uid = self.metadata.get("uid")
+        entries = (mapping(each, "data") for each in objects(mapping(claim, "status"), "devices"))
+        return next((each for each in entries if each.get("podUid") not in (None, uid)), {})
+
 
 def container_statuses(pod: Object) -> list[Object]:
     """Return what the kubelet says of each container, those of init containers first."""
@@ -113,44 +149,6 @@ def is_unseen(pod: Object) -> bool:
     """Tell whether no scheduler has tried to place a pod: it writes a condition, and gates have one from the start."""
     seen = any(each.get("type") == "PodScheduled" for each in objects(mapping(pod, "status"), "conditions"))
     return not seen and not mapping(pod, "spec").get("nodeName")
-
-
-def claims_of(record: PodRecord) -> list[Object]:
-    """Return the claims of a pod that are there and may be read, in the order of its spec."""
-    claims = record.claims or {}
-    return [claims[name] for name in claim_names(record.pod) if name in claims]
-
-
-def missing_claims(record: PodRecord) -> list[str]:
-    """Name the claims of a pod that do not exist, as far as that is known."""
-    claims = record.claims
-    return [] if claims is None else [name for name in claim_names(record.pod) if name not in claims]
-
-
-def lacks_claims(record: PodRecord) -> bool:
-    """Tell whether a claim of a pod was not made yet, or is gone; a name stands in the pod only once it was made."""
-    named = len(objects(record.spec, "resourceClaims"))
-    return record.claims is not None and (len(record.claims) < named or bool(missing_claims(record)))
-
-
-def used_claims(record: PodRecord, container: Object) -> Iterator[tuple[Object, str]]:
-    """Yield the claims that a container uses, with the request (empty: all of them)."""
-    claims = record.claims or {}
-    for each in uses(record.pod):
-        if each.container == text(container, "name") and each.claim in claims:
-            yield claims[each.claim], each.request
-
-
-def first_pod_of(record: PodRecord, claim: Object) -> Object:
-    """Return what the driver wrote of the pod that a claim was prepared for, where it is another one; else nothing."""
-    uid = record.metadata.get("uid")
-    entries = (mapping(each, "data") for each in objects(mapping(claim, "status"), "devices"))
-    return next((each for each in entries if each.get("podUid") not in (None, uid)), {})
-
-
-def has_share(record: PodRecord) -> bool:
-    """Tell whether a pod has a share of a GPU, or is to have one; also by a claim that its owner wrote."""
-    return any(map(is_our_claim, objects(record.spec, "resourceClaims"))) or any(map(is_ours, claims_of(record)))
 
 
 def requested(claim: Object, name: str = "") -> Iterator[tuple[str, Object]]:

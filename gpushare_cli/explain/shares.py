@@ -11,14 +11,7 @@ from gpushare.quantity import format_mib
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.reasons import Reason
 from gpushare_cli import prepared
-from gpushare_cli.explain.pod_record import (
-    PodRecord,
-    container_statuses,
-    first_pod_of,
-    requested,
-    shortened,
-    used_claims,
-)
+from gpushare_cli.explain.pod_record import PodRecord, container_statuses, requested, shortened
 
 NONE_OF_IT: Final = f"0Mi ({Reason.CLAIM_IN_USE})"
 NOT_KNOWN: Final = "N/A"
@@ -42,9 +35,9 @@ class AllocatedShare:
 
 def given_to(record: PodRecord, container: Object) -> tuple[str, str]:
     """Say what a container was given, and on which GPUs."""
-    used = list(used_claims(record, container))
+    used = list(record.used_claims(container))
     given = [each for claim, request in used for each in allocated(claim, request)]
-    taken = any(first_pod_of(record, claim) for claim, _ in used)
+    taken = any(record.first_pod_of(claim) for claim, _ in used)
     amounts = _amounts(container, given) if given else _without_claim(record, container)
     return NONE_OF_IT if taken else amounts, "; ".join(each.where for each in given)
 
@@ -64,7 +57,7 @@ def asked_by(record: PodRecord, container: Object) -> str:
         gpus = written(contract.GPUS, contract.GPUS_OF)
         several = f" of {shortened(gpus)} GPUs" if gpus not in {None, "1"} else ""
         return ", ".join(shortened(each) for each in amounts if each) + several
-    asked = (_request(amount) for claim, request in used_claims(record, container)
+    asked = (_request(amount) for claim, request in record.used_claims(container)
              for _, amount in requested(claim, request))  # fmt: skip
     return ", ".join(filter(None, asked))
 
@@ -90,7 +83,7 @@ def _without_claim(record: PodRecord, container: Object) -> str:
         return "not known"
     name = text(container, "name")
     ran = any(has_run(each) for each in container_statuses(record.pod) if each.get("name") == name)
-    written = _written(container) if ran and not list(used_claims(record, container)) else ""
+    written = _written(container) if ran and not list(record.used_claims(container)) else ""
     if written and contract.RESIZE_OF + name in record.annotations:
         return f"{written} at its start"
     return written or ("nothing" if record.has_ended else "nothing yet")

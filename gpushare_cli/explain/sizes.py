@@ -13,7 +13,7 @@ from gpushare.quantity import GIB, format_mib
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare_cli.explain import pod_events
 from gpushare_cli.explain.findings import Finding, FindingType
-from gpushare_cli.explain.pod_record import PodRecord, claims_of
+from gpushare_cli.explain.pod_record import PodRecord
 from gpushare_cli.prepared import prepared_of
 from webhook.mutation.rewrite import is_our_claim
 
@@ -68,7 +68,7 @@ def _peaks(record: PodRecord, container: str) -> list[int]:
 
 def _limit_now(record: PodRecord, container: str) -> int | None:
     """The quota that a container has by now, after a resize; ``None`` where no claim says so."""
-    entries = [each for claim in claims_of(record) for each in objects(mapping(claim, "status"), "devices")]
+    entries = [each for claim in record.known_claims for each in objects(mapping(claim, "status"), "devices")]
     limits = [limit for each in entries for limit in objects(mapping(each, "data"), "limits")]
     found = [limit.get("memoryMiB") for limit in limits if limit.get("container") == container]
     return next((each for each in found if isinstance(each, int)), None)
@@ -78,7 +78,7 @@ def _can_resize(record: PodRecord, container: str, mib: int, ceiling: int | None
     """Whether ``gpu-share resize`` can give a container that much, by the rules by which the node answers."""
     if record.phase != "Running" or "deletionTimestamp" in record.metadata:
         return False
-    for claim in claims_of(record):
+    for claim in record.known_claims:
         with suppress(ResizeRefused, StopIteration, *GARBAGE):
             prepared = prepared_of(claim, record.pod)
             if prepared is not None:

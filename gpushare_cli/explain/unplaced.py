@@ -7,7 +7,7 @@ from typing import Final
 from gpushare.patterns import Pattern
 from gpushare.raw_objects import objects, text
 from gpushare_cli.explain.findings import MAX_TEXT, Finding, FindingType
-from gpushare_cli.explain.pod_record import PodRecord, claims_of, exact_requests
+from gpushare_cli.explain.pod_record import PodRecord, exact_requests
 from gpushare_cli.placement.placing import SELECT, TOLERATE, Cause, Placement, place
 from gpushare_cli.words import some
 
@@ -58,7 +58,7 @@ PARTS: Final = (
 
 def unplaced(record: PodRecord) -> Iterator[Finding]:
     """Yield what keeps a pod from every node, then what keeps it from some, and what to do."""
-    placement = place(record.pod, claims_of(record), record.cluster)
+    placement = place(record.pod, record.known_claims, record.cluster)
     for each in placement.hindrances:
         if not each.nodes:
             yield Finding(type=FindingType.OBSTACLE, message=each.message, hint=each.hint)
@@ -92,6 +92,6 @@ def _hint(part: str, record: PodRecord, placement: Placement) -> str:
         return ". ".join("; ".join(filter(None, (each.message, each.hint))) for each in here if each.nodes)
     if not room or known.causes is not ON_GPUS:
         return NOT_SHARED
-    chosen = any(exactly.get("selectors") for claim in claims_of(record) for exactly in exact_requests(claim))
+    chosen = any(exactly.get("selectors") for claim in record.known_claims for exactly in exact_requests(claim))
     check = "; check that the selectors of its claim match a GPU: kubectl get resourceslices --output yaml"
     return f"nodes without a GPU count here; {room}{check if chosen else ''}"
