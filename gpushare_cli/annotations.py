@@ -1,12 +1,11 @@
 """``gpu-share annotations``: every annotation and label, its values, its default, and what reads it."""
 
 import argparse
-import json
 from typing import Any, Final
 
 from gpushare.annotation_table import TABLE, Annotation
 from gpushare_cli.exit_codes import FINE
-from gpushare_cli.terminal import table
+from gpushare_cli.terminal import show, table
 
 HEADERS: Final = ("KEY", "ON", "VALUE", "DEFAULT", "READ BY")
 
@@ -22,8 +21,7 @@ def add_parser(add: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
-    as_json = args.output == "json"
-    print(json.dumps([_object(row) for row in TABLE], indent=2) if as_json else "\n".join(table(HEADERS, _lines())))
+    show(args.output, [_object(row) for row in TABLE], table(HEADERS, _lines()))
     return FINE
 
 

@@ -1,7 +1,6 @@
 """``gpu-share reasons``: what a Reason means, what to do, and where it appears."""
 
 import argparse
-import json
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, Final
@@ -10,7 +9,7 @@ from gpushare.errors import ConfigError
 from gpushare.reason_row import ReasonRow
 from gpushare.reason_table import TABLE
 from gpushare_cli.exit_codes import FINE
-from gpushare_cli.terminal import table
+from gpushare_cli.terminal import show, table
 
 HEADERS: Final = ("REASON", "MEANING")
 SHOWN: Final = 100
@@ -36,11 +35,8 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: there is no such Reason; the nearest is named.
     """
     one = None if args.reason is None else _row(args.reason)
-    if args.output == "json":
-        print(json.dumps(_object(one) if one else [_object(row) for row in TABLE], indent=2))
-    else:
-        lines = _lines(one) if one else table(HEADERS, ((row.reason, row.meaning) for row in TABLE))
-        print("\n".join(lines))
+    lines = _lines(one) if one else table(HEADERS, ((row.reason, row.meaning) for row in TABLE))
+    show(args.output, _object(one) if one else [_object(row) for row in TABLE], lines)
     return FINE
 
 

@@ -5,13 +5,14 @@ output that is no terminal.
 """
 
 import difflib
+import json
 import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 NOT_AVAILABLE: Final = "N/A"
 SYMBOLS: Final = "\u221a\u203c\u00d7"
@@ -73,6 +74,16 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
     lines = [list(headers), *([cell(value) for value in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def show(output: str, data: Any, lines: Iterable[str]) -> None:
+    """Print what a verb found: as JSON where ``--output`` says so, else as lines for people."""
+    print(json.dumps(data, indent=2) if output == "json" else "\n".join(lines))
+
+
+def warn(text: str) -> None:
+    """Write a warning to standard error."""
+    print(f"gpu-share: {text}", file=sys.stderr)
 
 
 def cell(value: object) -> str:

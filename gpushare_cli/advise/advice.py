@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from gpushare.pod_claims import containers
 from gpushare.quantity import DEFAULT_MIN_MIB, format_mib
-from gpushare.raw_objects import Object, mapping, moment, objects, text
+from gpushare.raw_objects import Object, mapping, moment, text
 from gpushare_cli.explain.pod_record import container_statuses
 from gpushare_cli.explain.sizes import annotation_of, sufficient_mib, workload_of
 from gpushare_cli.placement.placing import in_gib
@@ -100,7 +101,7 @@ def measured(
         namespace, name, kind = text(metadata, "namespace"), text(metadata, "name"), workload_of(metadata)
         began = moment(mapping(pod, "status").get("startTime"))
         shot = {text(each, "name") for each in container_statuses(pod) if _was_killed(each)}
-        for container in (text(each, "name") for each in _containers(spec)):
+        for container in (text(each, "name") for each in containers(pod)):
             if (found := uses.get((namespace, name, container))) is not None:
                 of_it = container in shot or _is_among((namespace, name, container), kind[1], kills)
                 mine = [mib for pod, mib in before[namespace, container] if _is_of(pod, name, kind[1])]
@@ -154,10 +155,6 @@ def _amount(peak: int, reserved: int, *, refused: bool, ran: float, least: float
 
 def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
-
-
-def _containers(spec: Object) -> list[Object]:
-    return [*objects(spec, "initContainers"), *objects(spec, "containers")]
 
 
 def _was_killed(status: Object) -> bool:

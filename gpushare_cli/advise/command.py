@@ -1,8 +1,6 @@
 """``gpu-share advise``: reads what workloads reserve and used at most, and prints what to ask for."""
 
 import argparse
-import json
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -11,7 +9,7 @@ from enforcer.audit.record import Kind
 from gpushare.contract import ENFORCER_REPORTER
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, KubeClient, namespace_of, path
-from gpushare.raw_objects import Object, mapping, text
+from gpushare.raw_objects import mapping, text
 from gpushare.reasons import Reason
 from gpushare_cli import node_status
 from gpushare_cli.advise.advice import Advice, Amounts, Place, advise, measured
@@ -25,7 +23,7 @@ from gpushare_cli.explain.pod_events import container_of
 from gpushare_cli.lookups import sharing_pods
 from gpushare_cli.placement.placing import in_gib
 from gpushare_cli.prometheus import Prometheus
-from gpushare_cli.terminal import table
+from gpushare_cli.terminal import show, table, warn
 from gpushare_cli.top import all_nodes, namespace
 from gpushare_cli.top.all_nodes import NodeAnswer
 from gpushare_cli.top.namespace import PodUse
@@ -53,11 +51,9 @@ def run(args: argparse.Namespace) -> int:
     past = peaks(server, where, now) if server else {}
     lacks += server.warnings if server else ()
     advice = advise(measured(pods, uses, kills, now, past), args.min_age)
-    print(
-        json.dumps([each.json() for each in advice], indent=2) if args.output == "json" else "\n".join(_lines(advice))
-    )
+    show(args.output, [each.json() for each in advice], _lines(advice))
     for each in lacks:
-        print(f"gpu-share: {each}", file=sys.stderr)
+        warn(each)
     return NOT_FINE if lacks else FINE
 
 
@@ -103,18 +99,14 @@ def _add(found: dict[Place, Amounts], place: Place, reserved: int, peak: int | N
 def of_events(api: KubeClient, name: str, warn: Callable[[str], None]) -> set[Place]:
     """Return the containers that were killed, by the Events that are still there; ``warn`` hears of a missing right."""
     try:
-        return set(_places(api.list(path(CORE_V1, "events", namespace=name), fieldSelector=KILLS)[0]))
+        events = api.list(path(CORE_V1, "events", namespace=name), fieldSelector=KILLS)[0]
     except ClusterError as error:
         if error.status != HTTPStatus.FORBIDDEN:
             raise
         warn(f"kills are unknown: {sentence(error)}")
         return set()
-
-
-def _places(events: Collection[Object]) -> Iterator[Place]:
-    for each in events:
-        about = mapping(each, "involvedObject")
-        yield text(about, "namespace"), text(about, "name"), container_of(each)
+    found = ((mapping(each, "involvedObject"), container_of(each)) for each in events)
+    return {(text(about, "namespace"), text(about, "name"), container) for about, container in found}
 
 
 def of_records(records: Iterable[Record]) -> Iterator[Place]:

@@ -17,14 +17,14 @@ from gpushare.kube_client import KubeClient
 from gpushare_cli.audit import anchors, filters, follow, log_reader, remote
 from gpushare_cli.audit.anchors import CLUSTER, Anchor
 from gpushare_cli.audit.filters import Record, RecordFilter, printable
-from gpushare_cli.audit.follow import Printer, warn
+from gpushare_cli.audit.follow import Printer
 from gpushare_cli.audit.log_reader import Reading, Selection, Source, VerifyFinding
 from gpushare_cli.audit.outcome import outcome
 from gpushare_cli.audit.remote import AllNodes
 from gpushare_cli.audit.tail import Tail
 from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.terminal import Colour, Terminal, table
+from gpushare_cli.terminal import Colour, Terminal, table, warn
 
 T = TypeVar("T")
 
@@ -98,11 +98,9 @@ def _show(args: argparse.Namespace) -> int:
     shown = [(source.node, record) for source, (records, _) in read.found for record in records]
     if args.output == "json":
         print(json.dumps([record for _, record in shown], indent=2))
-    elif args.all_nodes:
-        rows = [[printable(node), *filters.row(record)] for node, record in shown]
-        print("\n".join(table((filters.NODE, *filters.HEADERS), rows)))
     else:
-        print("\n".join(table(filters.HEADERS, [filters.row(record) for _, record in shown])))
+        rows = ([printable(node)] * args.all_nodes + filters.row(record) for node, record in shown)
+        print("\n".join(table([filters.NODE] * args.all_nodes + list(filters.HEADERS), rows)))
     return _code(read, [(source, picked) for source, (_, picked) in read.found])
 
 

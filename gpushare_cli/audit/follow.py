@@ -3,7 +3,6 @@
 Each enforcer prints its records to its standard output, so that reading all nodes needs only ``get`` on ``pods/log``.
 """
 
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -21,7 +20,7 @@ from gpushare_cli.audit.filters import Record, RecordFilter, printable
 from gpushare_cli.audit.log_reader import Selection, missing, seq_of
 from gpushare_cli.audit.tail import Tail
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.terminal import Terminal, cell
+from gpushare_cli.terminal import Terminal, cell, warn
 
 FOLLOW_SECONDS: Final = 0.5
 RETRY_SECONDS: Final = 5.0
@@ -32,11 +31,6 @@ MAX_WAITING: Final = 1000
 """If this many lines wait to be shown, no more are read."""
 NOT_PRINTED: Final = "missing in the enforcer pod's log; read the node's audit log with 'gpu-share audit show -A'"
 Item = bytes | ClusterError
-
-
-def warn(text: str) -> None:
-    """Write a warning to standard error."""
-    print(f"gpu-share: {text}", file=sys.stderr)
 
 
 class Printer:

@@ -5,7 +5,6 @@ and closes a breaker by running ``gpu-share breaker --reset`` in that node's enf
 """
 
 import argparse
-import json
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +19,7 @@ from gpushare_cli.audit.filters import printable
 from gpushare_cli.check.workloads import EnforcerReport, reports
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.options import STATE_DIRECTORY
-from gpushare_cli.terminal import table
+from gpushare_cli.terminal import show, table
 from gpushare_cli.words import clean
 
 HEADERS: Final = ("NODE", "STATE", "SINCE", "REASON")
@@ -102,9 +101,7 @@ def _in_cluster(args: argparse.Namespace) -> int:
         where = "no node" if args.node is None else f"node {args.node!r:.200}"
         verb = "has" if args.node is None else "does not have"
         raise GpuShareError(f"{where} {verb} a ResourceSlice of gpu-share; list the nodes: kubectl get resourceslices")
-    rows = [astuple(each) for each in found]
-    as_json = args.output == "json"
-    print(json.dumps([asdict(each) for each in found], indent=2) if as_json else "\n".join(table(HEADERS, rows)))
+    show(args.output, [asdict(each) for each in found], table(HEADERS, map(astuple, found)))
     return FINE if all(each.state == CLOSED for each in found) else NOT_FINE
 
 

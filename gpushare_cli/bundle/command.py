@@ -1,7 +1,6 @@
 """``gpu-share bundle``: reads every part with the rights of its user, several at once, and writes the archive."""
 
 import argparse
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,6 +16,7 @@ from gpushare_cli.bundle.parts import Source, read, tasks
 from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE
 from gpushare_cli.lookups import release_namespace
+from gpushare_cli.terminal import warn
 from gpushare_cli.words import counted
 
 
@@ -30,11 +30,17 @@ def run(args: argparse.Namespace) -> int:
     file = args.to or Path(f"gpu-share-bundle-{made:%Y%m%dT%H%M%SZ}.tar.gz")
     about = {"bundle": 1, "time": made.isoformat(), "commandLine": installed(), "namespace": namespace}
     try:
-        with Archive(file, about) as archive:
-            _fill(archive, source)
+        with Archive(file, about) as archive, ThreadPoolExecutor(AT_ONCE) as pool:
+            for part in pool.map(partial(read, source), tasks(source)):
+                archive.add(part)
     except OSError as error:
         raise GpuShareError(f"--to {file}: {error.strerror}; name a file that can be written") from None
-    return _report(archive)
+    failed = [line for line in archive.lines if line["error"]]
+    for line in failed:
+        warn(f"{line['file']}: {line['error']}")
+    whole = counted(len(archive.lines) - len(failed), "complete part")
+    print(f"{archive.file}: {whole}, {len(failed)} missing or incomplete ({INDEX} lists them)")
+    return FINE
 
 
 def _namespace(api: KubeClient) -> str:
@@ -43,19 +49,3 @@ def _namespace(api: KubeClient) -> str:
         return release_namespace(api) or SYSTEM_NAMESPACE
     except ClusterError:  # the parts say why
         return SYSTEM_NAMESPACE
-
-
-def _fill(archive: Archive, source: Source) -> None:
-    """Read the parts, several at once, and add them in their order."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for part in pool.map(partial(read, source), tasks(source)):
-            archive.add(part)
-
-
-def _report(archive: Archive) -> int:
-    failed = [line for line in archive.lines if line["error"]]
-    for line in failed:
-        print(f"gpu-share: {line['file']}: {line['error']}", file=sys.stderr)
-    whole = counted(len(archive.lines) - len(failed), "complete part")
-    print(f"{archive.file}: {whole}, {len(failed)} missing or incomplete ({INDEX} lists them)")
-    return FINE

@@ -75,38 +75,36 @@ class Source:
             yield item
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """One part to be read: its file, and what reads it; that may raise ``GpuShareError``."""
-
-    name: str
-    read: Callable[[], Part]
+Task = tuple[str, Callable[[], Part]]
+"""One part to be read: its file, and what reads it; that may raise ``GpuShareError``."""
 
 
 def read(source: Source, task: Task) -> Part:
     """Read a part; one that fails, or whose time is over, says so."""
-    if source.late:
-        return Part(name=task.name, error=OUT_OF_TIME)
+    name, work = task
     try:
-        return task.read()
+        return Part(name=name, error=OUT_OF_TIME) if source.late else work()
     except GpuShareError as error:
-        return Part(name=task.name, error=clean(sentence(error)[:MAX_ERROR]))
+        return Part(name=name, error=_said(error))
     except GARBAGE as error:  # an object of another shape costs its own part; the error may quote what it holds
-        return Part(
-            name=task.name, error=f"the API server returned an object of an unexpected shape: {type(error).__name__}"
-        )
+        shape = f"the API server returned an object of an unexpected shape: {type(error).__name__}"
+        return Part(name=name, error=shape)
+
+
+def _said(error: GpuShareError) -> str:
+    return clean(sentence(error)[:MAX_ERROR])
 
 
 def tasks(source: Source) -> list[Task]:
     """Return all parts. Where the pods of the release cannot be listed, a part says so."""
     documents = {"versions.json": _versions, "check-result.json": _check}
-    found = [Task(name=name, read=partial(_document, name, make, source)) for name, make in documents.items()]
-    found += [Task(name=name, read=partial(_listed, name, listed, show)) for name, listed, show in _lists(source)]
+    found: list[Task] = [(name, partial(_document, name, make, source)) for name, make in documents.items()]
+    found += [(name, partial(_listed, name, listed, show)) for name, listed, show in _lists(source)]
     for name, more in (("nodes", _nodes), ("logs", _logs)):
         try:
             found += more(source)
         except GpuShareError as error:
-            found.append(Task(name=name, read=partial(_failed, error)))
+            found.append((name, partial(Part, name=name, error=_said(error))))
     return found
 
 
@@ -126,14 +124,10 @@ def _listed(name: str, listed: Callable[[], Iterator[Object]], show: Show) -> Pa
                 break
             rows.append(row)
     except GpuShareError as problem:
-        error = clean(sentence(problem)[:MAX_ERROR])
+        error = _said(problem)
     if error and not rows:
         return Part(name=name, error=error)
     return Part(name=name, data=("[" + ",\n".join(rows) + "]\n").encode(), error=error)
-
-
-def _failed(error: GpuShareError) -> Part:
-    raise error
 
 
 def _versions(source: Source) -> dict[str, Any]:
@@ -198,7 +192,7 @@ def events(source: Source) -> Iterator[Object]:
 def _nodes(source: Source) -> list[Task]:
     """Return the status of each enforcer."""
     files = {f"nodes/{pod.node}/status.json": pod for pod in find_enforcers(source.api, source.namespace)}
-    return [Task(name=name, read=partial(_status, source, name, pod)) for name, pod in files.items()]
+    return [(name, partial(_status, source, name, pod)) for name, pod in files.items()]
 
 
 def _status(source: Source, name: str, pod: EnforcerPod) -> Part:
@@ -209,14 +203,14 @@ def _status(source: Source, name: str, pod: EnforcerPod) -> Part:
 
 def _logs(source: Source) -> list[Task]:
     """Return the logs of all containers of the release; of one that restarted, the one before too."""
-    found = []
+    found = list[Task]()
     for pod in source.api.list(path(CORE_V1, "pods", namespace=source.namespace), labelSelector=OURS)[0]:
         restarted = {text(each, "name") for each in container_statuses(pod) if each.get("restartCount")}
         name = text(mapping(pod, "metadata"), "name")
         for container in (text(each, "name") for each in containers(pod)):
             for previous in (False, True) if container in restarted else (False,):
                 file = f"logs/{name}/{container}{'.previous' if previous else ''}.log"
-                found.append(Task(name=file, read=partial(_log, source, file, (name, container), previous=previous)))
+                found.append((file, partial(_log, source, file, (name, container), previous=previous)))
     return found
 
 

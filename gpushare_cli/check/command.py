@@ -1,8 +1,6 @@
 """``gpu-share check``: is this cluster, and is this machine, ready? Each question is data; one runner asks them all."""
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -10,7 +8,7 @@ from typing import Final
 
 from gpushare_cli.check import cluster, node, preinstall
 from gpushare_cli.check.result import Checker, CheckResult, Level, warning
-from gpushare_cli.terminal import SYMBOLS, Colour, Terminal
+from gpushare_cli.terminal import SYMBOLS, Colour, Terminal, show
 from gpushare_cli.words import counted
 
 PAGE: Final = "docs/operators/check.md#check"
@@ -29,13 +27,9 @@ def run(args: argparse.Namespace) -> int:
         if time.monotonic() >= deadline:
             break
         time.sleep(AGAIN_SECONDS)
-    if args.output == "json":
-        unknown = not wrong and any(answer.last for answer in answers)
-        found = {"ok": None if unknown else not wrong, "checks": [answer.json() for answer in answers]}
-        print(json.dumps(found, indent=2))
-    else:
-        terminal = Terminal.of(sys.stdout, args.color)
-        print("\n".join(lines(answers, terminal)))
+    unknown = not wrong and any(answer.last for answer in answers)
+    found = {"ok": None if unknown else not wrong, "checks": [answer.json() for answer in answers]}
+    show(args.output, found, lines(answers, Terminal.of(colour=args.color)))
     return 1 if wrong else 0
 
 

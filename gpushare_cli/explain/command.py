@@ -1,8 +1,6 @@
 """``gpu-share explain``: what was or would be done to a pod, and why."""
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -28,7 +26,7 @@ from gpushare_cli.inject.rewrite import Admit
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, pods
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use, stale
 from gpushare_cli.options import pod_name
-from gpushare_cli.terminal import NOT_AVAILABLE, table
+from gpushare_cli.terminal import NOT_AVAILABLE, show, table, warn
 from gpushare_cli.words import some
 from webhook.mutation.podview import read_pod
 from webhook.mutation.resourceclaims import template_for
@@ -71,7 +69,7 @@ def _in_cluster(args: argparse.Namespace) -> int:
         pods = [replace(each, schedulers=command.settings(args).scheduler_names) for each in record.pods]
         known = _policy(record.namespace, record.claims, args)
         found = explain_workload(replace(record, pods=pods), known)
-    print(json.dumps(found.json(), indent=2) if args.output == "json" else "\n".join(found.lines))
+    show(args.output, found.json(), found.lines)
     return 0 if found.fine else 1
 
 
@@ -169,7 +167,7 @@ def _request(container: Mapping[str, Any]) -> str | None:
 def _on_node(args: argparse.Namespace) -> int:
     status = node_status.load(args.state)
     if old := stale(status):
-        print(f"gpu-share: {old}", file=sys.stderr)
+        warn(old)
     found = [(gpu, use) for gpu in status.gpus for use in gpu.uses if _names(args, use)]
     if not found:
         print(f"{args.pod}: the enforcer of this node does not know this pod; it knows: {_known(status)}")

@@ -5,7 +5,6 @@ The chart's recording rules add up each namespace's memory once a minute. Only s
 
 import argparse
 import csv
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from gpushare.errors import ConfigError, GpuShareError
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.options import PROMETHEUS_ADDRESS
 from gpushare_cli.prometheus import JOB, Prometheus, Series
-from gpushare_cli.terminal import table
+from gpushare_cli.terminal import show, table, warn
 from gpushare_cli.words import clean
 
 HOURS: Final[Mapping[str, str]] = {
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     _print(rows, args.output)
     lacks = [*_unrecorded(server, start, end), *server.warnings]
     for each in lacks:
-        print(f"gpu-share: {each}", file=sys.stderr)
+        warn(each)
     return NOT_FINE if lacks else FINE
 
 
@@ -94,15 +93,13 @@ def _unrecorded(server: Prometheus, start: datetime, end: datetime) -> Iterator[
 
 
 def _print(rows: Sequence[Mapping[str, Any]], output: str) -> None:
-    if output == "json":
-        print(json.dumps(rows, indent=2))
-    elif output == "csv":
+    if output == "csv":
         writer = csv.DictWriter(sys.stdout, ["month", "namespace", *HOURS, "kills"], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    else:
-        cells = [(row["namespace"], *(f"{row[key]:.1f}" for key in HOURS), row["kills"]) for row in rows]
-        print("\n".join([*table(HEADERS, cells), UNIT] if cells else ["no namespace reserved GPU memory"]))
+        return
+    cells = [(row["namespace"], *(f"{row[key]:.1f}" for key in HOURS), row["kills"]) for row in rows]
+    show(output, rows, [*table(HEADERS, cells), UNIT] if cells else ["no namespace reserved GPU memory"])
 
 
 def _next(start: datetime) -> datetime:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -10,7 +9,7 @@ from typing import Final
 from gpushare.contract import SIDECAR
 from gpushare.errors import GpuShareError
 from gpushare_cli.node_status import now, state_word
-from gpushare_cli.terminal import cell, table
+from gpushare_cli.terminal import cell, show, table, warn
 from sidecar import files, pod_status
 from sidecar.pod_status import Status, Use
 
@@ -23,11 +22,11 @@ ELSEWHERE: Final = f"in a pod with a share: kubectl exec POD -c {SIDECAR} -- gpu
 def run(args: argparse.Namespace) -> int:
     """Show it. Returns 1 when the share is not ready, or when the enforcer does not run."""
     data, status = _read(args.status / pod_status.FILE)
-    print(json.dumps(json.loads(data), indent=2) if args.output == "json" else "\n".join(lines(status)))
+    show(args.output, json.loads(data), lines(status))
     age = None if status.written is None else now().timestamp() - status.written
     if age is None or age > STALE_SECONDS:
         when = "at an unknown time" if age is None else f"{age:.0f} s ago"
-        print(f"gpu-share: the enforcer wrote this status {when} and is not running now", file=sys.stderr)
+        warn(f"the enforcer wrote this status {when} and is not running now")
         return 1
     return 0 if status.ready else 1
 

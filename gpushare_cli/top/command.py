@@ -13,7 +13,7 @@ from gpushare.kube_client import KubeClient, namespace_of
 from gpushare_cli import node_status
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.terminal import Terminal
+from gpushare_cli.terminal import Terminal, warn
 from gpushare_cli.top import all_nodes, namespace, node
 from gpushare_cli.top.screen import other_screen, show
 from gpushare_cli.top.view import View
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     text = json.dumps(view.data, indent=2) if args.output == "json" else "\n".join(_lines(view, terminal, args))
     terminal.say(text)
     if view.problem:
-        print(f"gpu-share: {view.problem}", file=sys.stderr)
+        warn(view.problem)
     return NOT_FINE if view.problem else FINE
 
 

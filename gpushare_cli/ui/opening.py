@@ -1,7 +1,6 @@
 """Serves the pages, opens a browser and ends with Ctrl-C; or writes the pages as files."""
 
 import argparse
-import sys
 import webbrowser
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +12,7 @@ from gpushare.kube_client import namespace_of
 from gpushare.signals import stopped_by_signal
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.prometheus import Prometheus
+from gpushare_cli.terminal import warn
 from gpushare_cli.ui.cache import Cached
 from gpushare_cli.ui.pages import Pages
 from gpushare_cli.ui.server import leading_to, serve
@@ -58,5 +58,5 @@ def _write(pages: Pages, folder: Path) -> int:
         raise ConfigError(f"--snapshot {folder}: {error.strerror}; name a folder that you may write") from None
     print(f"{counted(number, 'page')} in {folder}; open {folder / 'index.html'}")
     if more:
-        print(f"gpu-share: the cluster has more pages than a snapshot takes, which are {number}", file=sys.stderr)
+        warn(f"the cluster has more pages than a snapshot takes, which are {number}")
     return NOT_FINE if more else FINE

@@ -14,6 +14,7 @@ from enforcer.audit.log import AuditLog, lines_of, segments
 from enforcer.audit.record import GENESIS, ChainHead, Kind, append_hash, read
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import KubeClient
+from gpushare_cli import terminal
 from gpushare_cli.audit import follow
 from gpushare_cli.audit.tail import Tail
 from tests.support.patience import holds_within
@@ -174,7 +175,7 @@ class Watched(Nodes):
         monkeypatch.setattr(follow, "FOLLOW_SECONDS", 0.01)
         monkeypatch.setattr(follow, "RETRY_SECONDS", 0.01)
         monkeypatch.setattr(follow, "REFRESH_SECONDS", 0.01)
-        show, warn = follow.Printer.show, follow.warn
+        show, warn = follow.Printer.show, terminal.warn
         monkeypatch.setattr(follow.Printer, "show", lambda *words: self._heard(show, *words))
         monkeypatch.setattr(follow, "warn", lambda text: self._heard(warn, text))
 
