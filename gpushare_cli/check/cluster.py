@@ -207,7 +207,9 @@ def published(api: KubeClient) -> CheckResult:
             "none", (f"label a GPU node {contract.NODE_LABEL}=true; the enforcer of that node then publishes its GPUs")
         )
     nodes = {item["spec"].get("nodeName") for item in items}
-    detail = f"{len(gpus)} on {counted(len(nodes), 'node')} ({_modes(gpus)})"
+    modes = Counter(text(mapping(mapping(each, "attributes"), "mode"), "string") or "no mode" for each in gpus)
+    shared = ", ".join(f"{count} {mode}" for mode, count in sorted(modes.items()))
+    detail = f"{len(gpus)} on {counted(len(nodes), 'node')} ({shared})"
     if not tainted:
         return ok(detail)
     answer = failed if len(tainted) == len(gpus) else warning
@@ -225,25 +227,16 @@ def _tainted(item: Object) -> Iterator[tuple[str, str]]:
             yield clean(f"{item['spec'].get('nodeName')}: {text(device, 'name')}: {why}"), why
 
 
-def _modes(devices: Iterable[Mapping[str, Any]]) -> str:
-    """Count devices by how they are shared."""
-    modes = Counter(str(_attribute(each, "mode") or "no mode") for each in devices)
-    return ", ".join(f"{count} {mode}" for mode, count in sorted(modes.items()))
-
-
-def _attribute(device: Mapping[str, Any], name: str) -> object:
-    return ((device.get("attributes") or {}).get(name) or {}).get("string")
-
-
 def left_out(api: KubeClient) -> CheckResult:
     """Name the GPUs of sharing nodes that are not published, and why; a contended one is wrong."""
-    notes = {item["spec"].get("nodeName"): _noted(item) for item in workloads.slices(api)}
-    named = [f"{node}: {gpu}: {why}" for node, gpus in notes.items() for gpu, why in gpus.items()]
-    why = [each for gpus in notes.values() for each in gpus.values()]
-    if not named:
+    latest = {item["spec"].get("nodeName"): item for item in workloads.slices(api)}
+    notes = [(node, workloads.noted(item, contract.EXCLUDED_GPUS)) for node, item in latest.items()]
+    found = [(f"{node}: {clean(gpu)}", clean(str(why))) for node, gpus in notes for gpu, why in gpus.items()]
+    if not found:
         return ok("none")
-    contest = any(Reason.CONTENDED in each and UNKNOWN not in each for each in why)
-    return (failed if contest else warning)("; ".join(named), "; ".join(dict.fromkeys(map(_advice, why))))
+    contest = any(Reason.CONTENDED in why and UNKNOWN not in why for _, why in found)
+    hints = dict.fromkeys(next((hint for words, hint in ADVICE.items() if words in why), UNFIT) for _, why in found)
+    return (failed if contest else warning)("; ".join(map(": ".join, found)), "; ".join(hints))
 
 
 def contended(api: KubeClient) -> CheckResult:
@@ -261,15 +254,6 @@ def _names(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each device of a slice with the UUIDs and addresses that it is known by."""
     for device in item["spec"].get("devices") or []:
         yield from ((str(device["name"]), name) for name in device_names(str(item["spec"]["driver"]), device))
-
-
-def _advice(why: str) -> str:
-    """What to do about a GPU that is left out, by the reason its enforcer gives."""
-    return next((hint for words, hint in ADVICE.items() if words in why), UNFIT)
-
-
-def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
-    return {clean(gpu): clean(str(why)) for gpu, why in workloads.noted(item, contract.EXCLUDED_GPUS).items()}
 
 
 def own_namespace(api: KubeClient) -> CheckResult:

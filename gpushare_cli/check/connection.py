@@ -72,10 +72,7 @@ class Connection:
             self._cluster = ReadOnce(KubeClient.connect(*self._where))
         except ClusterError as error:
             return replace(without(error.message), last=True)
-        try:
-            return ask(self._cluster)
-        except ClusterError as error:
-            return replace(refused(error), last=True)
+        return asked(self._cluster, ask, last=True)
 
     def asking(self, ask: Ask) -> Callable[[], CheckResult]:
         """Return the question with this cluster bound, so that an unreadable answer is a finding too."""
@@ -87,12 +84,12 @@ class Connection:
         return bound
 
 
-def asked(api: KubeClient, ask: Ask) -> CheckResult:
-    """Ask a question; what the API server refuses is a finding too."""
+def asked(api: KubeClient, ask: Ask, *, last: bool = False) -> CheckResult:
+    """Ask a question; what the API server refuses is a finding too, and with ``last`` no other question follows."""
     try:
         return ask(api)
     except ClusterError as error:
-        return refused(error)
+        return replace(refused(error), last=last)
 
 
 def refused(error: ClusterError) -> CheckResult:

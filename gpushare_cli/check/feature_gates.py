@@ -3,13 +3,13 @@
 A server dry-run says it for certain. Who may not ask for one is answered from what our enforcers have published.
 """
 
-from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
+from gpushare.raw_objects import Object, mapping
 from gpushare_cli.check.result import CheckResult, failed, ok
 from gpushare_cli.check.workloads import slices
 
@@ -20,16 +20,21 @@ exist: policies of gpu-share refuse its own classes in most namespaces."""
 CONSUMABLE: Final = "DRAConsumableCapacity"
 TAINTS: Final = "DRADeviceTaints"
 PARTS: Final = "kube-apiserver, kube-scheduler, kube-controller-manager and all kubelets"
-Json = Mapping[str, Any]
 
 
 def consumable_capacity(api: KubeClient) -> CheckResult:
     """Whether parts of a GPU can be asked for, and a GPU be given to several."""
-    kept: Json
+    multiple = "allowMultipleAllocations"
     try:
-        kept = {"a claim's capacity": _asked(api).get("capacity"), **_shared(_device(api))}
-    except ClusterError as error:
-        kept = _unless_forbidden(error, lambda: _published(api))
+        asked, device = _asked(api), _device(api)
+        policy = mapping(mapping(mapping(device, "capacity"), contract.CAPACITY_MEMORY), "requestPolicy")
+        kept = {"a claim's capacity": asked.get("capacity"), multiple: device.get(multiple), "requestPolicy": policy}
+    except ClusterError as error:  # then what became of our enforcers' devices; all but MIG instances are for several
+        known = slices(api) if error.status == HTTPStatus.FORBIDDEN else []
+        devices = [device for item in known for device in item["spec"].get("devices") or []]
+        if not devices:
+            raise
+        kept = {multiple: any(each.get(multiple) for each in devices)}
     return _result(CONSUMABLE, kept, "every share takes a whole GPU")
 
 
@@ -38,7 +43,7 @@ def device_taints(api: KubeClient) -> CheckResult:
     return _result(TAINTS, {"taints": _device(api).get("taints")}, "the scheduler allocates unhealthy GPUs to new pods")
 
 
-def _result(gate: str, kept: Json, so: str) -> CheckResult:
+def _result(gate: str, kept: Object, so: str) -> CheckResult:
     dropped = [name for name, value in kept.items() if not value]
     if not dropped:
         return ok()
@@ -48,25 +53,17 @@ def _result(gate: str, kept: Json, so: str) -> CheckResult:
     )
 
 
-def _unless_forbidden(error: ClusterError, instead: Callable[[], Json | None]) -> Json:
-    """Return what is known without that right; raises the refusal where that is nothing."""
-    known = instead() if error.status == HTTPStatus.FORBIDDEN else None
-    if known is None:
-        raise error
-    return known
-
-
-def _asked(api: KubeClient) -> Json:
+def _asked(api: KubeClient) -> Object:
     """A request for capacity, as the API server would store it."""
     wanted = {"requests": {contract.CAPACITY_MEMORY: "1Gi"}}
     request = {"name": "probe", "exactly": {"deviceClassName": PROBE_DRIVER, "capacity": wanted}}
     spec = {"spec": {"devices": {"requests": [request]}}}
     made = _try(api, "ResourceClaimTemplate", "resourceclaimtemplates", spec, "default")
-    exactly: Json = made["spec"]["devices"]["requests"][0]["exactly"]
+    exactly: Object = made["spec"]["devices"]["requests"][0]["exactly"]
     return exactly
 
 
-def _device(api: KubeClient) -> Json:
+def _device(api: KubeClient) -> Object:
     """A GPU that is shared and unhealthy, as the API server would store it."""
     memory = {"value": "1Gi", "requestPolicy": {"default": "1Gi"}}
     device = {
@@ -77,27 +74,12 @@ def _device(api: KubeClient) -> Json:
     }
     pool = {"name": "probe", "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": PROBE_DRIVER, "pool": pool, "allNodes": True, "devices": [device]}
-    stored: Json = _try(api, "ResourceSlice", "resourceslices", spec)["devices"][0]
+    stored: Object = _try(api, "ResourceSlice", "resourceslices", spec)["devices"][0]
     return stored
 
 
-def _shared(device: Json) -> Json:
-    policy = ((device.get("capacity") or {}).get(contract.CAPACITY_MEMORY) or {}).get("requestPolicy")
-    return {"allowMultipleAllocations": device.get("allowMultipleAllocations"), "requestPolicy": policy}
-
-
-def _try(api: KubeClient, kind: str, plural: str, spec: Json, namespace: str = "") -> Json:
+def _try(api: KubeClient, kind: str, plural: str, spec: Object, namespace: str = "") -> Object:
     """Dry-run the creation of an object; returns its ``spec`` as it would be stored."""
     body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"generateName": PROBE}, "spec": spec}
-    made: Json = api.create(path(RESOURCE_V1, plural, namespace=namespace), body, dryRun="All")["spec"]
+    made: Object = api.create(path(RESOURCE_V1, plural, namespace=namespace), body, dryRun="All")["spec"]
     return made
-
-
-def _published(api: KubeClient) -> Json | None:
-    """What became of our enforcers' devices; ``None`` while there are none. All but MIG instances are for several."""
-    devices = [device for item in slices(api) for device in item["spec"].get("devices") or []]
-    return {"allowMultipleAllocations": _any(devices)} if devices else None
-
-
-def _any(devices: Iterable[Json]) -> bool:
-    return any(device.get("allowMultipleAllocations") for device in devices)

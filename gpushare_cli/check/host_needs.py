@@ -5,21 +5,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from shlex import quote
 
-from gpushare import contract
+from gpushare import contract, host_access
 from gpushare.errors import PolicyDenied
-from gpushare.host_access import (
-    CAPABILITIES,
-    HARMLESS,
-    OF_EVERY_NODE,
-    OUR_OWN,
-    SECTIONS,
-    STEERING,
-    USUAL_CAPABILITIES,
-    capability,
-    normal,
-    overlaps,
-    within,
-)
 from gpushare.kube_client import KubeClient
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.raw_objects import Object, mapping, objects, text
@@ -49,32 +36,25 @@ def host_needs(api: KubeClient) -> CheckResult:
     ]
     if not missing:
         return ok("namespaces list all that sharing pods use")
-    number = len({each.split()[3] for each in missing})
-    detail = (
-        f"{counted(number, 'namespace')} with sharing pods that could not be created again; allow what they use, or"
-    )
-    return warning(f"{detail} change the pods", "; ".join(missing))
+    detail = f"{counted(len({each.split()[3] for each in missing}), 'namespace')} with sharing pods that could not be"
+    return warning(f"{detail} created again; allow what they use, or change the pods", "; ".join(missing))
 
 
 def needs_of(pod: Object) -> Iterator[tuple[str, str]]:
     """Yield annotation and value of what a pod uses; what no annotation allows is left out."""
     spec = mapping(pod, "spec")
     for volume in objects(spec, "volumes"):
-        used = normal(mapping(volume, "hostPath").get("path"))
-        if used and not overlaps(used, (*OF_EVERY_NODE, *OUR_OWN, "/dev")):
+        used = host_access.normal(mapping(volume, "hostPath").get("path"))
+        if used and not host_access.overlaps(used, (*host_access.OF_EVERY_NODE, *host_access.OUR_OWN, "/dev")):
             yield contract.HOST_PATHS, used
-    for container in (each for section in SECTIONS for each in objects(spec, section)):
+    for container in (each for section in host_access.SECTIONS for each in objects(spec, section)):
         added = mapping(mapping(container, "securityContext"), "capabilities").get("add")
-        names = map(capability, map(str, added)) if isinstance(added, list) else ()
-        yield from (
-            (contract.ADDED_CAPABILITIES, each) for each in names if each not in CAPABILITIES | USUAL_CAPABILITIES
-        )
-        variables = (text(each, "name") for each in objects(container, "env"))
-        yield from (
-            (contract.TOOLKIT_VARIABLES, each)
-            for each in variables
-            if each.startswith(STEERING) and each not in HARMLESS
-        )
+        names = map(host_access.capability, map(str, added)) if isinstance(added, list) else ()
+        usual = host_access.CAPABILITIES | host_access.USUAL_CAPABILITIES
+        yield from ((contract.ADDED_CAPABILITIES, each) for each in names if each not in usual)
+        for name in (text(each, "name") for each in objects(container, "env")):
+            if name.startswith(host_access.STEERING) and name not in host_access.HARMLESS:
+                yield contract.TOOLKIT_VARIABLES, name
 
 
 def _commands(name: str, annotations: Mapping[str, object], used: Needs) -> Iterator[str]:
@@ -88,11 +68,8 @@ def _commands(name: str, annotations: Mapping[str, object], used: Needs) -> Iter
         contract.TOOLKIT_VARIABLES: policy.toolkit_variables,
     }
     for key, values in sorted(used.items()):
-        lacking = {each for each in values if not any(each == one or _covers(key, one, each) for one in listed[key])}
+        covers = host_access.within if key == contract.HOST_PATHS else str.__eq__
+        lacking = {each for each in values if not any(covers(each, one) for one in listed[key])}
         if lacking:
             wanted = quote(clean(",".join(sorted({*listed[key], *lacking}))))
             yield f"kubectl annotate namespace {name} --overwrite {key}={wanted}"
-
-
-def _covers(key: str, listed: str, used: str) -> bool:
-    return key == contract.HOST_PATHS and within(used, listed)

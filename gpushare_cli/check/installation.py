@@ -25,7 +25,6 @@ RESTORE: Final = (
 DEPLOYMENT: Final = "gpu-share-webhook"
 OURS: Final = "app.kubernetes.io/part-of=gpu-share"
 """Selects the workloads of gpu-share, and their pods."""
-NAME_LABEL: Final = "app.kubernetes.io/name"
 VERSION_LABEL: Final = "app.kubernetes.io/version"
 UNKNOWN: Final = "0"
 """Version of a checkout that was never installed."""
@@ -64,6 +63,13 @@ class Installation:
     def comparable(self) -> bool:
         """Whether the release is there and may be this command line's."""
         return bool(self.version) and not self.of_another_release
+
+    @property
+    def certificate_log(self) -> str:
+        """The command that shows why the serving certificate is not renewed."""
+        if self.cert_manager:
+            return f"kubectl describe certificate -n {self.namespace} {DEPLOYMENT}"
+        return f"kubectl logs -n {self.namespace} deployment/gpu-share-certs"
 
 
 def installation(api: KubeClient) -> Installation:
@@ -131,15 +137,3 @@ def by_cert_manager(api: KubeClient) -> bool:
     """Tell whether cert-manager makes the certificates, and the release has no job of its own for them."""
     found = find(api, CONFIGURATION) or {}
     return CERT_MANAGER in mapping(mapping(found, "metadata"), "annotations")
-
-
-def certificate_log(found: Installation) -> str:
-    """Return the command that shows why the serving certificate is not renewed."""
-    if found.cert_manager:
-        return f"kubectl describe certificate -n {found.namespace} {DEPLOYMENT}"
-    return f"kubectl logs -n {found.namespace} deployment/gpu-share-certs"
-
-
-def versions_named(versions: Mapping[str, int]) -> str:
-    """Write versions with how many there are of each: ``0.2.0 (2), 0.1.0 (1)``."""
-    return ", ".join(f"{version or 'unknown'} ({number})" for version, number in sorted(versions.items(), reverse=True))

@@ -5,7 +5,6 @@ import socket
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -26,9 +25,24 @@ from gpushare_cli.words import counted
 if TYPE_CHECKING:
     from enforcer.nvml.client import NvmlClient
 MakeResult = Callable[[str], CheckResult]
-_CHECKER: Final = partial(Checker, category="this machine")
+_Question = tuple[str, Callable[[], CheckResult], str]
+"""What it is about, what asks it, and what to do where the answer is not fine."""
 SOCKETS: Final = (contract.REGISTRATION_SOCKET, contract.DRIVER_SOCKET)
 NO_GPU: Final = "run nvidia-smi -L, and look for Xid errors in the kernel log"
+NO_DRIVER: Final = "on a GPU node, nvidia-smi must work (--driver-root names another root); other nodes need no driver"
+OTHER_NAMESPACE: Final = "set hostPID: true in the enforcer's pod: NVML reports pids of the host's pid namespace"
+NO_ENFORCER: Final = (
+    f"label the node {contract.NODE_LABEL}=true, and read the log of its enforcer; --state DIR names another state "
+    "directory"
+)
+NO_SOCKETS: Final = (
+    "the enforcer creates them; if the kubelet's root is not /var/lib/kubelet, give --kubelet-root to the enforcer and "
+    "to this command"
+)
+NO_CDI: Final = (
+    "the container runtime must read this folder: containerd 2.0 does, 1.7 with enable_cdi; --cdi-root DIR names "
+    "another folder"
+)
 KNOCK_SECONDS: Final = 2.0
 NVML_SECONDS: Final = 30.0
 """A driver that nobody uses may have to set up every GPU first; one that hangs would keep us for ever."""
@@ -60,58 +74,28 @@ def checkers(setup: Setup, *, required: bool, pre: bool = False) -> list[Checker
     The questions about the enforcer are asked where it is expected, or has been: no laptop lacks one. With ``pre``
     nothing is installed yet, and they are not asked.
     """
-    bad, folders = failed if required else warning, setup.folders
+    bad, folders, driver = failed if required else warning, setup.folders, DriverRoot(setup.folders.driver)
     expected = not pre and (required or (folders.state / NAME).exists())
-    namespace = [] if pre else [_of_namespace(bad, allowed=setup.any_pid_namespace)]
-    return [*_of_machine(folders.driver, bad), *namespace, *(_of_enforcer(folders, bad) if expected else [])]
-
-
-def _of_machine(root: Path, bad: MakeResult) -> list[Checker]:
-    driver = DriverRoot(root)
-    return [
-        _CHECKER(
-            description="GPUs through NVML",
-            ask=lambda: gpus(lambda: _reader(driver.root), bad),
-            hint="on a GPU node, nvidia-smi must work (--driver-root names another root); other nodes need no driver",
+    in_namespace = warning if setup.any_pid_namespace else bad
+    machine: tuple[_Question, ...] = (
+        ("GPUs through NVML", lambda: gpus(lambda: _reader(driver.root), bad), NO_DRIVER),
+        (
+            "MPS control program",
+            lambda: mps(driver, bad),
+            f"{PROGRAM} comes with the NVIDIA driver's compute utilities",
         ),
-        _CHECKER(
-            description="MPS control program",
-            ask=lambda: mps(driver, bad),
-            hint=f"{PROGRAM} comes with the NVIDIA driver's compute utilities",
-        ),
-        _CHECKER(description="container toolkit", ask=lambda: toolkit.envvar(root, bad), hint=toolkit.HINT),
-    ]
-
-
-def _of_namespace(bad: MakeResult, *, allowed: bool) -> Checker:
-    return _CHECKER(
-        description="initial pid namespace",
-        ask=lambda: pid_namespace(Path("/proc"), warning if allowed else bad),
-        hint="set hostPID: true in the enforcer's pod: NVML reports pids of the host's pid namespace",
+        ("container toolkit", lambda: toolkit.envvar(folders.driver, bad), toolkit.HINT),
     )
-
-
-def _of_enforcer(folders: Folders, bad: MakeResult) -> list[Checker]:
-    return [
-        _CHECKER(
-            description="enforcer",
-            ask=lambda: enforcer(folders.state, bad),
-            hint=f"label the node {contract.NODE_LABEL}=true, and read the log of its enforcer; --state DIR names "
-            "another state directory",
-        ),
-        _CHECKER(
-            description="kubelet plugin sockets",
-            ask=lambda: sockets(folders.kubelet, bad),
-            hint="the enforcer creates them; if the kubelet's root is not /var/lib/kubelet, give --kubelet-root to the "
-            "enforcer and to this command",
-        ),
-        _CHECKER(
-            description="CDI folder",
-            ask=lambda: cdi(folders.cdi, bad),
-            hint="the container runtime must read this folder: containerd 2.0 does, 1.7 with enable_cdi; "
-            "--cdi-root DIR names another folder",
-        ),
-    ]
+    namespace: tuple[_Question, ...] = (
+        ("initial pid namespace", lambda: pid_namespace(Path("/proc"), in_namespace), OTHER_NAMESPACE),
+    )
+    of_enforcer: tuple[_Question, ...] = (
+        ("enforcer", lambda: enforcer(folders.state, bad), NO_ENFORCER),
+        ("kubelet plugin sockets", lambda: sockets(folders.kubelet, bad), NO_SOCKETS),
+        ("CDI folder", lambda: cdi(folders.cdi, bad), NO_CDI),
+    )
+    asked = (*machine, *(() if pre else namespace), *(of_enforcer if expected else ()))
+    return [Checker(category="this machine", description=what, ask=ask, hint=hint) for what, ask, hint in asked]
 
 
 def enforcer(state: Path, bad: MakeResult) -> CheckResult:

@@ -53,17 +53,16 @@ def in_namespaces(api: KubeClient) -> CheckResult:
     for each in api.list(path(CORE_V1, "resourcequotas"))[0]:
         quotas[text(mapping(each, "metadata"), "namespace")].append(each)
     there = {each["metadata"]["name"]: each for each in workloads.namespaces(api)}
-    found = {name: [*_unstated(each, quotas[name]), *_full(quotas[name])] for name, each in there.items()}
+    found = {
+        name: [*_unstated(each, quotas[name]), *place({}, [SMALLEST], Cluster(quotas=quotas[name])).hindrances]
+        for name, each in there.items()
+    }
     full = {name: why for name, why in found.items() if why}
     if not full:
         return ok(f"in {counted(len(there), 'namespace')}")
     wrong = [clean(f"{name}: {why[0].message}") for name, why in full.items()]
     where = f"not in {len(full)} of {counted(len(there), 'namespace')}"
     return warning(f"{where}: {some(wrong)}", _hint([each for why in full.values() for each in why]))
-
-
-def _full(quotas: Sequence[Object]) -> Sequence[Hindrance]:
-    return place({}, [SMALLEST], Cluster(quotas=quotas)).hindrances
 
 
 def _unstated(namespace: Object, quotas: Sequence[Object]) -> Iterator[Hindrance]:

@@ -16,7 +16,7 @@ from gpushare.quantity import format_mib, parse_memory
 from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check.feature_gates import PROBE, PROBE_DRIVER
-from gpushare_cli.check.installation import MIN_MEMORY, RESTORE, Installation, certificate_log, installation
+from gpushare_cli.check.installation import MIN_MEMORY, RESTORE, Installation, installation
 from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
 from gpushare_cli.check.workloads import namespaces, reports
 from gpushare_cli.lookups import optional
@@ -57,6 +57,7 @@ UNREACHED: Final = (
     "the API server cannot call the webhook: see its pods, Service and NetworkPolicies: kubectl get "
     "pods,endpointslices,networkpolicies -n {}"
 )
+FULL: Final = "the ResourceQuota of that namespace is used up, or requires each container to set resources"
 LIMITED: Final = (
     "a LimitRange of the namespace does not fit the sidecar: change it, or the chart's sidecar.resources; the message "
     "has both amounts"
@@ -163,12 +164,7 @@ def _closed(found: Installation) -> set[str]:
 
 def _release(api: KubeClient) -> Installation:
     """Find the release; of what a user may not see nothing is known."""
-    try:
-        return installation(api)
-    except ClusterError as error:
-        if error.status != HTTPStatus.FORBIDDEN:
-            raise
-        return Installation()
+    return optional(lambda: installation(api)) or Installation()
 
 
 def _opted_in(api: KubeClient, excluded: set[str]) -> Iterator[Tried]:
@@ -204,13 +200,11 @@ def _refused(error: GpuShareError, namespace: str, found: Installation) -> Check
         where = f"Secret {found.namespace}/{SERVING}"
         detail = f"refused in namespace {namespace}: the API server does not accept the webhook's serving certificate"
         renewer = "cert-manager" if found.cert_manager else "gpu-share-certs"
-        hint = RENEW.format(renewer, certificate_log(found), found.namespace)
+        hint = RENEW.format(renewer, found.certificate_log, found.namespace)
         return failed(f"{detail} ({where}): {clean(why[1])}", hint)
     forbidden = isinstance(error, ClusterError) and error.status == HTTPStatus.FORBIDDEN
     if forbidden and any(each in error.message for each in USED_UP):
-        return warning(
-            detail, "the ResourceQuota of that namespace is used up, or requires each container to set resources"
-        )
+        return warning(detail, FULL)
     if "failed calling webhook" in error.message and f".{contract.GROUP}" in error.message:
         return failed(detail, UNREACHED.format(found.namespace))
     limited = forbidden and any(each in error.message for each in LIMITS)
@@ -262,10 +256,9 @@ def _settings(made: Mapping[str, Any]) -> Settings:
     """Take from the pod what the chart's values decide and nothing else does."""
     spec = mapping(made, "spec")
     variables = [each for one in objects(spec, "containers") for each in objects(one, "env")]
-    compute = next(
-        (text(each, "value") for each in variables if each.get("name") == contract.MPS_THREAD_PERCENTAGE), ""
-    )
-    sidecar = _sidecar(objects(spec, "initContainers"))
+    limits = [text(each, "value") for each in variables if each.get("name") == contract.MPS_THREAD_PERCENTAGE]
+    compute = next(iter(limits), "")
+    sidecar = next((each for each in objects(spec, "initContainers") if each.get("name") == contract.SIDECAR), {})
     resources = mapping(sidecar, "resources")
     return Settings(
         image=text(sidecar, "image"),
@@ -276,7 +269,3 @@ def _settings(made: Mapping[str, Any]) -> Settings:
         sidecar_requests=dict(mapping(resources, "requests")),
         sidecar_limits=dict(mapping(resources, "limits")),
     )
-
-
-def _sidecar(containers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    return next((each for each in containers if each.get("name") == contract.SIDECAR), {})

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from gpushare import contract
@@ -13,24 +13,16 @@ from gpushare.claim_messages import ENDED
 from gpushare.kube_client import APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.patterns import Pattern
 from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare.raw_objects import moment as time_of
 from gpushare.version import installed
-from gpushare_cli.check.installation import (
-    DEPLOYMENT,
-    NAME_LABEL,
-    OURS,
-    RESTORE,
-    VERSION_LABEL,
-    Installation,
-    certificate_log,
-    installation,
-    versions_named,
-)
+from gpushare_cli.check.installation import DEPLOYMENT, OURS, RESTORE, VERSION_LABEL, Installation, installation
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
 from gpushare_cli.lookups import find, sharing_pods
 from gpushare_cli.words import clean, counted, moment, some
 
 MAX_REPORT: Final = 16 * 1024
 """Characters of an enforcer's report that are parsed."""
+NAME_LABEL: Final = "app.kubernetes.io/name"
 RELEASE: Final = Pattern(r"(\d{1,6})\.(\d{1,6})\.\d{1,6}", 64)
 BREAKER: Final = "find the containers over quota (gpu-share top -A), then run gpu-share breaker --node NODE --reset"
 SKEW: Final = "upgrade the enforcers: each must have the webhook's release or the one before"
@@ -84,7 +76,7 @@ def certificates(api: KubeClient, now: datetime) -> CheckResult:
 
 def _by_cert_manager(api: KubeClient, found: Installation, now: datetime) -> CheckResult:
     """Read what cert-manager says about the serving certificate: it is not Ready once that has expired."""
-    name, hint = f"Certificate {found.namespace}/{DEPLOYMENT}", certificate_log(found)
+    name, hint = f"Certificate {found.namespace}/{DEPLOYMENT}", found.certificate_log
     certificate = find(api, path(CERT_MANAGER_V1, "certificates", DEPLOYMENT, found.namespace))
     if certificate is None:
         return failed(f"{name} is missing: cert-manager renews nothing", RESTORE)
@@ -92,17 +84,11 @@ def _by_cert_manager(api: KubeClient, found: Installation, now: datetime) -> Che
     if not _ready(certificate):
         why = [text(each, "message") for each in objects(status, "conditions") if each.get("type") == "Ready"]
         return failed(clean(f"{name} is not Ready: {next(iter(why), 'cert-manager has not seen it yet')}"), hint)
-    ends, due = (_time(text(status, key)) for key in ("notAfter", "renewalTime"))
+    ends, due = (time_of(status.get(key)) for key in ("notAfter", "renewalTime"))
     if due is not None and due < now:
         until = f"; it expires on {moment(ends)}" if ends else ""
         return warning(f"{name} should have been renewed on {moment(due)}{until}", hint)
     return ok("by cert-manager" + (f", valid until {moment(ends)}" if ends else ""))
-
-
-def _time(written: str) -> datetime | None:
-    with suppress(ValueError):
-        return datetime.fromisoformat(written).astimezone(UTC)
-    return None
 
 
 def enforcers(api: KubeClient) -> CheckResult:
@@ -125,7 +111,8 @@ def _on_nodes(api: KubeClient, name: str, sharing: Mapping[str, int]) -> CheckRe
     ready = {node for node, pod in here.items() if _ready(pod)}
     lost = [node for node in {**nodes, **sharing} if node not in ready and nodes.get(node, True)]
     if lost:
-        named = some([f"{node}{_unwatched(sharing.get(node, 0))}" for node in lost])
+        runs = {node: counted(number, "sharing pod", ("runs", "run")) for node, number in sharing.items()}
+        named = some([f"{node} ({runs[node]} without enforcement)" if node in runs else node for node in lost])
         hint = _describe(found, name, there=False)
         if lost[0] in here:
             hint = f"kubectl describe pods {here[lost[0]]['metadata']['name']} -n {found.namespace}"
@@ -135,10 +122,6 @@ def _on_nodes(api: KubeClient, name: str, sharing: Mapping[str, int]) -> CheckRe
     return ok(f"on {counted(len(nodes), 'labelled node')}") if nodes else warning("no labelled node", LABEL)
 
 
-def _unwatched(number: int) -> str:
-    return f" ({counted(number, 'sharing pod', ('runs', 'run'))} without enforcement)" if number else ""
-
-
 def labelled(api: KubeClient) -> dict[str, bool]:
     """Return by name whether each node is Ready, of the nodes whose label opts in."""
     return {item["metadata"]["name"]: _ready(item) for item in nodes(api)}
@@ -146,16 +129,15 @@ def labelled(api: KubeClient) -> dict[str, bool]:
 
 def nodes(api: KubeClient) -> list[Object]:
     """Return the nodes whose label opts in."""
-    return [each for each in _labelled(api, NODES) if opts(each, contract.NODE_LABEL) == "true"]
+    return [each for each in _labelled(api, *NODES) if opts(each, contract.NODE_LABEL) == "true"]
 
 
 def namespaces(api: KubeClient) -> list[Object]:
     """Return the namespaces whose label opts in."""
-    return [each for each in _labelled(api, NAMESPACES) if opts(each, contract.NAMESPACE_LABEL) == "true"]
+    return [each for each in _labelled(api, *NAMESPACES) if opts(each, contract.NAMESPACE_LABEL) == "true"]
 
 
-def _labelled(api: KubeClient, kind: tuple[str, str]) -> list[Object]:
-    plural, label = kind
+def _labelled(api: KubeClient, plural: str, label: str) -> list[Object]:
     return list(api.list(path(CORE_V1, plural), labelSelector=label)[0])
 
 
@@ -168,7 +150,7 @@ def mislabelled(api: KubeClient) -> CheckResult:
     """Name the nodes and namespaces whose label has a value that does not opt in, and is no refusal either."""
     wrong = [
         (clean(f"{plural[:-1]} {each['metadata']['name']}"), clean(f"{label}={value}"))
-        for plural, label in (NODES, NAMESPACES) for each in _labelled(api, (plural, label))
+        for plural, label in (NODES, NAMESPACES) for each in _labelled(api, plural, label)
         if (value := opts(each, label)) not in {"true", "false"}
     ]  # fmt: skip
     if not wrong:
@@ -250,12 +232,8 @@ def reported(api: KubeClient) -> CheckResult:
     found = reports(api)
     wrong = [f"{node}: {each}" for node, report in found.items() if report for each in _grave(report)]
     if wrong:
-        hint = (
-            BREAKER
-            if any(each and each.breaker is not None for each in found.values())
-            else "read the log of that node's enforcer"
-        )
-        return failed("; ".join(wrong), hint)
+        is_open = any(each and each.breaker is not None for each in found.values())
+        return failed("; ".join(wrong), BREAKER if is_open else "read the log of that node's enforcer")
     if silent := [node for node, report in found.items() if report is None]:
         return _unreported(silent, labelled(api))
     idle = [node for node, report in found.items() if report and not report.enforcing]
@@ -284,22 +262,23 @@ def _grave(report: EnforcerReport) -> Iterator[str]:
 def versions(api: KubeClient) -> CheckResult:
     """Compare the releases of command line, webhook and enforcers."""
     found = installation(api)
-    replicas = Counter(
-        text(mapping(mapping(pod, "metadata"), "labels"), VERSION_LABEL) for pod in pods(api, found, "webhook")
-    )
+    metadata = (mapping(pod, "metadata") for pod in pods(api, found, "webhook"))
+    replicas = Counter(text(mapping(each, "labels"), VERSION_LABEL) for each in metadata)
     nodes = {node: report.version for node, report in reports(api).items() if report}
-    detail = f"command line {installed()}, webhook {versions_named(replicas) if replicas else 'none'}"
-    detail += f", enforcers {versions_named(Counter(nodes.values())) if nodes else 'none'}"
+    detail = f"command line {installed()}, webhook {_named(replicas)}, enforcers {_named(Counter(nodes.values()))}"
     newest = max((each for each in map(release, replicas) if each), default=release(found.version))
     strange = [f"{node} ({version})" for node, version in nodes.items() if not supported(newest, release(version))]
     if strange:
         return failed(f"{detail}; not supported with this webhook: {some(strange)}", SKEW)
-    mixed = {found.version or installed(), *replicas, *nodes.values()} != {installed()}
-    return (
-        warning(detail, "upgrade the older parts: command line, webhook and enforcers should have the same version")
-        if mixed
-        else ok(detail)
-    )
+    if {found.version or installed(), *replicas, *nodes.values()} == {installed()}:
+        return ok(detail)
+    return warning(detail, "upgrade the older parts: command line, webhook and enforcers should have the same version")
+
+
+def _named(versions: Mapping[str, int]) -> str:
+    """Write versions with how many there are of each: ``0.2.0 (2), 0.1.0 (1)``."""
+    counts = sorted(versions.items(), reverse=True)
+    return ", ".join(f"{version or 'unknown'} ({number})" for version, number in counts) or "none"
 
 
 def release(version: str) -> tuple[int, int] | None:
