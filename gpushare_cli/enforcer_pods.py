@@ -107,14 +107,9 @@ def run(api: KubeClient, enforcer: EnforcerPod, words: Sequence[str]) -> Answer:
         for piece in api.run(enforcer.pod, enforcer.namespace, CONTAINER, command, silence=SILENCE):
             found += piece
             if len(found) > MAX_ANSWER or time.monotonic() > ends:
-                limits = f"limits: {MAX_ANSWER} bytes, {SECONDS:.0f} s"
-                return Answer(
-                    b"",
-                    ClusterError(
-                        f"gpu-share stopped reading the enforcer's answer after {len(found)} bytes ({limits}); read "
-                        "the log of its pod"
-                    ),
-                )
+                limits = f"{len(found)} bytes (limits: {MAX_ANSWER} bytes, {SECONDS:.0f} s)"
+                why = f"gpu-share stopped reading the enforcer's answer after {limits}; read the log of its pod"
+                return Answer(b"", ClusterError(why))
     except ClusterError as error:
         return Answer(bytes(found), error)
     return Answer(bytes(found))

@@ -8,8 +8,8 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -230,15 +230,14 @@ def read(raw: Mapping[str, Any], ended: Mapping[str, str]) -> NodeStatus:
     """Read a status from JSON data of any shape; ``ended`` as ``endings`` returns it."""
     uses = tuple(_uses(raw, ended))
     problems = raw.get("problems")
-    return NodeStatus(
-        node=_text(raw, "node"),
-        time=_text(raw, "time"),
+    return NodeStatus(**_plain(
+        NodeStatus, raw,
         enforcing=raw.get("enforcing") is True,
         problems=tuple(clean(one) for one in problems if isinstance(one, str)) if isinstance(problems, list) else (),
         gpus=tuple(_gpu(raw, gpu, uses) for gpu in objects(raw, "gpus")),
         raw=raw,
         breaker_open=mapping(raw, "kills").get("breakerOpen") is True,
-    )
+    ))  # fmt: skip
 
 
 def now() -> datetime:
@@ -259,47 +258,38 @@ def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) 
     mine = tuple(use for use in uses if use.gpu == uuid)
     used, memory, reserved = (_number(gpu, key) for key in ("usedMib", "memoryMib", "reservedMib"))
     strangers = sum(1 for one in objects(raw, "strangers") if _text(one, "gpu") == uuid)
-    return GpuUse(
-        uuid=uuid,
-        index=_number(gpu, "index"),
+    return GpuUse(**_plain(
+        GpuUse, gpu,
         model=" ".join(filter(None, (_text(gpu, "model"), _text(gpu, "profile")))),
-        mode=_text(gpu, "mode"),
-        used_mib=used,
         limit_mib=sum(use.quota_mib or 0 for use in mine),
         total_mib=None if memory is None else memory - (reserved or 0),
         clients=None if used is None else sum(len(use.pids) for use in mine) + strangers,
-        blind=_text(gpu, "blind"),
         uses=mine,
-        unaccounted_mib=_number(gpu, "unaccountedMib"),
-        unhealthy=_text(gpu, "unhealthy"),
-        contended=_text(gpu, "contended"),
         utilization=_number(gpu, "utilizationPercent"),
-    )
+    ))  # fmt: skip
 
 
 def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
     for one in objects(raw, "containers"):
-        yield Use(
-            namespace=_text(one, "namespace"),
-            pod=_text(one, "pod"),
-            container=_text(one, "container"),
-            gpu=_text(one, "gpu"),
-            used_mib=_number(one, "usedMib"),
-            quota_mib=_number(one, "quotaMib"),
-            state=_text(one, "state"),
-            sentence=_text(one, "sentence"),
+        yield Use(**_plain(
+            Use, one,
             processes=tuple(_processes(one)),
-            reserved_mib=_number(one, "reservedMib"),
             limit=_limit(one.get("limit")),
             killed=ended.get(_text(one, "containerId") or "-", ""),
             failed=tuple(_failed(raw, one)),
-            kill_in=_seconds(one, "killIn"),
             utilization=_number(one, "utilizationPercent"),
-            peak_mib=_number(one, "peakMib"),
-            mps_clients=_number(one, "mpsClients"),
-            limit_mib=_number(one, "limitMib"),
-            borrowed_mib=_number(one, "borrowedMib"),
-        )
+        ))  # fmt: skip
+
+
+def _plain(kind: Any, value: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return ``more``, and each other field of a dataclass that is a text or a number, from the key of its name."""
+    found = [each for each in fields(kind) if each.type in _READERS and each.name not in more]
+    return {each.name: _READERS[each.type](value, _key(each.name)) for each in found} | more
+
+
+def _key(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 def _processes(container: Mapping[str, Any]) -> list[tuple[int, int | None]]:
@@ -335,3 +325,9 @@ def _number(value: Mapping[str, Any], key: str) -> int | None:
 def _seconds(value: Mapping[str, Any], key: str) -> float | None:
     found = value.get(key)
     return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+_READERS: Final[Mapping[Any, Callable[[Mapping[str, Any], str], object]]] = {
+    str: _text, int | None: _number, float | None: _seconds,
+}  # fmt: skip
+"""What reads a field of a type."""

@@ -17,11 +17,10 @@ from gpushare.kube_client import KubeClient
 from gpushare_cli.audit import anchors, filters, follow, log_reader, remote
 from gpushare_cli.audit.anchors import CLUSTER, Anchor
 from gpushare_cli.audit.filters import Record, RecordFilter, printable
-from gpushare_cli.audit.follow import Printer
+from gpushare_cli.audit.follow import Printer, Tail
 from gpushare_cli.audit.log_reader import Reading, Selection, Source, VerifyFinding
 from gpushare_cli.audit.outcome import outcome
 from gpushare_cli.audit.remote import AllNodes
-from gpushare_cli.audit.tail import Tail
 from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.terminal import Colour, Terminal, table, warn

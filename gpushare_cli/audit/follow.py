@@ -3,22 +3,26 @@
 Each enforcer prints its records to its standard output, so that reading all nodes needs only ``get`` on ``pods/log``.
 """
 
+import os
+import stat
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
+from pathlib import Path
 from queue import Empty, Queue
 from typing import Final
 
-from enforcer.audit.record import read
-from gpushare.errors import ClusterError, GpuShareError, RecordError
+from enforcer.audit.record import MAX_BYTES, read
+from enforcer.audit.segments import segments
+from gpushare.errors import ClusterError, ConfigError, GpuShareError, RecordError
 from gpushare.kube_client import KubeClient
 from gpushare_cli import enforcer_pods
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import filters, remote
 from gpushare_cli.audit.filters import Record, RecordFilter, printable
 from gpushare_cli.audit.log_reader import Selection, missing, seq_of
-from gpushare_cli.audit.tail import Tail
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.terminal import Terminal, cell, warn
 
@@ -30,7 +34,55 @@ REFRESH_SECONDS: Final = 30.0
 MAX_WAITING: Final = 1000
 """If this many lines wait to be shown, no more are read."""
 NOT_PRINTED: Final = "missing in the enforcer pod's log; read the node's audit log with 'gpu-share audit show -A'"
+AT_ONCE: Final = 256 * MAX_BYTES
+"""Bytes read of one file at a time."""
 Item = bytes | ClusterError
+
+
+class Tail:
+    """Reads what it has not read before; the first time that is the whole log.
+
+    Args:
+        folder: of segments, or one segment.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._name, self._offset = folder, "", 0
+
+    def read(self) -> Iterator[bytes]:
+        """Yield whole lines with their ends. A line that is still being written waits; an endless one is cut.
+
+        Raises:
+            ConfigError: there is no log there, or it cannot be read.
+        """
+        try:
+            files = [self._folder] if self._folder.is_file() else segments(self._folder)
+            if files and files[-1].name < self._name:  # the folder was moved away, and a new log begun
+                self._name = ""
+            for file in [each for each in files if each.name >= self._name]:
+                if file.name != self._name:
+                    self._name, self._offset = file.name, 0
+                with suppress(FileNotFoundError):  # old segments are removed
+                    yield from self._new_lines(file)
+        except OSError as error:
+            raise ConfigError(f"no audit log to follow in {self._folder}: {error.strerror}") from error
+
+    def _new_lines(self, file: Path) -> Iterator[bytes]:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb"):
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise ConfigError(f"{ascii(file.name)[1:-1]} is not a regular file")
+            self._offset = min(self._offset, found.st_size)  # a torn tail was cut off
+            while taken := _whole(os.pread(descriptor, AT_ONCE, self._offset)):
+                self._offset += len(taken)
+                yield from (line + b"\n" for line in taken.removesuffix(b"\n").split(b"\n"))
+
+
+def _whole(data: bytes) -> bytes:
+    """Cut off a line that is still being written; not one without end."""
+    whole, newline, rest = data.rpartition(b"\n")
+    return data if len(rest) > MAX_BYTES else whole + newline
 
 
 class Printer:

@@ -58,16 +58,12 @@ def on_all_nodes(
 
 def source(api: KubeClient, enforcer: EnforcerPod) -> Source:
     """Return a node's log, read whenever its lines are asked for, which may raise ``ClusterError``."""
-    return Source(enforcer.node, (LogPart(PART, _lines(api, enforcer)),))
+    return Source(enforcer.node, (LogPart(PART, lambda: lines_of(_ending(_exported(api, enforcer)))),))
 
 
 def printed(api: KubeClient, enforcer: EnforcerPod) -> Iterator[bytes]:
     """Yield the lines that an enforcer printed and prints, records among them, see ``KubeClient.follow_log``."""
     return (line + b"\n" for line in api.follow_log(enforcer.pod, enforcer.namespace, CONTAINER))
-
-
-def _lines(api: KubeClient, enforcer: EnforcerPod) -> Callable[[], Iterator[bytes]]:
-    return lambda: lines_of(_ending(_exported(api, enforcer)))
 
 
 def _exported(api: KubeClient, enforcer: EnforcerPod) -> Iterator[bytes]:

@@ -19,6 +19,7 @@ from gpushare.errors import ClusterError, ConfigError, GpuShareError, QuantityEr
 from gpushare.kube_client import CORE_V1, MERGE_PATCH, RESOURCE_V1, KubeClient, Object, namespace_of, path
 from gpushare.pod_claims import claim_names
 from gpushare.quantity import format_mib, parse_memory
+from gpushare.raw_objects import mapping, objects
 from gpushare.reasons import Reason
 from gpushare.resize_annotation import ResizeRequest, format_request
 from gpushare_cli.exit_codes import FINE, NOT_FINE
@@ -167,25 +168,17 @@ def _awaited(api: KubeClient, target: Target, asked: str, seconds: float) -> Obj
     where = path(RESOURCE_V1, "resourceclaims", target.claim.name, target.namespace)
     ends = time.monotonic() + seconds
     while True:
-        if (answer := _find(_read(api, where, target), asked)) is not None:
-            return answer
+        if (claim := find(api, where)) is None:
+            raise GpuShareError(f"{target.name}: the pod was deleted, and its share with it")
+        data = [mapping(each, "data") for each in objects(mapping(claim, "status"), "devices")]
+        answers = [one for each in data for one in objects(each, "resizes") if one.get("asked") == asked]
+        if answers:
+            return answers[0]
         if time.monotonic() >= ends:
             node = (target.pod.get("spec") or {}).get("nodeName")
             message = f"the enforcer of node {node} has not answered within {seconds:g} s"
             raise GpuShareError(f"{message}; the resize request stays on the pod, so the enforcer may still apply it")
         time.sleep(LOOK_SECONDS)
-
-
-def _read(api: KubeClient, where: str, target: Target) -> Object:
-    if (claim := find(api, where)) is None:
-        raise GpuShareError(f"{target.name}: the pod was deleted, and its share with it")
-    return claim
-
-
-def _find(claim: Object, asked: str) -> Object | None:
-    devices = (claim.get("status") or {}).get("devices") or []
-    answers = [one for each in devices for one in (each.get("data") or {}).get("resizes") or []]
-    return next((one for one in answers if one.get("asked") == asked), None)
 
 
 def _answer(target: Target, *, done: bool, reason: str, note: str) -> Object:

@@ -7,6 +7,7 @@ for the last program of ours and removes what the programs made: resource slices
 """
 
 import argparse
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Ku
 from gpushare.reasons import Reason
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.lookups import find
+from gpushare_cli.prepared import allocated
 from gpushare_cli.words import some
 
 LOOK_SECONDS: Final = 2.0
@@ -88,9 +90,9 @@ def before(api: KubeClient, clock: Clock, *, ignore_claims: bool) -> int:
     if left and not ignore_claims:
         print("\n".join(["uninstall refused; nothing was changed", *_in_the_way(left)]))
         return NOT_FINE
-    if allocated := [each for each in left if each.allocated]:
+    if holding := [each for each in left if each.allocated]:
         print(
-            f"continuing although these claims still hold shares: {_named(allocated)}; their pods will stay "
+            f"continuing although these claims still hold shares: {_named(holding)}; their pods will stay "
             "Terminating until you force-delete them"
         )
     gone = _delete(api, path(ADMISSION_V1, "mutatingwebhookconfigurations", CONFIGURATION))
@@ -100,9 +102,9 @@ def before(api: KubeClient, clock: Clock, *, ignore_claims: bool) -> int:
 
 def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
     """Say of each kind of claim what it is and how to get rid of it."""
-    allocated, waiting = ([each for each in left if each.allocated is which] for which in (True, False))
-    if allocated:
-        yield f"  these claims hold shares, and their pods cannot terminate without the enforcer: {_named(allocated)}"
+    holding, waiting = ([each for each in left if each.allocated is which] for which in (True, False))
+    if holding:
+        yield f"  these claims hold shares, and their pods cannot terminate without the enforcer: {_named(holding)}"
         yield (
             "    delete those pods and run the command again; or set uninstall.waitForClaims to false and "
             "force-delete the pods later"
@@ -116,8 +118,9 @@ def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
 def after(api: KubeClient, namespace: str, clock: Clock) -> int:
     """Wait for the programs to end, then remove what they wrote."""
     left = _wait(lambda: [*programs(api, namespace), *uncleaned(api, namespace)], "still at work", clock)
+    slices = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
     counts = {
-        "resource slices": [path(RESOURCE_V1, "resourceslices", name) for name in slices(api)],
+        "resource slices": [path(RESOURCE_V1, "resourceslices", each["metadata"]["name"]) for each in slices],
         "claim templates": [path(RESOURCE_V1, "resourceclaimtemplates", *place) for place in templates(api)],
         "Secrets": [path(CORE_V1, "secrets", name, namespace) for name in SECRETS],
     }
@@ -163,13 +166,8 @@ def files(args: argparse.Namespace) -> list[Path]:
 
 def claims(api: KubeClient) -> list[Claim]:
     """Every claim that asks for a device of our classes, or holds one of our driver."""
-    return [_claim(each) for each in api.listing(path(RESOURCE_V1, "resourceclaims")) if _is_ours(each)]
-
-
-def _is_ours(claim: Object) -> bool:
-    allocation = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
-    allocated = any(each.get("driver") == contract.DRIVER for each in allocation.get("results") or ())
-    return allocated or not CLASSES.isdisjoint(_classes(claim))
+    found = api.listing(path(RESOURCE_V1, "resourceclaims"))
+    return [_claim(each) for each in found if any(allocated(each)) or not CLASSES.isdisjoint(_classes(each))]
 
 
 def _claim(item: Object) -> Claim:
@@ -196,20 +194,10 @@ def uncleaned(api: KubeClient, namespace: str) -> list[str]:
     return [f"{namespace}/{CLEANER} (node {number + 1})" for number in range(missing)]
 
 
-def slices(api: KubeClient) -> list[str]:
-    """Names of the resource slices of our driver."""
-    found = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
-    return [each["metadata"]["name"] for each in found]
-
-
 def templates(api: KubeClient) -> list[tuple[str, str]]:
     """(name, namespace) of the claim templates whose name is one that the webhook gives."""
-    found = (_key(each["metadata"]) for each in api.listing(path(RESOURCE_V1, "resourceclaimtemplates")))
-    return [each for each in found if _ours(each[0])]
-
-
-def _key(metadata: Object) -> tuple[str, str]:
-    return metadata["name"], metadata["namespace"]
+    found = (each["metadata"] for each in api.listing(path(RESOURCE_V1, "resourceclaimtemplates")))
+    return [(each["name"], each["namespace"]) for each in found if _ours(each["name"])]
 
 
 def _ours(name: str) -> bool:
@@ -250,11 +238,9 @@ def _remove(file: Path) -> bool:
     if file.is_dir() and not file.is_symlink():
         shutil.rmtree(file)
         return True
-    try:
-        file.unlink()
-    except FileNotFoundError:
-        return False
-    return True
+    there = os.path.lexists(file)
+    file.unlink(missing_ok=True)
+    return there
 
 
 def _named(names: Sequence[object]) -> str:

@@ -9,7 +9,7 @@ from unittest import mock
 from enforcer.audit.log import AuditLog
 from enforcer.audit.record import ChainHead, Kind
 from gpushare.errors import ClusterError
-from gpushare_cli.audit.tail import Tail
+from gpushare_cli.audit.follow import Tail
 from gpushare_cli.main import main
 
 REPORTER = "gpu-share.io/enforcer"

@@ -16,7 +16,7 @@ from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import KubeClient
 from gpushare_cli import terminal
 from gpushare_cli.audit import follow
-from gpushare_cli.audit.tail import Tail
+from gpushare_cli.audit.follow import Tail
 from tests.support.patience import holds_within
 from tests.unit.gpushare_cli.audit_logs import Nodes, run, write
 
@@ -35,7 +35,7 @@ def test_following_shows_each_record_once_over_rotations(tmp_path: Path) -> None
 
 
 def test_following_takes_more_at_once_than_it_reads_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpushare_cli.audit.tail.AT_ONCE", 4096)
+    monkeypatch.setattr("gpushare_cli.audit.follow.AT_ONCE", 4096)
     (tmp_path / "audit").mkdir()
     lines, head = [], GENESIS
     for _ in range(100):
