@@ -4,9 +4,10 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import ConfigError, Problem, QuantityError, RequestError
@@ -20,7 +21,6 @@ from gpushare_cli.inject import custom_workloads, files, rewrite
 from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Admit, Result
 from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, objects
-from gpushare_cli.inject.yaml_hints import no_string
 from gpushare_cli.inject.yaml_writer import dump
 from gpushare_cli.pod_paths import Steps
 from gpushare_cli.terminal import Colour, Terminal, diff
@@ -30,13 +30,8 @@ from webhook.mutation.settings import Settings, image
 
 Annotations = Mapping[str, Any]
 Claims = Mapping[str, frozenset[str]]
-
-
-class Counts(Protocol):
-    """Tells whether a claim, or a claim template, is of a kind."""
-
-    def __call__(self, item: Mapping[str, Any], *, template: bool) -> bool:
-        """Tell it of one."""
+Counts = Callable[..., bool]
+"""Tells whether a claim, or with ``template`` a claim template, is of a kind."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -111,13 +106,8 @@ def admit(policies: Mapping[str, Annotations], own: Claims, others: Claims, chos
 
     def _decided(findings: Findings, pod: Mapping[str, Any], namespace: str) -> Mutation:
         policy = NamespacePolicy.read(findings, policies.get(namespace, {}))
-        return mutate_pod(
-            pod,
-            policy=policy,
-            settings=chosen,
-            own_claims=own.get(namespace, frozenset()),
-            other_claims=others.get(namespace, frozenset()),
-        )
+        mine, theirs = (each.get(namespace, frozenset()) for each in (own, others))
+        return mutate_pod(pod, policy=policy, settings=chosen, own_claims=mine, other_claims=theirs)
 
     return decided
 
@@ -129,11 +119,8 @@ def _warning_of_closed(closed: frozenset[str], admit: Admit) -> Admit:
         decision = admit(pod, namespace)
         if namespace not in closed or decision.reason not in rewrite.SHARES:
             return decision
-        warning = (
-            f'namespace {namespace} lacks the label {contract.NAMESPACE_LABEL}: "true", so the webhook gives its '
-            "pods no shares"
-        )
-        return replace(decision, warnings=(*decision.warnings, warning))
+        lack = f'namespace {namespace} lacks the label {contract.NAMESPACE_LABEL}: "true"'
+        return replace(decision, warnings=(*decision.warnings, f"{lack}, so the webhook gives its pods no shares"))
 
     return decided
 
@@ -155,12 +142,8 @@ def settings(args: argparse.Namespace) -> Settings:
 
 def warnings(results: Iterable[Result]) -> list[str]:
     """Return one line per warning, with the object it is about."""
-    found = [
-        f"warning: {change.place.label}: {warning}"
-        for result in results
-        for change in result.changes
-        for warning in change.warnings
-    ]
+    changes = [change for result in results for change in result.changes]
+    found = [f"warning: {each.place.label}: {warning}" for each in changes for warning in each.warnings]
     return list(dict.fromkeys(found))
 
 
@@ -187,10 +170,8 @@ def made_later(results: Iterable[Result], at: Sequence[Steps] = ()) -> Iterator[
 def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:
     """Warn that there was nothing to rewrite: mostly a mistake of the caller."""
     if all(change.reason is Reason.NO_SHARE for result in results for change in result.changes):
-        yield (
-            f"nothing to rewrite: no Pod and no pod template of a known workload has {contract.MEMORY} or another "
-            "share annotation"
-        )
+        what = f"no Pod and no pod template of a known workload has {contract.MEMORY} or another share annotation"
+        yield f"nothing to rewrite: {what}"
 
 
 def _mib(option: str, text: str | None) -> int | None:
@@ -216,7 +197,7 @@ def no_strings(values: Sequence[Any]) -> Iterator[Problem]:
         for key, value in mapping(metadata, "annotations").items():
             if contract.is_ours(key) and not isinstance(value, str):
                 field = f"Namespace {name}: metadata.annotations[{key}]"
-                yield Problem(field, no_string(key, value), Reason.INVALID_NAMESPACE)
+                yield Problem(field, rewrite.no_string(key, value), Reason.INVALID_NAMESPACE)
 
 
 def _closed(values: Sequence[Any]) -> frozenset[str]:
@@ -237,17 +218,11 @@ def _claims(values: Sequence[Any], namespace: str, of: Counts) -> dict[str, froz
     for prefix, kind in (("claim", CLAIM), ("template", CLAIM_TEMPLATE)):
         for item in (item for value in values for item in objects(value, kind)):
             metadata = mapping(item, "metadata")
-            if _counts(of, item, template=kind == CLAIM_TEMPLATE):
-                where = str(metadata.get("namespace") or namespace)
-                found[where] = found.get(where, frozenset()) | {f"{prefix}/{metadata.get('name')}"}
+            with suppress(AttributeError, TypeError):  # shaped as no claim is: the API server will refuse it
+                if of(item, template=kind == CLAIM_TEMPLATE):
+                    where = str(metadata.get("namespace") or namespace)
+                    found[where] = found.get(where, frozenset()) | {f"{prefix}/{metadata.get('name')}"}
     return found
-
-
-def _counts(of: Counts, item: Mapping[str, Any], *, template: bool) -> bool:
-    try:
-        return of(item, template=template)
-    except (AttributeError, TypeError):  # shaped as no claim is: the API server will refuse it, we need not
-        return False
 
 
 def as_it_came(texts: Sequence[tuple[str, str]], results: Sequence[Result]) -> str:
@@ -280,17 +255,12 @@ def _json(results: Sequence[Result], _args: argparse.Namespace) -> str:
 def _patch(results: Sequence[Result], _args: argparse.Namespace) -> str:
     patches = [
         {
-            **({"file": result.document.file} if result.document.file else {}),
-            "document": result.number,
-            "kind": change.place.kind,
-            "namespace": change.place.named,
-            "name": change.place.name,
-            "reason": change.reason,
-            "patch": list(change.patch),
+            **({"file": result.document.file} if result.document.file else {}), "document": result.number,
+            "kind": each.place.kind, "namespace": each.place.named, "name": each.place.name, "reason": each.reason,
+            "patch": list(each.patch),
         }
-        for result in results
-        for change in result.changes
-    ]
+        for result in results for each in result.changes
+    ]  # fmt: skip
     return json.dumps(patches, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -10,14 +10,13 @@ from typing import Any, Final
 import jsonpatch
 
 from gpushare import contract, namespace_policy
-from gpushare.annotation_table import of_pod
+from gpushare.annotation_table import OF_NAMESPACES, of_pod
 from gpushare.errors import PolicyDenied, Problem, RequestError
 from gpushare.raw_objects import mapping
 from gpushare.reasons import Reason
 from gpushare_cli.inject.kube_yaml import Misplaced
 from gpushare_cli.inject.manifest import Document
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, concerns, pods
-from gpushare_cli.inject.yaml_hints import no_string
 from gpushare_cli.inject.yaml_writer import dump
 from gpushare_cli.pod_paths import Steps
 from webhook.mutation.annotation_keys import field_of
@@ -107,7 +106,8 @@ def rewrite(
             problems += error.problems
             complete &= error.complete
         except RequestError as error:
-            problems.append(_unreadable(error))
+            where, _, message = error.message.partition(": ")
+            problems.append(Problem(where, message, error.reason))
     if problems:
         raise PolicyDenied.of(list(dict.fromkeys(problems)), complete=complete, room=sys.maxsize)
     return results
@@ -129,11 +129,6 @@ def readable(documents: Sequence[Document]) -> list[Any]:
         with suppress(RequestError):
             values.append(load(document, number))
     return values
-
-
-def _unreadable(error: RequestError) -> Problem:
-    where, _, message = error.message.partition(": ")
-    return Problem(where, message, error.reason)
 
 
 def load(document: Document, number: int, *, any_kind: bool = False) -> Any:
@@ -187,14 +182,10 @@ def change_of(place: PodPlace, admit: Admit, namespace: str) -> Change:
         raise PolicyDenied.of([*no_strings.values(), *others], complete=error.complete) from None
     if no_strings:
         raise PolicyDenied.of([*no_strings.values()])
-    patch = tuple(_moved(op, place.pointer) for op in decision.patch)
+    pointer, paths = place.pointer, {"path", "from"}
+    patch = tuple({key: pointer + v if key in paths else v for key, v in op.items()} for op in decision.patch)
     warnings = (*decision.warnings, *_misplaced(place))
     return Change(place=place, pod=decision.pod, reason=decision.reason, patch=patch, warnings=warnings)
-
-
-def _moved(op: Mapping[str, Any], pointer: str) -> dict[str, Any]:
-    """Return a patch operation on a pod as one on the document that holds it."""
-    return {key: pointer + value if key in {"path", "from"} else value for key, value in op.items()}
 
 
 def _located(
@@ -214,6 +205,22 @@ def _no_strings(pod: Mapping[str, Any]) -> Iterator[Problem]:
     for key, value in _annotations(pod).items():
         if contract.is_ours(key) and not isinstance(value, str):
             yield Problem(field_of(key), no_string(key, value), Reason.INVALID_VALUE)
+
+
+def no_string(key: str, value: object) -> str:
+    """Say what to write instead of an annotation, of a pod or a namespace, that YAML did not read as a string."""
+    row = of_pod(key) or OF_NAMESPACES.get(key)
+    # An unknown key is refused next, by a message that lists the known ones.
+    advice = "write one, in quotes" if row is None else f"write for example {_examples(row.type.examples)}"
+    return f"{json.dumps(value):.40} is not a string, and annotations are strings; {advice}"
+
+
+def _examples(words: tuple[str, ...]) -> str:
+    """Write examples as YAML needs them: a number or a boolean in quotes."""
+    if any(word.isdigit() or word in {"true", "false"} for word in words):
+        return " or ".join(f'"{word}"' for word in words) + ", in quotes"
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _annotations(pod: Mapping[str, Any], kind: str = "annotations") -> Mapping[str, Any]:

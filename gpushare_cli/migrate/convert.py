@@ -76,16 +76,18 @@ def _convert(findings: Findings, pod: Pod, known: Known) -> Conversion | None:
         if (share := findings.attempt(_share, dialect, mine, known)) is not None:
             shares[name] = share
             lost += _lost(dialect, mine, share, known)
+    meant = [each for each in fields if each.row.means is not Means.NOTHING]
     lost += [each.text for each in fields if each.row.means is Means.NOTHING]
     written = _annotations(pod, dialect, shares) | _models(fields)
     removed = _removed(pod, dialect)
     gone = (*_paths(pod, fields), *(f"/spec/{key}" for key in removed))
+    # Labels and variables stay: without their system they have no effect, and a selector or a program may need them.
     return Conversion(
         dialect=dialect.name,
-        read=tuple(each.text for each in fields if each.row.means is not Means.NOTHING),
+        read=tuple(each.text for each in meant),
         written=written,
         removed=tuple(f"{key}: {'true' if value is True else value}" for key, value in removed.items()),
-        stays=tuple(each.text for each in fields if _stays(each) and each.row.means is not Means.NOTHING),
+        stays=tuple(each.text for each in meant if each.path.startswith("metadata.labels") or ".env[" in each.path),
         lost=tuple(dict.fromkeys(lost)),
         patch=(*({"op": "remove", "path": path} for path in gone), *_additions(pod, written)),
     )
@@ -284,11 +286,6 @@ def _removed(pod: Pod, dialect: Dialect) -> dict[str, Any]:
     spec = mapping(pod, "spec")
     going = {"schedulerName": dialect.schedulers, "hostIPC": (True,) if dialect.host_ipc else ()}
     return {key: spec[key] for key, values in going.items() if spec.get(key) in values}
-
-
-def _stays(each: Field) -> bool:
-    """Tell whether a field stays: without its system it has no effect, and a selector or a program may need it."""
-    return each.path.startswith("metadata.labels") or ".env[" in each.path
 
 
 def _paths(pod: Pod, fields: Sequence[Field]) -> Iterator[str]:

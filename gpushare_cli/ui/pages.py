@@ -88,7 +88,7 @@ class Pages:
             problem = sentence(error)
         except GARBAGE as error:
             problem = f"{UNREADABLE}: {error!r:.200}"
-        return Page(template="empty.html", title=kind.capitalize(), values={}, problems=(clean(problem),))
+        return _page("empty", kind.capitalize(), [problem])
 
     def missing(self, _: Mapping[str, str], *words: str) -> Page:
         """Say that there is no such page."""
@@ -103,14 +103,13 @@ class Pages:
         whole, problems = self.sources.fleet(min(self.wait, FLEET_WAIT) if self.live else self.wait, names)
         shown, (number, pages), nodes = self._shown(whole, query, number)
         gpus = [gpu for each in shown.nodes for gpu in each.gpus]
-        values = {
-            "nodes": nodes, "number": number, "pages": pages, "matching": len(shown.nodes), "all": len(whole.nodes),
-            "gpus": len(gpus), "mib": sum(each.gpu.mib for each in gpus),
-            "reserved_mib": sum(each.reserved_mib for each in gpus), "namespaces": shown.reserved(),
-            "checks": self.sources.checks(0 if self.live else self.wait), "query": query,
-            "models": sorted({gpu.gpu.model for each in whole.nodes for gpu in each.gpus}),
-        }  # fmt: skip
-        return Page(template="fleet.html", title="Fleet", values=values, problems=_cleaned(problems))
+        return _page(
+            "fleet", "Fleet", problems, nodes=nodes, number=number, pages=pages, matching=len(shown.nodes),
+            all=len(whole.nodes), gpus=len(gpus), mib=sum(each.gpu.mib for each in gpus),
+            reserved_mib=sum(each.reserved_mib for each in gpus), namespaces=shown.reserved(),
+            checks=self.sources.checks(0 if self.live else self.wait), query=query,
+            models=sorted({gpu.gpu.model for each in whole.nodes for gpu in each.gpus}),
+        )  # fmt: skip
 
     def _shown(
         self, whole: Fleet, query: Mapping[str, str], number: int
@@ -136,9 +135,9 @@ class Pages:
         for use in (use for _, use in rows if use):
             name = f"{use.namespace}/{use.pod} {use.container}"
             curves[name] = self._curve((use.namespace, use.pod, use.container, use.gpu), use.quota_mib)
-        values = {"node": mine, "gpu": found, "rows": rows, "curves": {k: v for k, v in curves.items() if v}}
         problems += [f"{node}: {mine.problem}"] if mine.problem else []
-        return Page(template="gpu.html", title=f"{found.label} of {node}", values=values, problems=_cleaned(problems))
+        drawn = {key: each for key, each in curves.items() if each}
+        return _page("gpu", f"{found.label} of {node}", problems, node=mine, gpu=found, rows=rows, curves=drawn)
 
     def of_namespace(self, _: Mapping[str, str], namespace: str) -> Page:
         """One namespace: its pods, what they use, what waits and why, kills."""
@@ -150,13 +149,10 @@ class Pages:
         problems = [NOT_READ] if tenant is None else []
         problems += [hidden] if hidden else []
         problems += notices(namespace, tenant.pods, {}) if tenant and tenant.pods else []
-        values = {
-            "namespace": namespace, "pods": tenant.pods if tenant else (),
-            "waiting": [(each, _first(each)) for each in tenant.waiting] if tenant else (),
-            "kills": [(pod_events.finding_of(each, FindingType.KILL), _pod(each)) for each in kills],
-        }  # fmt: skip
-        return Page(
-            template="namespace.html", title=f"Namespace {namespace}", values=values, problems=_cleaned(problems)
+        return _page(
+            "namespace", f"Namespace {namespace}", problems, namespace=namespace, pods=tenant.pods if tenant else (),
+            waiting=[(each, _first(each)) for each in tenant.waiting] if tenant else (),
+            kills=[(pod_events.finding_of(each, FindingType.KILL), _pod(each)) for each in kills],
         )  # fmt: skip
 
     def pod(self, _: Mapping[str, str], namespace: str, name: str) -> Page:
@@ -166,9 +162,9 @@ class Pages:
         if isinstance(found, GpuShareError):
             raise found
         if found is None:
-            return Page(template="empty.html", title=title, values={}, problems=(NOT_READ,))
+            return _page("empty", title, [NOT_READ])
         uses = found.usage.status.uses if found.usage.status else ()
-        curves = {
+        drawn = {
             each.container: self._curve((namespace, name, each.container, each.gpu), each.quota_mib) for each in uses
         }
         commands = (
@@ -178,11 +174,11 @@ class Pages:
         advice = [each.command for each in found.findings if each.type is FindingType.ADVICE and each.command]
         logs = self.sources.known_logs()
         rows = _rows(_records(logs, filters.RecordFilter(namespace=namespace, pod=name)), logs)
-        values = {
-            "pod": found, "uses": uses, "headers": filters.HEADERS, "rows": rows,
-            "curves": {key: each for key, each in curves.items() if each}, "commands": (*advice, *commands),
-        }  # fmt: skip
-        return Page(template="pod.html", title=title, values=values)
+        curves = {key: each for key, each in drawn.items() if each}
+        return _page(
+            "pod", title, [], pod=found, uses=uses, headers=filters.HEADERS, rows=rows, curves=curves,
+            commands=(*advice, *commands),
+        )  # fmt: skip
 
     def kills(self, query: Mapping[str, str]) -> Page:
         """The audit logs of all nodes: whether each holds, and its records, the latest first."""
@@ -190,13 +186,10 @@ class Pages:
         if isinstance(logs, GpuShareError):
             raise logs
         shown = _records(logs or (), _filter(query))
-        values = {
-            "logs": logs or (), "headers": filters.HEADERS, "rows": _rows(shown, logs or ()), "query": query,
-            "all": len(shown), "records": [each for _, each in shown],
-        }  # fmt: skip
-        return Page(
-            template="kills.html", title="Kills", values=values, problems=() if logs is not None else (NOT_READ,)
-        )
+        return _page(
+            "kills", "Kills", [] if logs is not None else [NOT_READ], logs=logs or (), headers=filters.HEADERS,
+            rows=_rows(shown, logs or ()), query=query, all=len(shown), records=[each for _, each in shown],
+        )  # fmt: skip
 
     def export(self, query: Mapping[str, str]) -> str:
         """Return the records of the page of kills as JSON lines, each as its enforcer wrote it."""
@@ -207,8 +200,7 @@ class Pages:
         """Where a share could start now, how many, and what stands in the way."""
         asked = bool(query.get("memory"))
         found, problems = self.sources.fit(query, self.namespace) if asked else (None, [])
-        values = {"fit": found, "query": query}
-        return Page(template="fit.html", title="Would it fit?", values=values, problems=_cleaned(problems))
+        return _page("fit", "Would it fit?", problems, fit=found, query=query)
 
     def waste(self, query: Mapping[str, str]) -> Page:
         """What workloads reserve and never used, and what that is worth."""
@@ -218,14 +210,13 @@ class Pages:
         frees = sum(max(0, each.frees_mib) for each in advice)
         gpus = frees / (sum(sizes) / len(sizes)) if sizes else None
         price = _number(query.get("price", ""))
-        values = {
-            "advice": advice, "query": query, "gpus": gpus, "frees_mib": frees,
-            "needs_mib": frees - sum(each.frees_mib for each in advice),
-            "most": max([1, *(max(each.reserved_mib, each.peak_mib or 0) for each in advice)]),
-            "weeks": self.sources.prometheus is not None,
-            "worth": None if gpus is None or price is None else gpus * price * MONTH_HOURS,
-        }  # fmt: skip
-        return Page(template="waste.html", title="Waste", values=values, problems=_cleaned(problems))
+        return _page(
+            "waste", "Waste", problems, advice=advice, query=query, gpus=gpus, frees_mib=frees,
+            needs_mib=frees - sum(each.frees_mib for each in advice),
+            most=max([1, *(max(each.reserved_mib, each.peak_mib or 0) for each in advice)]),
+            weeks=self.sources.prometheus is not None,
+            worth=None if gpus is None or price is None else gpus * price * MONTH_HOURS,
+        )  # fmt: skip
 
     def _curve(self, key: Hashable, quota: int | None) -> Curve | None:
         return drawing.curve(self.sources.history.of(key, time.monotonic()), WINDOW, quota)
@@ -293,9 +284,8 @@ def _total(gpu: GpuView) -> int:
 def _number(written: str) -> float | None:
     """Read a price; ``None`` for what is not one."""
     whole = written.strip().replace(",", ".", 1)
-    return (
-        float(whole) if whole.isascii() and whole.replace(".", "", 1).isdecimal() and len(whole) < MAX_DIGITS else None
-    )
+    is_one = whole.isascii() and whole.replace(".", "", 1).isdecimal() and len(whole) < MAX_DIGITS
+    return float(whole) if is_one else None
 
 
 def _first(found: Any) -> str:
@@ -308,5 +298,7 @@ def _pod(event: Mapping[str, Any]) -> str:
     return text(mapping(dict(event), "involvedObject"), "name")
 
 
-def _cleaned(problems: list[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(clean(each) for each in problems if each))
+def _page(template: str, title: str, problems: Sequence[str], **values: Any) -> Page:
+    """Return a page with each problem once."""
+    found = tuple(dict.fromkeys(clean(each) for each in problems if each))
+    return Page(template=f"{template}.html", title=title, values=values, problems=found)
