@@ -85,13 +85,13 @@ def read(source: Source, task: Task) -> Part:
     try:
         return Part(name=name, error=OUT_OF_TIME) if source.late else work()
     except GpuShareError as error:
-        return Part(name=name, error=_said(error))
+        return Part(name=name, error=_sentence_of(error))
     except GARBAGE as error:  # an object of another shape costs its own part; the error may quote what it holds
         shape = f"the API server returned an object of an unexpected shape: {type(error).__name__}"
         return Part(name=name, error=shape)
 
 
-def _said(error: GpuShareError) -> str:
+def _sentence_of(error: GpuShareError) -> str:
     return clean(sentence(error)[:MAX_ERROR])
 
 
@@ -104,7 +104,7 @@ def tasks(source: Source) -> list[Task]:
         try:
             found += more(source)
         except GpuShareError as error:
-            found.append((name, partial(Part, name=name, error=_said(error))))
+            found.append((name, partial(Part, name=name, error=_sentence_of(error))))
     return found
 
 
@@ -124,7 +124,7 @@ def _listed(name: str, listed: Callable[[], Iterator[Object]], show: Show) -> Pa
                 break
             rows.append(row)
     except GpuShareError as problem:
-        error = _said(problem)
+        error = _sentence_of(problem)
     if error and not rows:
         return Part(name=name, error=error)
     return Part(name=name, data=("[" + ",\n".join(rows) + "]\n").encode(), error=error)

@@ -173,7 +173,7 @@ def _awaited(api: KubeClient, target: Target, asked: str, seconds: float) -> Obj
         data = [mapping(each, "data") for each in objects(mapping(claim, "status"), "devices")]
         answers = [one for each in data for one in objects(each, "resizes") if one.get("asked") == asked]
         if answers:
-            return answers[0]
+            return dict(answers[0])
         if time.monotonic() >= ends:
             node = (target.pod.get("spec") or {}).get("nodeName")
             message = f"the enforcer of node {node} has not answered within {seconds:g} s"
