@@ -152,7 +152,7 @@ def test_a_tenant_writes_claim_templates_of_other_names_only(bed: Bed) -> None:
     content = bed.cluster.get(f"{where}/{name}")
     tenant = bed.plane.cluster("tenant")
     forged = {"metadata": {"name": "gpu-share-0123456789abcdef"}, "spec": content["spec"]}
-    with pytest.raises(ClusterError, match=r"named gpu-share-\* are written by the gpu-share webhook alone"):
+    with pytest.raises(ClusterError, match=r"named gpu-share-\* can be written only by the gpu-share webhook"):
         tenant.create(where, forged)
     with pytest.raises(ClusterError, match=r"named gpu-share-\*"):
         tenant.delete(f"{where}/{name}")

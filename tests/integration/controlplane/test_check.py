@@ -270,7 +270,7 @@ def test_the_account_of_the_job_tries_a_pod_and_creates_none(release: Release) -
         assert (code, found["sharing pod"][0] in {"ok", "warning"}) == (0, True), found  # some of other tests refuse
         assert "not asked" not in found, "it has each right that the check needs"
         for where, body in real_objects(release.namespace):
-            with pytest.raises(ClusterError, match="by dry run alone"):
+            with pytest.raises(ClusterError, match="only by dry run"):
                 who.create(where, body)
     finally:
         manifests.delete(bed.cluster, hooks)

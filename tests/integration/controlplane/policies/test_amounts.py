@@ -85,6 +85,7 @@ def used(world: World, namespace: str) -> dict[str, str]:
         ([share("a"), share("b"), stated(SIZE)], MISSING.format(SIZE, 2 * SIZE)),
         ([share(count=2), stated(SIZE)], MISSING.format(SIZE, 2 * SIZE)),
         ([share(count=2), stated(2 * SIZE)], ""),
+        ([share(capacity={"requests": {"memory": "4G"}}), stated(3814)], MISSING.format(3814, 3815)),
         ([share(mib=None), stated(SIZE)], "names no amount"),
         ([share(allocationMode="All"), stated(SIZE)], "names no amount"),
         ([share(compute=30), stated(SIZE)], "states 0 of its 30%"),

@@ -57,7 +57,7 @@ def test_pods_of_other_nodes_are_refused(world: World, namespace: str) -> None:
     for name, node in (("mine", OWN), ("theirs", OTHER)):
         created(world, namespace, name, node)
     where = f"{world.pods('theirs', namespace)}/eviction"
-    assert "its own node alone" in refusal(lambda: enforcer.create(where, eviction("theirs")))
+    assert "only pods of its own node" in refusal(lambda: enforcer.create(where, eviction("theirs")))
     mine, nobody = f"{world.pods('mine', namespace)}/eviction", Acting.as_user(world.plane, ENFORCER)
     assert "names no node" in refusal(lambda: nobody.create(mine, eviction("mine")))
     assert not gone(world, namespace, "theirs")

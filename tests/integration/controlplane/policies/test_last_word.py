@@ -158,7 +158,7 @@ def without_sidecar(pod: Object) -> None:
 HIDDEN = "every container has CUDA_VISIBLE_DEVICES empty"
 LIMITS = "limits of a sharing container"
 SIDE = "the sidecar gpu-share is missing"
-ROADS = "each leads around its limit"
+ROADS = "each bypasses its limit"
 REWRITE = "was not rewritten"
 UNDONE: dict[str, tuple[Callable[[Object], None], str]] = {
     "sees all GPUs": (setting("NVIDIA_VISIBLE_DEVICES", "all"), HIDDEN),
@@ -247,7 +247,7 @@ def test_pods_that_ask_for_nothing_and_other_namespaces_are_left_alone(world: Wo
 def test_the_managed_label_cannot_be_forged(world: World) -> None:
     forged = objects.pod("forged")
     forged["metadata"]["labels"] = {MANAGED_LABEL: "true"}
-    assert "gpu-share.io/managed is set by gpu-share alone" in world.refused(forged, world.tenant)
+    assert "only gpu-share sets gpu-share.io/managed" in world.refused(forged, world.tenant)
 
 
 def test_a_pod_with_a_claim_of_its_own_is_left_as_it_is(world: World) -> None:

@@ -10,7 +10,7 @@ from tests.testbed.cluster.controlplane import RBAC_V1
 
 pytestmark = pytest.mark.controlplane
 WISH = f"{RESIZE_OF}main"
-NOT_YOU = "by those with the ClusterRole gpu-share-resize"
+NOT_YOU = "you may not change quotas of running containers"
 
 
 def wish(value: str | None, key: str = WISH) -> Object:
@@ -79,7 +79,7 @@ def test_what_is_no_amount_is_refused(world: World, managed: str, trusted: KubeC
 
 def test_a_container_that_is_not_there_is_refused(world: World, managed: str, trusted: KubeClient) -> None:
     said = refusal(lambda: trusted.patch(world.pods(managed), wish("3Gi", f"{RESIZE_OF}mian")))
-    assert "one of the pod's containers" in said
+    assert f"no container for {RESIZE_OF}mian; end the key in one of main" in said
 
 
 def test_other_annotations_stay_frozen_for_who_has_the_role(world: World, managed: str, trusted: KubeClient) -> None:
