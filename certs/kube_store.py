@@ -109,7 +109,8 @@ class WebhookConfigurations:
         except ClusterError as error:
             if error.status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
                 raise ConflictError(
-                    f"webhook configuration {name} changed since it was read, or is not valid: {error.message}"
+                    f"webhook configuration {name} changed since it was read, or is not valid; run gpu-share certs "
+                    f"again, or correct the configuration: {error.message}"
                 ) from error
             raise
         return bool(stale)
@@ -123,7 +124,9 @@ def secret_name(text: str) -> tuple[str, str]:
     """
     namespace, slash, name = text.partition("/")
     if not (namespace and slash and name) or "/" in name:
-        raise ConfigError(f"--secret {text!r} is not NAMESPACE/NAME; write for example gpu-share-system/webhook-tls")
+        raise ConfigError(
+            f"--secret {text!r:.80} is not NAMESPACE/NAME; write for example gpu-share-system/webhook-tls"
+        )
     return namespace, name
 
 

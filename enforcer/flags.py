@@ -272,5 +272,5 @@ def _address(text: str) -> tuple[str, int] | None:
         return None
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 2**16):
-        raise ConfigError(f"--metrics {text!r} is not an address; write HOST:PORT, such as 127.0.0.1:9402")
+        raise ConfigError(f"--metrics {text!r:.80} is not an address; write HOST:PORT, such as 127.0.0.1:9402")
     return host.strip("[]"), int(port)

@@ -79,7 +79,9 @@ def only(word: str) -> Callable[[object], bool]:
 
     def parse(value: object) -> bool:
         if value != word:
-            raise QuantityError(f"{quoted(str(value))} is not {word!r}; write {word!r}, or remove the annotation")
+            raise QuantityError(
+                f"{quoted(str(value))} is not {word!r:.80}; write {word!r:.80}, or remove the annotation"
+            )
         return True
 
     return parse

@@ -135,7 +135,9 @@ def _flag(findings: Findings, spec: Object, flag: str) -> None:
 
 def _network(findings: Findings, spec: Object, allowed: HostAccess) -> None:
     if "hostNetwork" in spec and boolean(spec["hostNetwork"], "spec.hostNetwork") and not allowed.network:
-        message = "true gives access to ports of node services; remove it, or ask a cluster operator to allow it"
+        message = (
+            "true gives access to ports of node services; remove it, or ask a cluster operator for tenantHostNetwork"
+        )
         findings.problem("spec.hostNetwork", message)
 
 
@@ -203,23 +205,25 @@ def _volumes(findings: Findings, spec: Object, allowed: HostAccess) -> None:
         if volume.get("hostPath") is None:
             continue
         field = f"spec.volumes[{index}].hostPath"
-        why = _host_path(mapping(volume["hostPath"], field), allowed)
-        if why is not None:
-            mounts = _mounts_of(spec, volumes) if mounts is None else mounts
-            findings.problem(f"{field}.path", f"{why}; {_removal(mounts.get(str(volume.get('name')), []))}")
+        found = _host_path(mapping(volume["hostPath"], field), allowed)
+        if found is not None:
+            (why, otherwise), mounts = found, _mounts_of(spec, volumes) if mounts is None else mounts
+            removal = _removal(mounts.get(str(volume.get("name")), []))
+            findings.problem(f"{field}.path", f"{why}; {removal}{otherwise}")
 
 
-def _host_path(host: Object, allowed: HostAccess) -> str | None:
-    """Return why a host path is refused; ``None`` for one that is not."""
+def _host_path(host: Object, allowed: HostAccess) -> tuple[str, str] | None:
+    """Return why a host path is refused, and what else helps than to remove it; ``None`` for one that is not."""
     if not host:
         return None
     path, written = normal(host.get("path")), quoted(str(host.get("path"))[:MAX_PATH])
     if path in {"", _DEVICES} or path.startswith(_GPU_DEVICES):
-        return f"{written} contains GPU devices, so the container could bypass its limit"
+        return f"{written} contains GPU devices, so the container could bypass its limit", ""
     if overlaps(path, (*OF_EVERY_NODE, *allowed.protected)):
-        return f"{written} contains files of the kubelet, container runtime or enforcer"
+        return f"{written} contains files of the kubelet, container runtime or enforcer", ""
     if not _ended(path).startswith(_folders(allowed.paths)):
-        return f"{written} is not in or below a path of this namespace's annotation {contract.HOST_PATHS}"
+        why = f"{written} is not in or below a path of this namespace's annotation {contract.HOST_PATHS}"
+        return why, ", or ask a cluster operator to list the path there"
     return None
 
 

@@ -236,6 +236,9 @@ class KubeClient:
             response = self._access.pool.request(
                 method, url, body=data, headers=headers, timeout=timeout, preload_content=False, retries=False
             )
+        except urllib3.exceptions.SSLError as error:
+            message = "the TLS connection to the API server failed; check its CA and your certificate"
+            raise ClusterError(f"{method} {where}: {message}: {error}") from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ClusterError(f"{method} {where}: the API server does not answer: {error}") from error
         if response.status >= HTTPStatus.BAD_REQUEST:

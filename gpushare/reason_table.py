@@ -67,8 +67,8 @@ _ADMISSION: Final = (
         reason=Reason.ABOVE_MAXIMUM, places=_ADMISSION_CLAIM_OR_RESIZE,
         meaning="The requested memory or compute is above the namespace's maximum, above what one GPU has or, for a "
         "resize, above what the claim reserved.",
-        action=f"Ask for less, or have a cluster operator raise {contract.MAX_MEMORY} or {contract.MAX_COMPUTE} of the "
-        "namespace. To resize beyond the claim, create the pod again with larger annotations.",
+        action="Ask for less, or have a cluster operator raise the maximum that the message names, such as "
+        f"{contract.MAX_MEMORY}. To resize beyond the claim, create the pod again with larger annotations.",
     ),
     ReasonRow(
         reason=Reason.INVALID_VALUE, places=_ADMISSION_OR_CLAIM,
@@ -133,9 +133,9 @@ _ADMISSION: Final = (
     ReasonRow(
         reason=Reason.TOO_LARGE, places=_ADMISSION_OR_CLAIM,
         meaning="A request, or a list in the pod, has more entries or bytes than gpu-share reads. In the enforcer's "
-        "log: more claims wait for their status to be written than the queue holds.",
-        action="If the message names a list, shorten it. If it names the enforcer's queue, do nothing: those claims "
-        "work, and only their status is missing.",
+        "log: more Events or statuses of claims wait to be written than the queue holds.",
+        action="If the message names a list, shorten it. If it says that writes wait, find out why the API server "
+        "is slow: only those Events and statuses are missing, and the pods keep their shares.",
     ),
     ReasonRow(
         reason=Reason.NAMESPACE_UNKNOWN, places=_ADMISSION_OR_CLAIM,

@@ -285,7 +285,7 @@ _QUOTAS: Final = (
         reason=Reason.GPU_FULL, places=_FAILED,
         meaning="The container failed while its GPU was full although it was within its quota: very likely a GPU "
         "out-of-memory error, because other processes used the rest of the GPU memory.",
-        action="Restart the container. An operator runs gpu-share top to see the other users of the GPU.",
+        action="Restart the container. An operator runs gpu-share top -A to see the other users of the GPU.",
     ),
 )  # fmt: skip
 
@@ -314,8 +314,8 @@ _KILLS: Final = (
         reason=Reason.KILLED, places=_KILL,
         meaning="The enforcer killed processes of a container that was over its quota. The Event says whether the "
         "container is within its kill threshold (quota plus tolerance) again, or why the enforcer stopped early.",
-        action=f"Request more GPU memory with {contract.MEMORY}, or reduce the memory use of the program. gpu-share "
-        "audit shows the record.",
+        action=f"Request more GPU memory with {contract.MEMORY}, or reduce the memory use of the program. An "
+        "operator sees the record with gpu-share audit show -A.",
     ),
     ReasonRow(
         reason=Reason.UNKILLABLE, places=_KILL,

@@ -103,7 +103,7 @@ def _verb(arguments: list[str]) -> int:
     _ready_output(asked)
     parser = build_parser(*[asked] if asked else [])
     if asked and asked not in VERBS and (near := nearest(asked, VERBS)):
-        parser.error(f"there is no verb {asked!r}; did you mean {near}?")
+        parser.error(f"there is no verb {asked!r:.80}; did you mean {near}?")
     args = parser.parse_args(arguments)
     code: int = _load(args.verb, "command").run(args)
     sys.stdout.flush()

@@ -147,7 +147,7 @@ def _last_words(watcher: Watcher) -> None:
 def _serve(watcher: Watcher, address: tuple[str, int]) -> Server | None:
     """Listen; a port that is taken (a pod on the host's network) costs the metrics, not the sidecar."""
     try:
-        server = Server(address, watcher.page, lambda bug: _say(f"cannot serve /metrics: {bug!r}"))
+        server = Server(address, watcher.page, lambda bug: _say(f"cannot serve /metrics: {bug!r:.200}"))
     except OSError as error:
         _say(f"/metrics is not available: cannot listen on {address[0]}:{address[1]}: {error.strerror}")
         return None

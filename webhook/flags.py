@@ -122,7 +122,7 @@ def _file(path: Path) -> Values:
     values = {_variable(str(key)): value for key, value in (content or {}).items() if value is not None}
     if unknown := sorted(set(values) - _KNOWN):
         keys = ", ".join(sorted(_key(name) for name in _KNOWN))
-        raise ConfigError(f"--config {path}: unknown setting {_key(unknown[0])!r}; write one of {keys}")
+        raise ConfigError(f"--config {path}: unknown setting {_key(unknown[0])!r:.80}; write one of {keys}")
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
 
 
@@ -133,7 +133,7 @@ def _key(variable: str) -> str:
 def _address(flag: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
-        raise ConfigError(f"{flag} {text!r} is not an address; write for example 0.0.0.0:10250")
+        raise ConfigError(f"{flag} {text!r:.80} is not an address; write for example 0.0.0.0:10250")
     return host.strip("[]"), int(port)
 
 
@@ -145,5 +145,5 @@ def _clients(ca: str, name: str) -> Clients | None:
 
 def _seconds(flag: str, text: str) -> float:
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{flag} {text!r} is not a number of seconds; write a whole number such as 300")
+        raise ConfigError(f"{flag} {text!r:.80} is not a number of seconds; write a whole number such as 300")
     return float(text)

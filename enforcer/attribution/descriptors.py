@@ -152,7 +152,7 @@ def control_files(text: str) -> ControlFiles:
         return ControlFolder(Path(text))
     major, _, minor = text.partition(":")
     if not (major + minor).isascii() or not (major.isdigit() and minor.isdigit()) or len(text) > len("4095:1048575"):
-        raise ConfigError(f"--control-device {text!r} is no device number; write MAJOR:MINOR, such as 195:255")
+        raise ConfigError(f"--control-device {text!r:.80} is not a device number; write MAJOR:MINOR, such as 195:255")
     return ControlDevice(int(major), int(minor))
 
 

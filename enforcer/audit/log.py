@@ -191,7 +191,7 @@ class AuditLog:
         self._say(
             Kind.PRUNED,
             {
-                "note": "the enforcer removed these segments: they exceeded the retention settings (--audit-keep-*)",
+                "note": "the enforcer removed these segments: they exceeded enforcer.auditKeep",
                 REMOVED: removed,
             },
         )

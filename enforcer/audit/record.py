@@ -93,7 +93,7 @@ def append_hash(previous: ChainHead, kind: Kind, time: str, fields: Mapping[str,
         RecordError: the fields cannot be made to fit.
     """
     if taken := sorted(_GRAMMAR & fields.keys()):
-        raise RecordError(f"field {taken[0]!r} is reserved for the record itself; choose another field name")
+        raise RecordError(f"field {taken[0]!r:.80} is reserved for the record itself; choose another field name")
     seq = previous.seq + 1
     for text_limit, list_limit in zip(TEXT_LIMITS, LIST_LIMITS, strict=True):
         short = {name: _fitting(value, text_limit, list_limit) for name, value in fields.items()}

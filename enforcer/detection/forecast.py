@@ -7,8 +7,10 @@ from enforcer.detection.detector import budget_left, phase, recent_kills
 from enforcer.detection.lending import borrowed_mib, seconds_to_return
 from enforcer.detection.types import DetectorConfig, DetectorState, Phase
 from enforcer.quota.types import OnExceed, Quota
+from gpushare import contract
 
 RESET: Final = "gpu-share breaker --reset"
+ONLY_WARNS: Final = f"the enforcer only warns ({contract.ON_EXCEED} is warn, or the chart's enforcer.enforce is false)"
 _PHRASES: Final = {
     Phase.NOT_STARTED: "has not started",
     Phase.WITHIN: "is within its kill threshold",
@@ -94,7 +96,7 @@ def _room_in(state: DetectorState, quota: Quota, now: float, rules: DetectorConf
 def _end(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig) -> str:
     """What comes of it, and in how many seconds."""
     if quota.on_exceed is OnExceed.WARN:
-        return "; the enforcer only warns (policy warn, or --no-enforce)"
+        return f"; {ONLY_WARNS}"
     left = seconds_until_kill(state, quota, now, rules)
     if left is None:
         return f"; an operator stopped all kills of this node, so the enforcer kills nothing; to resume, run `{RESET}`"

@@ -27,6 +27,8 @@ from gpushare.shared_memory import brings_memory
 APP: Final = "app"
 SIDECAR: Final = "sidecar"
 INIT: Final = "init"
+_RESCHEDULE: Final = "delete the pod so that it is rescheduled"
+_AGAIN: Final = f"the kubelet retries; if this error stays, {_RESCHEDULE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +148,10 @@ def check_user(node: str, claim: Object, pod: Object) -> None:
     user = reserved_pod(claim)
     if pod["metadata"]["uid"] != user["uid"]:
         message = f"claim {_named(claim)} is reserved for pod {user['name']} with UID {user['uid']}, which is gone"
-        raise PrepareError(message, Reason.CLAIM_UNKNOWN)
-    if (pod.get("spec") or {}).get("nodeName") != node:
-        message = f"pod {user['name']} runs on {(pod.get('spec') or {}).get('nodeName')}, not on this node {node}"
-        raise PrepareError(message, Reason.CLAIM_UNKNOWN)
+        raise PrepareError(f"{message}; {_AGAIN}", Reason.CLAIM_UNKNOWN)
+    if (there := (pod.get("spec") or {}).get("nodeName")) != node:
+        message = f"pod {user['name']} runs on {there or 'no node'}, not on this node {node}"
+        raise PrepareError(f"{message}; {_AGAIN}", Reason.CLAIM_UNKNOWN)
 
 
 def granted_of(node: str, claim: Object, devices: Mapping[str, Gpu]) -> tuple[AllocatedDevice, ...]:
@@ -199,7 +201,7 @@ def _granted(node: str, result: Object, devices: Mapping[str, Gpu]) -> Allocated
     if pool != node or device not in devices:
         known = ", ".join(sorted(devices)) or "none"
         message = f"request {request} got device {device} of pool {pool}, but node {node} has only the devices: {known}"
-        raise PrepareError(f"{message}; delete the pod so that it is rescheduled", Reason.CLAIM_UNKNOWN)
+        raise PrepareError(f"{message}; {_RESCHEDULE}", Reason.CLAIM_UNKNOWN)
     gpu, consumed = devices[device], result.get("consumedCapacity") or {}
     memory = parse_mib(consumed.get(contract.CAPACITY_MEMORY))
     if gpu.parent is not None:

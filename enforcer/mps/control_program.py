@@ -74,22 +74,22 @@ class ControlProgram:
                 (``AlreadyExited``).
         """
         if "\n" in command:
-            raise ValueError(f"{command!r} is more than one command")
+            raise ValueError(f"{command!r:.80} is more than one command")
         limit = deadline or Deadline()
         try:
             with self._turn(limit):
                 code, out, err = self._run(f"{command}\n", limit, moot or _never)
         except TimeoutError as error:
             raise MpsError(
-                f"the MPS control daemon did not answer {command!r} in time; a process that keeps a silent connection "
-                "to its control socket can cause this",
+                f"the MPS control daemon did not answer {command!r:.80} in time; a process that keeps a silent "
+                "connection to its control socket can cause this",
                 Reason.MPS_CONTROL_BLOCKED,
             ) from error
         except OSError as error:
             raise MpsError(f"the enforcer cannot run {self._binary}: {error}") from error
         if code != 0:
             problem = (err or out).strip() or "the MPS control daemon closed the connection"
-            raise MpsError(f"MPS refused {command!r}: {problem}")
+            raise MpsError(f"MPS refused {command!r:.80}: {problem}")
         return out
 
     def _run(self, line: str, deadline: Deadline, moot: Callable[[], bool]) -> tuple[int, str, str]:
@@ -97,7 +97,8 @@ class ControlProgram:
         observer, begun = self._watched.new_probe(), time.monotonic()
         if moot():
             raise MpsError(
-                f"the enforcer did not send {line.strip()!r} to MPS: the MPS client that it is for had already exited",
+                f"the enforcer did not send {line.strip()!r:.80} to MPS: the MPS client that it is for had already "
+                "exited",
                 Reason.ALREADY_EXITED,
             )
         program = subprocess.Popen(  # noqa: S603 - our own program

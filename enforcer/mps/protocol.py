@@ -40,8 +40,8 @@ def check_pipe_path(path: str) -> None:
     """Refuse a pipe directory the daemon could not open its sockets in. Raises ``ConfigError``."""
     if len(path.encode()) > MAX_PIPE_PATH or not path.startswith("/"):
         raise ConfigError(
-            f"the path of the MPS pipe directory {path!r} is {len(path.encode())} bytes long; set --run to an absolute "
-            f"path so short that the pipe directory's path has at most {MAX_PIPE_PATH} bytes"
+            f"the path of the MPS pipe directory {path!r:.200} is {len(path.encode())} bytes long; set --run to an "
+            f"absolute path so short that the pipe directory's path has at most {MAX_PIPE_PATH} bytes"
         )
 
 

@@ -318,12 +318,12 @@ class NvmlClient(GpuReader):
         self._drop()
         how = cause or (kept.exit_reason if kept is not None and kept.exited else "no cause known")
         log.warning("NVML worker process failed", reason=str(Reason.NVML_CRASHED), question=what, how=how)
-        return NvmlError(f"the NVML worker process failed during request {what!r} ({how})", Reason.NVML_CRASHED)
+        return NvmlError(f"the NVML worker process failed during request {what!r:.80} ({how})", Reason.NVML_CRASHED)
 
     def _hung(self, what: str) -> NvmlError:
         deadline = self._waits.deadline
         return NvmlError(
-            f"NVML does not answer request {what!r} within {deadline:g} s: the driver hangs", Reason.NVML_HUNG
+            f"NVML does not answer request {what!r:.80} within {deadline:g} s: the driver hangs", Reason.NVML_HUNG
         )
 
 

@@ -54,7 +54,7 @@ def decode_value(what: str, found: Mapping[str, Any]) -> Any:
     try:
         return QUESTIONS[what](found["value"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"the NVML worker sent an invalid answer to {what}: {error!r}") from error
+        raise ValueError(f"the NVML worker sent an invalid answer to {what}: {error!r:.200}") from error
 
 
 def _same(given: Any) -> Any:

@@ -252,7 +252,7 @@ def _device(key: DeviceKey, world: _World) -> Device:
 
 def _check_device(name: str, device: Device, gpu: Gpu | None) -> None:
     if device.kind not in {"gpu", "mig"} or not device.uuid:
-        raise _RejectedError(Cause.TYPE, f"device {name} has type {device.kind!r}, not gpu or mig, or no uuid")
+        raise _RejectedError(Cause.TYPE, f"device {name} has type {device.kind!r:.80}, not gpu or mig, or no uuid")
     if not device.shareable:
         why = f"device {name} does not allow multiple allocations: the claim has the whole device"
         raise _RejectedError(Cause.EXCLUSIVE, why, device.uuid)
@@ -267,7 +267,9 @@ def _amount(result: Object, device: Device) -> int:
     written = mapping(result, "consumedCapacity").get("memory")
     amount = parse_bytes(written)
     if amount is None or amount % MIB or device.capacity is None:
-        why = f"its consumedCapacity.memory {written!r} is no number of MiB, or the device has no capacity of memory"
+        why = (
+            f"its consumedCapacity.memory {written!r:.80} is not a number of MiB, or the device has no memory capacity"
+        )
         raise _RejectedError(Cause.AMOUNT, why, device.uuid)
     if amount == 0 or amount >= device.capacity:
         why = f"its consumedCapacity.memory is {written}: it limits nothing"

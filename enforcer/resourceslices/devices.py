@@ -133,7 +133,7 @@ def select_gpus(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
     unknown = [entry for entry in entries if entry not in by_name]
     known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
     if unknown or not entries:
-        problem = f"{unknown[0]!r} is not a GPU of this node" if unknown else f"{wanted!r} lists no GPU"
+        problem = f"{unknown[0]!r:.80} is not a GPU of this node" if unknown else f"{wanted!r:.80} lists no GPU"
         raise ConfigError(
             f"node annotation {NODE_GPUS}: {problem}; write one or more of {known}, or remove the annotation"
         )

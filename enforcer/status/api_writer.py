@@ -47,7 +47,7 @@ class ApiWriter:
                 failure,
                 reason=str(Reason.TOO_LARGE),
                 final=True,
-                error=f"{QUEUE} writes to the API server already wait",
+                error=f"{QUEUE} writes to the API server already wait, so the enforcer dropped this one",
             )
 
     def run_once(self) -> None:

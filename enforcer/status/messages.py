@@ -6,6 +6,7 @@ from typing import Final
 
 from enforcer.audit.kill_records import ProcessOutcome
 from enforcer.audit.record import ChainHead
+from enforcer.detection.forecast import ONLY_WARNS
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.quota.types import Quota
 from enforcer.status.dedup import FIRST, Repetition
@@ -47,7 +48,7 @@ def message(notice: UserMessage, time: str) -> Message:
 def over_quota(decision: KillDecision, repetition: Repetition = FIRST) -> UserMessage:
     """The container is over quota, in enough samples."""
     quota = decision.quota
-    end = "the enforcer only warns (policy warn, or --no-enforce)"
+    end = ONLY_WARNS
     if decision.kill_in is not None:
         end = f"the enforcer kills its processes in {decision.kill_in:.1f}s unless it frees {_excess(decision)} MiB"
     return UserMessage(

@@ -37,7 +37,7 @@ def append(path: Path, text: str) -> None:
 def _append(descriptor: int, text: str) -> None:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     if found.st_size > MOST_BYTES:
         os.ftruncate(descriptor, 0)
     begin = "\n" if 0 < found.st_size <= MOST_BYTES else ""

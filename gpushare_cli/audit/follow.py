@@ -172,7 +172,8 @@ class _Streams:
         enforcers = enforcer_pods.find_enforcers(self._api, self._namespace)
         if any(enforcer.silent for enforcer in enforcers):
             raise GpuShareError(
-                "the enforcers do not print audit records (--audit-to=none); use 'gpu-share audit show -A'"
+                "the enforcers do not print audit records (enforcer.auditToStdout is false); use "
+                "'gpu-share audit show -A'"
             )
         for enforcer in enforcers:
             if enforcer.pod not in self._pods:

@@ -121,7 +121,7 @@ def version(api: KubeClient) -> CheckResult:
     match = _VERSION.match(server)
     oldest = ".".join(map(str, OLDEST))
     if match is None:
-        unread = f"the API server reports its version as {server!r}; {oldest} or newer is needed"
+        unread = f"the API server reports its version as {server!r:.80}; {oldest} or newer is needed"
         return warning(unread, "run kubectl version")
     number = int(match.group(1)), int(match.group(2))
     if number < OLDEST:

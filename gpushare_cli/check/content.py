@@ -109,8 +109,7 @@ def _beginning(one: str, other: str) -> int:
 
 def _shown(value: object, begin: int = 0) -> str:
     text = str(value)
-    part = text[begin : begin + SHOWN]
-    return f"{'...' if begin else ''}{part!r}{'...' if begin + SHOWN < len(text) else ''}"
+    return f"{'...' if begin else ''}{text[begin : begin + SHOWN]!r}{'...' if begin + SHOWN < len(text) else ''}"
 
 
 def _without_settings(hook: Json) -> dict[str, Any]:

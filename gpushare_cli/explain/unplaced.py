@@ -18,6 +18,7 @@ GATED: Final = "SchedulingGated"
 ON_GPUS: Final = frozenset({Cause.OTHER_GPU, Cause.TOO_LARGE, Cause.UNHEALTHY, Cause.FULL})
 VOLUME: Final = "a volume of the pod keeps it away, and not a GPU: run kubectl describe persistentvolumeclaims"
 NOT_SHARED: Final = "none of these nodes shares a GPU"
+CHANGE: Final = "correct the pod, or wait until other pods end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,9 @@ PARTS: Final = (
     Part("Too many pods", "the node runs as many pods as its kubelet takes; wait until other pods end"),
     Part("ResourceClaim not created yet", CLAIM_MISSING),
     Part("device class", "the DeviceClass is missing: run gpu-share check"),
-    Part("affinity rules", "excluded by spec.affinity of the pod, or of other pods there"),
-    Part("topology spread", "excluded by spec.topologySpreadConstraints of the pod"),
-    Part("free ports", "another pod uses the hostPort there"),
+    Part("affinity rules", f"excluded by spec.affinity of the pod, or of other pods there: {CHANGE}"),
+    Part("topology spread", f"excluded by spec.topologySpreadConstraints of the pod: {CHANGE}"),
+    Part("free ports", "another pod uses the hostPort there; write another one, or wait until that pod ends"),
     Part("volume", VOLUME),
 )  # fmt: skip
 """The first whose words are there counts. They are those of Kubernetes 1.36 and 1.37."""

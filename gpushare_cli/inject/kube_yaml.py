@@ -28,6 +28,7 @@ _TOO_MANY: Final = (
     f"the document has more than {MAX_NODES:,} values after its aliases are expanded; remove aliases, or split it"
 )
 _QUOTE: Final = "put it in quotes, without a tag"
+TOO_DEEP: Final = "the document is nested too deeply; write fewer levels of mappings and lists"
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG: Final = "tag:yaml.org,2002:"
@@ -169,7 +170,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
 def _refuse_tag(node: yaml.Node) -> NoReturn:
     """Refuse what JSON does not have."""
     if node.tag.removeprefix(_TAG) not in _FOREIGN:
-        raise _at(node, f"could not determine a constructor for the tag {node.tag!r}")
+        raise _at(node, f"the YAML tag {node.tag!r:.80} is unknown; remove the tag")
     way_out = _QUOTE if isinstance(node, yaml.ScalarNode) else "remove the tag"
     raise _at(node, f"{_source(node)} has the YAML tag {_tag(node)}, which JSON does not support; {way_out}")
 
@@ -188,7 +189,7 @@ def parse(text: str, line: int = 1) -> yaml.Node | None:
     except (yaml.YAMLError, UnicodeError) as error:
         raise RequestError(f"line {line}: not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise RequestError(f"line {line}: the document is nested too deeply") from None
+        raise RequestError(f"line {line}: {TOO_DEEP}") from None
     finally:
         loader.dispose()
     return None if node is not None and node.tag == f"{_TAG}null" else node
@@ -205,7 +206,7 @@ def construct(node: yaml.Node | None) -> Any:
     try:
         return _Constructor().value(node)
     except RecursionError:
-        raise _at(node, "the document is nested too deeply") from None
+        raise _at(node, TOO_DEEP) from None
 
 
 def member(node: yaml.Node | None, key: str) -> yaml.Node | None:

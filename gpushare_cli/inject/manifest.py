@@ -14,7 +14,8 @@ import yaml
 
 from gpushare.errors import RequestError
 from gpushare.patterns import Pattern
-from gpushare_cli.inject.kube_yaml import MAX_BYTES, MAX_DIGITS, construct, long_number, no_number, parse, top
+from gpushare.quantity import quoted
+from gpushare_cli.inject.kube_yaml import MAX_BYTES, MAX_DIGITS, TOO_DEEP, construct, long_number, no_number, parse, top
 from gpushare_cli.inject.yaml_splice import patched
 from gpushare_cli.inject.yaml_writer import dump
 
@@ -146,7 +147,7 @@ def _json(chunk: str, line: int, start: int) -> Iterator[Document]:
                 ) from None
             return
         except RecursionError:
-            raise RequestError(f"line {line}: the document is nested too deeply") from None
+            raise RequestError(f"line {line}: {TOO_DEEP}") from None
         except RequestError as error:
             raise RequestError(f"line {line + chunk.count(chr(10), 0, position)}: {error.message}") from None
         end += len(chunk[end:]) - len(chunk[end:].lstrip())
@@ -159,7 +160,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise RequestError(f"the key {key!r} occurs twice in one JSON object; remove one of the two")
+            raise RequestError(f"the key {quoted(key)} occurs twice in one JSON object; remove one of the two")
         found[key] = value
     return found
 

@@ -61,5 +61,7 @@ def _unit(text: str) -> tuple[str, int]:
 def _replicas(text: str) -> tuple[str, int]:
     resource, _, number = text.partition("=")
     if not (resource and number.isdecimal() and 1 < int(number[:9]) < MAX_MIB):
-        raise argparse.ArgumentTypeError(f"{quoted(text)} is no number of replicas; write for example nvidia.com/gpu=4")
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} is not a number of replicas; write for example nvidia.com/gpu=4"
+        )
     return resource, int(number)

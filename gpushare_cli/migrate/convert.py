@@ -111,7 +111,7 @@ def _check_alone(findings: Findings, pod: Pod, fields: Sequence[Field], others: 
             findings.problem(each.path, f"{each.value} asks for GPUs beside {fields[0].key}; remove one of the two")
     for key in mapping(mapping(pod, "metadata"), "annotations"):
         if contract.is_ours(key):
-            findings.problem(f"metadata.annotations[{key}]", f"stands beside {fields[0].key}; remove one of the two")
+            findings.problem(f"metadata.annotations[{key}]", f"is there beside {fields[0].key}; remove one of the two")
 
 
 def _by_container(pod: Pod, dialect: Dialect, fields: Sequence[Field]) -> dict[str, list[Field]]:
@@ -125,7 +125,7 @@ def _by_container(pod: Pod, dialect: Dialect, fields: Sequence[Field]) -> dict[s
         found = {name: mine + for_pod for name, mine in found.items() if mine}
     for each in fields:
         if each.container and each.container not in names:
-            raise each.refusal(f"is for a container that the pod lacks; it has {', '.join(names)}")
+            raise each.refusal(f"is for a container that the pod does not have; it has {', '.join(names)}")
     return {name: mine for name, mine in found.items() if any(asks(each) or each.row.means in ASKS for each in mine)}
 
 
@@ -133,7 +133,7 @@ def _target(pod: Pod, dialect: Dialect, for_pod: Sequence[Field], names: Sequenc
     for each in for_pod:
         if each.row.means is Means.CONTAINER:
             if each.value not in names:
-                raise each.refusal(f"is no container of the pod; it has {', '.join(names)}")
+                raise each.refusal(f"is not a container of the pod; it has {', '.join(names)}")
             return str(each.value)
     apps = [str(each.get("name")) for section, _, each in containers(pod) if section == SECTIONS[-1]]
     if not apps or (len(apps) > 1 and not dialect.first):
@@ -152,13 +152,15 @@ def _share(dialect: Dialect, mine: Sequence[Field], known: Known) -> _Share:
     all_compute = compute is not None and compute >= 1
     if (all_compute and dialect.exclusive) or (part == 1 and (compute is None or all_compute)):
         raise field.refusal(
-            f"asks for whole GPUs, which is no share; write {GPU}: {ceil((compute or 1) * gpus)} instead"
+            f"asks for whole GPUs, which is not a share; write {GPU}: {ceil((compute or 1) * gpus)} instead"
         )
     if gpus.denominator != 1 or gpus > MAX_GPUS:
-        raise field.refusal(f"stands beside {gpus} GPUs; a container may have shares of 1 to {MAX_GPUS}")
+        raise field.refusal(f"is for {gpus} GPUs; a container may have shares of 1 to {MAX_GPUS}: write as many")
     mib = _mib(field, part, known) if part is not None or size else 0
     if not mib:
-        raise field.refusal(f"says no memory; add the field of {dialect.name} that does, or {contract.MEMORY} by hand")
+        raise field.refusal(
+            f"asks for no memory; add the field of {dialect.name} that does, or write {contract.MEMORY} by hand"
+        )
     _check_limits(mine, size, compute)
     return _Share(mib, None if compute is None else _percent(field, compute), int(gpus))
 
@@ -175,7 +177,7 @@ def _size(mine: Sequence[Field]) -> Field | None:
     sizes = [each for each in mine if each.row.means in _MEMORY]
     sizes = sizes or [each for each in mine if each.row.means is Means.MEMORY_LIMIT and each.row.unit]
     if len(sizes) > 1:
-        raise sizes[1].refusal(f"stands beside {sizes[0].key}; remove one of the two")
+        raise sizes[1].refusal(f"is a second amount beside {sizes[0].key}; remove one of the two")
     return sizes[0] if sizes else None
 
 
@@ -226,9 +228,7 @@ def _mib(size: Field, part: Fraction | None, known: Known) -> int:
 def _percent(field: Field, compute: Fraction) -> int:
     percent = compute * WHOLE_GPU_PERCENT
     if percent.denominator != 1 or not 1 <= percent <= WHOLE_GPU_PERCENT:
-        raise field.refusal(
-            f"stands beside {float(percent):g} % of compute; {contract.COMPUTE} is a whole number to 100"
-        )
+        raise field.refusal(f"comes with {float(percent):g} % of compute; write a whole percentage from 1 to 100")
     return int(percent)
 
 

@@ -19,7 +19,7 @@ def add_parser(add: Any) -> None:
     parser.add_argument("memory", metavar="MEMORY", help="such as 3Gi")
     what = "namespace of the pod (default: the namespace of the kubeconfig context)"
     parser.add_argument("-n", "--namespace", type=namespace_name, metavar="NS", help=what)
-    what = "allow a quota below the container's current use; the enforcer then kills the container"
+    what = "allow a quota below the container's current use; the container is then over quota"
     parser.add_argument("--force", action="store_true", help=what)
     parser.add_argument("--dry-run", action="store_true", help="show the change, but do not request it")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")

@@ -213,7 +213,7 @@ def check_client(connection: ssl.SSLSocket | ssl.SSLObject) -> None:
     subject: Any = (connection.getpeercert() or {}).get("subject", ())
     names = [value for part in subject for key, value in part if key == "commonName"]
     if names != [wanted]:
-        raise ssl.SSLCertVerificationError(1, f"the common name of the client's certificate is not {wanted!r}")
+        raise ssl.SSLCertVerificationError(1, f"the common name of the client's certificate is not {wanted!r:.80}")
 
 
 def refuses_client(error: OSError) -> bool:

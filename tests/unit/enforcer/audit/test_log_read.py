@@ -63,7 +63,7 @@ def test_of_what_is_removed_it_says_how_much_and_where_the_rest_goes_on(folder: 
     assert _text(kept[-1]) == {
         "time": "noon",
         "kind": "PRUNED",
-        "note": "the enforcer removed these segments: they exceeded the retention settings (--audit-keep-*)",
+        "note": "the enforcer removed these segments: they exceeded enforcer.auditKeep",
         "removed": {"segments": 3, "bytes": sum(sizes[:3]), "first": 1, "last": 3, "hash": heads[2].hash},
     }
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from enforcer.detection.budget import Account
-from enforcer.detection.forecast import describe, seconds_until_kill
+from enforcer.detection.forecast import ONLY_WARNS, describe, seconds_until_kill
 from enforcer.detection.types import ContainerState, DetectorConfig, DetectorState, Phase, key_of
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import GPU, quota
@@ -39,9 +39,7 @@ def test_it_says_what_will_happen_and_in_how_many_seconds() -> None:
     warned = replace(OVER, phase=Phase.WARNED, samples=3, over_for=1.5, used=2.0)
     assert "has been over its quota for 1.5s; the enforcer kills it in 3.5s unless it frees 904 MiB" in told(warned)
     assert "unless it frees 104 MiB" in told(warned, quota(tolerance_mib=800)), "the tolerance is no excess"
-    assert told(warned, quota(on_exceed=OnExceed.WARN)).endswith(
-        "for 1.5s; the enforcer only warns (policy warn, or --no-enforce)"
-    )
+    assert told(warned, quota(on_exceed=OnExceed.WARN)).endswith(f"for 1.5s; {ONLY_WARNS}")
 
 
 def test_a_budget_that_was_used_is_named_with_the_time_until_it_is_back() -> None:

@@ -245,8 +245,11 @@ def test_a_claim_shared_by_pods_is_refused() -> None:
 
 
 def test_a_pod_of_another_node_is_refused() -> None:
-    elsewhere = {**HAND, "spec": {**HAND["spec"], "nodeName": "gpu-8"}}
-    assert "runs on gpu-8, not on this node" in refused(allocated("mine", HAND, gpu("card", 3000)), elsewhere)
+    for node, words in (("gpu-8", "runs on gpu-8"), (None, "runs on no node")):
+        elsewhere = {**HAND, "spec": {**HAND["spec"], "nodeName": node}}
+        said = refused(allocated("mine", HAND, gpu("card", 3000)), elsewhere)
+        assert f"{words}, not on this node" in said
+        assert said.endswith("if this error stays, delete the pod so that it is rescheduled")
 
 
 def test_an_init_container_and_the_app_after_it_may_use_one_request() -> None:

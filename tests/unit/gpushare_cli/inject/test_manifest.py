@@ -116,7 +116,7 @@ def test_lines_are_counted_from_the_start_of_the_stream() -> None:
             "a: !!binary aGk=",
             "'aGk=' has the YAML tag !!binary, which JSON does not support; put it in quotes, without a tag",
         ),
-        ("a: !Ref b", "constructor for the tag '!Ref'"),
+        ("a: !Ref b", "YAML tag '!Ref' is unknown; remove"),
         ("? [a, b]\n: c", "a key must be a string"),
         ("a: " + "[" * 20_000, "not YAML|nested too deeply"),
         ('{"a":' * 20_000, "not YAML|nested too deeply"),
