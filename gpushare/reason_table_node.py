@@ -380,11 +380,12 @@ _ENFORCER: Final = (
     ),
     ReasonRow(
         reason=Reason.CHECKPOINT_UNREADABLE, places=(Place.METRIC, Place.LOG),
-        meaning="The enforcer cannot read a file of quotas or of a prepared claim. The last valid quotas stay in "
-        "force.",
-        action="Check the node's disk. The enforcer writes checkpoint.json (the quotas) again with the next claim. If "
-        "the message names a file UID.json or UID.ending, restart the enforcer. If the message comes back, delete the "
-        "pod for which the ResourceClaim with this UID is reserved, and then the file.",
+        meaning="The enforcer cannot read a file of quotas or of a prepared claim, or a newer release wrote one of its "
+        "files. The last valid quotas stay in force.",
+        action="If the message names a newer release, do what it says. Otherwise check the node's disk. The enforcer "
+        "writes checkpoint.json (the quotas) again with the next claim. If the message names a file UID.json or "
+        "UID.ending, restart the enforcer. If the message comes back, delete the pod for which the ResourceClaim with "
+        "this UID is reserved, and then the file.",
     ),
     ReasonRow(
         reason=Reason.ENFORCER_STARTED, places=_LOG,

@@ -12,7 +12,7 @@ WHY: Final = (
     "containers of namespace {0} used more GPU memory of this node than they reserved, too often or too much: this pod "
     "waits until {1:%H:%M:%S}Z, then 60 to 90 s for the kubelet; reduce the GPU memory use of these pods, or request "
     "more; kubectl get events -n {0} --field-selector reason=Killed names those that were killed; a new installation "
-    "knows this as well, only gpu-share breaker --reset forgets it"
+    "knows this as well, only gpu-share breaker --reset on the node forgets it"
 )
 
 

@@ -99,7 +99,8 @@ def _end(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig) 
         return f"; {ONLY_WARNS}"
     left = seconds_until_kill(state, quota, now, rules)
     if left is None:
-        return f"; an operator stopped all kills of this node, so the enforcer kills nothing; to resume, run `{RESET}`"
+        why = "an operator stopped all kills of this node, so the enforcer kills nothing"
+        return f"; {why}; to resume, run `{RESET}` on this node"
     if 0 < left == _room_in(state, quota, now, rules):
         made = f"kills on this node: {recent_kills(state, now, rules)} in the last {rules.window:.0f}s"
         return f"; the enforcer kills it in {left:.1f}s at the earliest because of the kill rate limit ({made})"

@@ -29,9 +29,9 @@ class Message(NamedTuple):
 
 @cache
 def messages() -> tuple[Message, ...]:
-    """Return the strings of more than two words, without docstrings, then the policies' messages."""
+    """Return the strings of more than two words, without docstrings, then the messages of policies and chart."""
     files = [file for part in PRODUCT for file in sorted((ROOT / part).rglob("*.py")) if "_pb2" not in file.name]
-    return (*(found for file in files for found in _of_file(file)), *_of_policies())
+    return (*(found for file in files for found in _of_file(file)), *_of_policies(), *_of_chart())
 
 
 def _of_file(file: Path) -> Iterator[Message]:
@@ -79,3 +79,13 @@ def _of_policies() -> Iterator[Message]:
         for one in each["spec"]["validations"] if each["kind"] == "ValidatingAdmissionPolicy" else ():
             written = FILLED.join(_CEL.findall(one.get("messageExpression", "")))
             yield from (Message(manifest, 1, text) for text in (one.get("message"), written) if text)
+
+
+def _of_chart() -> Iterator[Message]:
+    """Yield what helm prints after an installation and in place of one, and what alerts say."""
+    found = {"NOTES.txt": r"(.+)", "validate.yaml": r'"([^"\n]* [^"\n]* [^"\n]*)"', "alerts.yaml": r"(.+[a-z]{3}\.)\n"}
+    for name, pattern in found.items():
+        path = f"deploy/helm/gpu-share/templates/{name}"
+        text = (ROOT / path).read_text(encoding="utf-8")
+        filled = text if name == "validate.yaml" else re.sub(r"\{\{.*?\}\}(?:`\}\})?", FILLED, text)
+        yield from (Message(path, 1, each) for each in re.findall(pattern, filled))

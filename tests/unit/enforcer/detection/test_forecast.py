@@ -89,5 +89,5 @@ def test_an_open_breaker_is_named_with_the_way_out() -> None:
     postponed = replace(DUE, phase=Phase.POSTPONED)
     assert (
         "for 6.0s; an operator stopped all kills of this node, so the enforcer kills nothing; to resume, run "
-        "`gpu-share breaker --reset`"
+        "`gpu-share breaker --reset` on this node"
     ) in told(postponed, open=True)
