@@ -81,7 +81,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("gpushare", 63, "kubeconfigs with certificates or a token, read without the official client"),
     ("gpushare_cli", 5, "help and completion of each verb that load nothing large"),
     ("certs", 3, "the remedy in messages that lacked one, and a bound on values that they quote"),
-    ("enforcer", 7, "the same"),
+    ("enforcer", 10, "the same"),
     ("gpushare", 10, "the same"),
     ("gpushare_cli", 5, "the same"),
 )

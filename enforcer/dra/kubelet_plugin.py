@@ -31,6 +31,7 @@ GRACE: Final = 4.0
 """Seconds for calls to come to their end when the enforcer stops; less than ``enforcer.runtime.manager`` waits."""
 NOWHERE: Final = 0
 """No file has this inode."""
+_VALUE: Final = "--kubelet-root (chart value kubeletRoot)"
 MAX_SOCKET_PATH: Final = 107
 """The kernel's limit for the path of a Unix socket."""
 BUG: Final = "internal error of the enforcer on this node; read the enforcer's log"
@@ -224,7 +225,7 @@ class Sockets:
 def _listen(socket: Path, services: Mapping[str, Handlers], workers: int) -> tuple[grpc.Server, int]:
     if len(str(socket)) > MAX_SOCKET_PATH:
         raise ConfigError(
-            f"--kubelet-root: the socket path {socket} has more than {MAX_SOCKET_PATH} characters; write a shorter path"
+            f"{_VALUE}: the socket path {socket} has more than {MAX_SOCKET_PATH} characters; write a shorter path"
         )
     server = grpc.server(ThreadPoolExecutor(workers, thread_name_prefix=socket.stem))
     server.add_generic_rpc_handlers(
@@ -239,7 +240,7 @@ def _listen(socket: Path, services: Mapping[str, Handlers], workers: int) -> tup
     except (OSError, RuntimeError) as error:
         server.stop(None)
         hint = "name the root directory of the kubelet, which has to be writable"
-        raise ConfigError(f"--kubelet-root: the driver cannot listen on {socket}: {error}; {hint}") from error
+        raise ConfigError(f"{_VALUE}: the driver cannot listen on {socket}: {error}; {hint}") from error
     return server, _inode(socket)
 
 

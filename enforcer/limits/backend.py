@@ -74,7 +74,9 @@ def choose(ability: DriverSupport, wanted: RequestedBackend = RequestedBackend.A
     }  # fmt: skip
     if not possible[wanted]:
         return Choice(
-            best, f"--limit-backend {wanted} cannot work: {_LACKING[wanted]}; the enforcer uses {best}; write auto"
+            best,
+            f"--limit-backend {wanted} cannot work: {_LACKING[wanted]}; the enforcer uses {best}; write auto into the "
+            "chart value enforcer.limitBackend",
         )
     return Choice(best if wanted is RequestedBackend.AUTO else Backend(wanted))
 

@@ -274,7 +274,9 @@ def test_a_socket_that_could_not_be_made_again_is_tried_each_time(served: Served
 def test_a_root_whose_sockets_would_be_too_long_is_wrong_use(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 100)
     sockets = Sockets(deep, PluginService(World(tmp_path).driver, Metrics()), no_health(tmp_path), Wake())
-    with pytest.raises(ConfigError, match=r"--kubelet-root: the socket path .* has more than"):
+    with pytest.raises(
+        ConfigError, match=r"--kubelet-root \(chart value kubeletRoot\): the socket path .* has more than"
+    ):
         sockets.start()
 
 
