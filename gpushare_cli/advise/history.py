@@ -19,10 +19,5 @@ def peaks(server: Prometheus, namespace: str, now: float) -> dict[Place, int]:
     """
     where = [matcher("namespace", namespace)] if namespace else []
     found = server.at(PEAK.format(server.selector(METRIC, JOB, *where)), now)
-    return {
-        (each.labels.get("namespace", ""), each.labels.get("pod", ""), each.labels.get("container", "")): round(
-            each.points[0][1] / MIB
-        )
-        for each in found
-        if each.points
-    }
+    names = [(each.labels.get(key, "") for key in ("namespace", "pod", "container")) for each in found]
+    return {(*of,): round(each.points[0][1] / MIB) for of, each in zip(names, found, strict=True) if each.points}

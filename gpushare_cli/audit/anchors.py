@@ -90,13 +90,11 @@ def in_cluster(api: KubeClient, warn: Callable[[str], None]) -> list[Anchor]:
         ClusterError: slices cannot be read. If Events may not be read, only ``warn`` is called.
     """
     slices, _ = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={DRIVER}")
-    return [*_of_slices(slices), *_of_events(_events(api, warn))]
-
-
-def _of_slices(slices: list[dict[str, Any]]) -> Iterator[Anchor]:
-    for item in slices:
-        if (head := published_head(item)) is not None:
-            yield Anchor(str(item["spec"].get("nodeName")), head, f"ResourceSlice {item['metadata']['name']}")
+    found = [
+        Anchor(str(item["spec"].get("nodeName")), head, f"ResourceSlice {item['metadata']['name']}")
+        for item in slices if (head := published_head(item)) is not None
+    ]  # fmt: skip
+    return [*found, *_of_events(_events(api, warn))]
 
 
 def _events(api: KubeClient, warn: Callable[[str], None]) -> list[dict[str, Any]]:

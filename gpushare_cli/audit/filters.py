@@ -9,12 +9,14 @@ import difflib
 import io
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpushare.errors import ConfigError
 from gpushare.patterns import Pattern
+from gpushare.raw_objects import moment
 from gpushare.reasons import Reason
 
 Record = Mapping[str, Any]
@@ -61,12 +63,8 @@ class RecordFilter:
         return _among(record, "kind", self.kinds) and _among(record, "result", self.results) and self._recent(record)
 
     def _recent(self, record: Record) -> bool:
-        if self.since is None:
-            return True
-        try:
-            return _aware(datetime.fromisoformat(str(record.get("time")))) >= self.since
-        except ValueError:
-            return True
+        when = moment(record.get("time"))
+        return self.since is None or when is None or when >= self.since
 
 
 def since(text: str, now: datetime) -> datetime:
@@ -75,13 +73,13 @@ def since(text: str, now: datetime) -> datetime:
     Raises:
         ConfigError: it is neither.
     """
-    try:
-        if (age := _AGE.fullmatch(text)) is not None:
-            return now - timedelta(**{_UNITS[age[2]]: int(age[1])})
-        return _aware(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
+    found, age = moment(text), _AGE.fullmatch(text)
+    with suppress(OverflowError):
+        found = now - timedelta(**{_UNITS[age[2]]: int(age[1])}) if age else found
+    if found is None:
         advice = "write an age such as 90s, 30m, 2h or 7d, or a time such as 2026-11-20T22:00:00Z"
-        raise ConfigError(f"--since {text[:100]!r} is not a time; {advice}") from None
+        raise ConfigError(f"--since {text[:100]!r} is not a time; {advice}")
+    return found
 
 
 def result(text: str) -> str:
@@ -144,10 +142,6 @@ def _cell(value: object) -> str:
 def _among(record: Record, field: str, wanted: frozenset[str]) -> bool:
     found = record.get(field)
     return not wanted or (isinstance(found, str) and found in wanted)
-
-
-def _aware(time: datetime) -> datetime:
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _gpu(record: Record) -> str | None:

@@ -62,17 +62,15 @@ def _on_node(folder: Path, args: argparse.Namespace) -> int:
         )
     if not _has_state(folder):
         raise ConfigError(f"{folder} is not a state directory; run this on a node with the enforcer, or give --state")
-    return _reset(folder) if args.reset else _show(folder)
+    if args.reset:
+        was_open = reset(folder)
+        print("the breaker is closed; each container has a full budget" if was_open else "the breaker was not open")
+        return FINE
+    return _show(folder)
 
 
 def _has_state(folder: Path) -> bool:
     return any((folder / each).exists() for each in (FOLDER, NAME))
-
-
-def _reset(folder: Path) -> int:
-    was_open = reset(folder)
-    print("the breaker is closed; each container has a full budget" if was_open else "the breaker was not open")
-    return FINE
 
 
 def _show(folder: Path) -> int:

@@ -23,7 +23,6 @@ from gpushare_cli.check.connection import Ask, Connection
 from gpushare_cli.check.host_needs import host_needs
 from gpushare_cli.check.installation import RESTORE, as_shipped
 from gpushare_cli.check.result import Checker, CheckResult, Level, failed, ok, warning
-from gpushare_cli.check.stuck import stuck
 from gpushare_cli.check.taint_rules import taint_rules
 from gpushare_cli.check.trial import SERVING, trial
 from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
@@ -107,7 +106,7 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
         ("nodes for a new share", startable.on_nodes),
         ("namespaces that opted in", opted_in),
         ("claims in these namespaces", startable.in_namespaces),
-        ("sharing pods that do not start", lambda api: stuck(api, datetime.now(UTC))),
+        ("sharing pods that do not start", lambda api: startable.stuck(api, datetime.now(UTC))),
         ("host access of sharing pods", host_needs),
     )
 
@@ -118,12 +117,10 @@ def version(api: KubeClient) -> CheckResult:
     server = str(found.get("gitVersion", ""))
     if (emulated := found.get("emulationMinor")) and emulated != found.get("minor"):
         server = f"v{found['emulationMajor']}.{emulated} (emulated by {server})"
-    match = _VERSION.match(server)
-    oldest = ".".join(map(str, OLDEST))
-    if match is None:
+    number, oldest = workloads.release(server, _VERSION), ".".join(map(str, OLDEST))
+    if number is None:
         unread = f"the API server reports its version as {server!r:.80}; {oldest} or newer is needed"
         return warning(unread, "run kubectl version")
-    number = int(match.group(1)), int(match.group(2))
     if number < OLDEST:
         missing = failed(f"{server}; {oldest} is needed", f"upgrade the cluster to {oldest} or newer")
         return replace(missing, last=number < FIRST_WITH_CLAIMS)

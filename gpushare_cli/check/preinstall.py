@@ -13,7 +13,7 @@ from gpushare.raw_objects import Object, mapping, text
 from gpushare_cli.check import cluster
 from gpushare_cli.check.connection import Ask
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
-from gpushare_cli.check.workloads import slices
+from gpushare_cli.check.workloads import release, slices
 from gpushare_cli.words import clean, some
 
 NODE_V1: Final = "/apis/node.k8s.io/v1"
@@ -48,11 +48,8 @@ def gpu_nodes(api: KubeClient) -> CheckResult:
 
 def kubelets(api: KubeClient) -> CheckResult:
     """Name the nodes with GPUs whose kubelet is too old."""
-    old = []
-    for name, info in _info(api):
-        match = KUBELET.match(text(info, "kubeletVersion"))
-        if match is not None and (int(match.group(1)), int(match.group(2))) < cluster.OLDEST:
-            old.append(f"{name} ({clean(text(info, 'kubeletVersion'))})")
+    found, least = [(name, text(info, "kubeletVersion")) for name, info in _info(api)], cluster.OLDEST
+    old = [f"{name} ({clean(each)})" for name, each in found if (release(each, KUBELET) or least) < least]
     oldest = ".".join(map(str, cluster.OLDEST))
     return failed(f"older than {oldest}: {some(old)}", f"upgrade them to {oldest} or newer") if old else ok()
 
@@ -61,15 +58,9 @@ def runtimes(api: KubeClient) -> CheckResult:
     """Name the nodes with GPUs whose container runtime has no CDI, or has it off by default."""
     without, off = [], []
     for name, info in _info(api):
-        version = text(info, "containerRuntimeVersion")
-        match = CONTAINERD.match(version)
-        if match is None:
-            continue
-        number = int(match.group(1)), int(match.group(2))
-        if number < CDI_SINCE:
-            without.append(f"{name} ({clean(version)})")
-        elif number[0] < CDI_BY_DEFAULT:
-            off.append(f"{name} ({clean(version)})")
+        number = release(version := text(info, "containerRuntimeVersion"), CONTAINERD)
+        if number is not None and number[0] < CDI_BY_DEFAULT:
+            (without if number < CDI_SINCE else off).append(f"{name} ({clean(version)})")
     if without:
         return failed(f"no CDI: {some(without)}", "upgrade containerd to 2.0 or newer")
     if off:

@@ -1,17 +1,22 @@
-"""Ask whether a share of the usual size could start: on which nodes, and in which namespaces that opted in."""
+"""Ask whether a share of the usual size could start, on which nodes and in which namespaces that opted in.
+
+Then name the sharing pods that do not start although nothing about their GPUs keeps them: of that ``explain`` tells.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 from gpushare import contract
 from gpushare.errors import GpuShareError
 from gpushare.kube_client import CORE_V1, KubeClient, path
-from gpushare.raw_objects import Object, mapping, text
+from gpushare.raw_objects import Object, mapping, moment, text
 from gpushare_cli.check import workloads
 from gpushare_cli.check.installation import installation
-from gpushare_cli.check.result import CheckResult, ok, warning
+from gpushare_cli.check.result import CheckResult, failed, ok, warning
 from gpushare_cli.check.trial import USUAL_MIB
+from gpushare_cli.explain.pod_record import container_statuses, is_unseen
 from gpushare_cli.placement.gpus import COUNTS
 from gpushare_cli.placement.placing import Cause, Cluster, Hindrance, place
 from gpushare_cli.words import clean, counted, some
@@ -31,6 +36,15 @@ SMALLEST: Final[Object] = {"spec": {"devices": {"requests": [
     {"name": "amounts", "firstAvailable": [{"deviceClassName": each, "count": 1} for each in COUNTS]},
 ]}}}  # fmt: skip
 """The same, and it states the least that a ResourceQuota adds up: one that is used up has no room for that."""
+LATE: Final = timedelta(minutes=5)
+"""An image of some GiB takes less."""
+UNSEEN: Final = timedelta(minutes=1)
+IMAGE: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+SIDECAR_IMAGE: Final = (
+    "correct the chart's image.registry, image.repository or image.tag, or give the namespace the pull secret; pods "
+    "that exist keep their image: create them again"
+)
+SCHEDULER: Final = "see whether kube-scheduler runs: kubectl get pods -n kube-system, and its leases"
 _ADDED_UP: Final = frozenset(f"{each}{contract.DEVICE_QUOTA}" for each in COUNTS)
 
 
@@ -82,6 +96,40 @@ def _tolerations(environment: Mapping[str, str]) -> list[Object]:
         return list(Settings.from_environment(environment).tolerations)
     except GpuShareError:
         return list(DEFAULT_TOLERATIONS)
+
+
+def stuck(api: KubeClient, now: datetime) -> CheckResult:
+    """Look for sidecars without an image, pods that no scheduler has seen, and pods that wait long on their node."""
+    pods = workloads.running_shares(api)
+    pulls = [f"{_name(each)}: {why}" for each in pods if (why := _image(each))]
+    if pulls:
+        return failed(clean(f"the sidecar's image cannot be pulled for {some(pulls)}"), SIDECAR_IMAGE)
+    if unseen := [_name(each) for each in pods if is_unseen(each) and _age(each, now) > UNSEEN]:
+        return failed(f"no scheduler has looked at {some(unseen)}", SCHEDULER)
+    waiting = [each for each in pods if text(mapping(each, "status"), "phase") == "Pending"]
+    late = [_name(each) for each in waiting if mapping(each, "spec").get("nodeName") and _age(each, now) > LATE]
+    if late:
+        detail = f"{counted(len(late), 'pod')} of {len(pods)} on their nodes for more than 5 minutes: {some(late)}"
+        return warning(detail, f"gpu-share explain {late[0]}")
+    return ok(f"none of {len(pods)}")
+
+
+def _image(pod: Object) -> str:
+    waiting = [
+        mapping(mapping(each, "state"), "waiting")
+        for each in container_statuses(pod) if each.get("name") == contract.SIDECAR
+    ]  # fmt: skip
+    return next((text(each, "message") or text(each, "reason") for each in waiting if each.get("reason") in IMAGE), "")
+
+
+def _age(pod: Object, now: datetime) -> timedelta:
+    created = moment(mapping(pod, "metadata").get("creationTimestamp"))
+    return timedelta() if created is None else now - created
+
+
+def _name(pod: Object) -> str:
+    metadata = mapping(pod, "metadata")
+    return clean(f"{text(metadata, 'namespace')}/{text(metadata, 'name')}")
 
 
 def _messages(why: Sequence[Hindrance]) -> list[str]:

@@ -1,6 +1,5 @@
 """Show the DeviceTaintRules of administrators that keep new pods from our GPUs, or evict those that run there."""
 
-from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -47,10 +46,5 @@ def _described(rule: Object) -> str:
     taint, selector = mapping(spec, "taint"), mapping(spec, "deviceSelector")
     value = f"={text(taint, 'value')}" if text(taint, "value") else ""
     name = text(mapping(rule, "metadata"), "name")
-    return clean(f"{name} ({text(taint, 'key')}{value}:{text(taint, 'effect')} on {', '.join(_on(selector))})")
-
-
-def _on(selector: Object) -> Iterator[str]:
-    named = {"pool": text(selector, "pool"), "device": text(selector, "device")}
-    found = [f"{key} {value}" for key, value in named.items() if value]
-    yield from found or ["every GPU"]
+    on = ", ".join(f"{key} {each}" for key in ("pool", "device") if (each := text(selector, key))) or "every GPU"
+    return clean(f"{name} ({text(taint, 'key')}{value}:{text(taint, 'effect')} on {on})")

@@ -281,9 +281,9 @@ def _named(versions: Mapping[str, int]) -> str:
     return ", ".join(f"{version or 'unknown'} ({number})" for version, number in counts) or "none"
 
 
-def release(version: str) -> tuple[int, int] | None:
-    """Return the release of a version, major and minor; ``None`` where it is not a version."""
-    match = RELEASE.match(version)
+def release(version: str, shape: Pattern[str] = RELEASE) -> tuple[int, int] | None:
+    """Return major and minor of a version of that shape; ``None`` where it is not one."""
+    match = shape.match(version)
     return None if match is None else (int(match.group(1)), int(match.group(2)))
 
 

@@ -24,8 +24,6 @@ BROKEN: Final = frozenset({Reason.NOT_APPLIED, Reason.LIMIT_ESCAPED})
 """Reasons of the condition ``LimitInForce`` that need somebody, also once the Event about them is gone."""
 WATCHED: Final = "(watch-only)"
 """In the message of a container for which no limit is meant to be in force."""
-STALE_SECONDS: Final = 60.0
-"""The enforcer writes a pod's status every few seconds; a restart of it takes less than this."""
 
 
 def explain(record: PodRecord, admit: Admit | None = None) -> PodExplanation:
@@ -90,7 +88,11 @@ def _facts(record: PodRecord) -> Iterator[ContainerFacts]:
         name = text(container, "name")
         given, gpu = given_to(record, container)
         yield ContainerFacts(
-            name=name, asked=asked_by(record, container), given=given, gpu=gpu, state=state_of(states.get(name, {}))
+            container=name,
+            asked=asked_by(record, container),
+            given=given,
+            gpu=gpu,
+            state=state_of(states.get(name, {})),
         )
 
 
@@ -111,20 +113,16 @@ def state_of(status: Object) -> str:
 
 def _uses(record: PodRecord) -> Iterator[Finding]:
     """What each container holds beside its quota, and how old that is."""
-    status, age = record.usage.status, record.usage.age
+    age = record.usage.age
     when = "at an unknown time" if age is None else f"{max(0, age):.0f} s ago"
-    for each in () if status is None else status.uses:
+    old = "the enforcer of this node has stopped updating the pod status, so this use may be out of date"
+    for each in record.usage.uses:
         now = "an unknown amount" if each.used_mib is None else f"{each.used_mib} MiB"
         peak = "" if each.peak_mib is None else f", peak {each.peak_mib} MiB"
         quota = f"its quota of {each.quota_mib} MiB"
         use = f"{now}: {quota} and {each.borrowed_mib} MiB borrowed" if each.borrowed_mib else f"{now} of {quota}"
         message = f"container {each.container} uses {use}{peak} (measured {when})"
-        stale = age is None or age > STALE_SECONDS
-        hint = (
-            "the enforcer of this node has stopped updating the pod status, so this use may be out of date"
-            if stale
-            else ""
-        )
+        hint = old if record.usage.old else ""
         yield Finding(type=FindingType.USE, message=message, hint=hint, container=each.container)
     if record.usage.problem:
         yield Finding(type=FindingType.UNKNOWN, message=record.usage.problem)

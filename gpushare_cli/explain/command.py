@@ -24,7 +24,7 @@ from gpushare_cli.inject import command, files, rewrite
 from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Admit
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, pods
-from gpushare_cli.node_status import GpuUse, NodeStatus, Use, stale
+from gpushare_cli.node_status import GpuUse, Use, stale
 from gpushare_cli.options import pod_name
 from gpushare_cli.terminal import NOT_AVAILABLE, show, table, warn
 from gpushare_cli.words import some
@@ -168,31 +168,18 @@ def _on_node(args: argparse.Namespace) -> int:
     status = node_status.load(args.state)
     if old := stale(status):
         warn(old)
-    found = [(gpu, use) for gpu in status.gpus for use in gpu.uses if _names(args, use)]
+    namespace, name = pod_name(args.pod, args.namespace)
+    uses = [(gpu, use) for gpu in status.gpus for use in gpu.uses]
+    found = [(gpu, use) for gpu, use in uses if use.pod == name and namespace in {"", use.namespace}]
     if not found:
-        print(f"{args.pod}: the enforcer of this node does not know this pod; it knows: {_known(status)}")
-        for problem in _problems(args, status):
-            print(f"  {problem}")
+        known = ", ".join(dict.fromkeys(f"{use.namespace}/{use.pod}" for _, use in uses)) or "no pod"
+        print(f"{args.pod}: the enforcer of this node does not know this pod; it knows: {known}")
+        # What the enforcer complains of that names the pod: one that was given nothing is in no other list.
+        print("".join(f"  {each}\n" for each in status.problems if f"{namespace}/{name} " in each), end="")
         return 1
     for gpu, use in found:
         print("\n".join(_use(gpu, use)))
     return 1 if old or any(use.shown not in FINE for _, use in found) else 0
-
-
-def _names(args: argparse.Namespace, use: Use) -> bool:
-    namespace, name = pod_name(args.pod, args.namespace)
-    return use.pod == name and (not namespace or use.namespace == namespace)
-
-
-def _problems(args: argparse.Namespace, status: NodeStatus) -> Iterator[str]:
-    """What the enforcer complains of that names the pod: one that was given nothing is in no other list."""
-    named = "/".join(pod_name(args.pod, args.namespace)) + " "
-    yield from (problem for problem in status.problems if named in problem)
-
-
-def _known(status: NodeStatus) -> str:
-    names = dict.fromkeys(f"{use.namespace}/{use.pod}" for gpu in status.gpus for use in gpu.uses)
-    return ", ".join(names) or "no pod"
 
 
 def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
@@ -205,13 +192,8 @@ def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     if use.limit:
         yield f"  limit {use.limit}"
     if use.processes:
-        yield f"  {_processes(use)}"
+        each = [f"pid {pid} {NOT_AVAILABLE if mib is None else format_mib(mib)}" for pid, mib in use.processes]
+        yield f"  processes: {len(each)}, the largest first: {some(each, NAMED)}"
     yield from (f"  {each}" for each in use.failed[-1:])
     if (unaccounted := gpu.unaccounted_mib or 0) > TOLERANCE_MIB:
         yield f"  GPU {gpu.index}: {format_mib(unaccounted)} of its memory are in use and counted for nobody"
-
-
-def _processes(use: Use) -> str:
-    """Say which processes hold memory there, the largest first."""
-    each = [f"pid {pid} {NOT_AVAILABLE if mib is None else format_mib(mib)}" for pid, mib in use.processes]
-    return f"processes: {len(each)}, the largest first: {some(each, NAMED)}"

@@ -1,7 +1,7 @@
 """All that is found out about a pod or a workload, as data, with the text for people and the JSON for programs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Final
 
 from gpushare_cli.explain.findings import MAX_TEXT, Finding, FindingType
@@ -21,7 +21,7 @@ TROUBLES: Final = frozenset({
 class ContainerFacts:
     """What a container asked for and was given, where, and how it is; in words, empty where there is nothing."""
 
-    name: str
+    container: str
     asked: str
     given: str
     gpu: str
@@ -47,8 +47,7 @@ class PodExplanation:
     @property
     def lines(self) -> list[str]:
         """Return the text for people."""
-        rows = [(each.name, each.asked, each.given, each.gpu, each.state) for each in self.containers]
-        body = table(COLUMNS, rows) if rows else []
+        body = table(COLUMNS, map(astuple, self.containers)) if self.containers else []
         return [_line(self.summary), *(f"  {_line(each)}" for each in (*body, *_with_hints(self.findings)))]
 
     @property
@@ -64,7 +63,7 @@ class PodExplanation:
         return {
             "kind": "Pod", "namespace": self.namespace, "name": self.name, "fine": self.fine, "summary": self.summary,
             "phase": self.phase, "node": self.node, "share": self.share, "asks": self.asks,
-            "containers": [_container(each) for each in self.containers],
+            "containers": [asdict(each) for each in self.containers],
             "use": _use(self.usage),
             "findings": [each.json() for each in self.findings],
         }  # fmt: skip
@@ -112,12 +111,6 @@ class WorkloadExplanation:
             "findings": [each.json() for each in self.findings],
             "pods": [each.json() for each in self.pods],
         }  # fmt: skip
-
-
-def _container(facts: ContainerFacts) -> dict[str, str]:
-    return {
-        "container": facts.name, "asked": facts.asked, "given": facts.given, "gpu": facts.gpu, "state": facts.state
-    }  # fmt: skip
 
 
 def _use(usage: Usage) -> dict[str, Any] | None:

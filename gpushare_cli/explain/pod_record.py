@@ -13,9 +13,11 @@ from gpushare.pod_claims import claim_names, uses
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare_cli.placement.placing import NOT_READ, Cluster
 from gpushare_cli.prepared import allocated
-from sidecar.pod_status import Status
+from sidecar.pod_status import Status, Use
 from webhook.mutation.rewrite import is_our_claim
 
+STALE_SECONDS: Final = 60.0
+"""The enforcer writes a pod's status every few seconds; a restart of it takes less than this."""
 MAX_VALUE: Final = 60
 """Characters that are shown of a value that a tenant wrote."""
 
@@ -30,6 +32,16 @@ class Usage:
     status: Status | None = None
     age: float | None = None
     problem: str = ""
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """What its containers hold, as far as that is known."""
+        return () if self.status is None else self.status.uses
+
+    @property
+    def old(self) -> bool:
+        """Whether it is not known to be current."""
+        return self.age is None or self.age > STALE_SECONDS
 
 
 NO_USAGE: Final = Usage()

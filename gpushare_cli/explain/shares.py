@@ -12,9 +12,9 @@ from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.reasons import Reason
 from gpushare_cli import prepared
 from gpushare_cli.explain.pod_record import PodRecord, container_statuses, requested, shortened
+from gpushare_cli.terminal import NOT_AVAILABLE
 
 NONE_OF_IT: Final = f"0Mi ({Reason.CLAIM_IN_USE})"
-NOT_KNOWN: Final = "N/A"
 NO_GPU: Final = "no GPU"
 
 
@@ -121,7 +121,7 @@ def _frozen(limit: Object, given: AllocatedShare) -> str:
 
 def _amount(mib: object, compute: object, cap: object = None) -> str:
     """Write memory and compute: what it reserved, else what others had not reserved at its start."""
-    memory = format_mib(mib) if isinstance(mib, int) else NOT_KNOWN
+    memory = format_mib(mib) if isinstance(mib, int) else NOT_AVAILABLE
     if compute:
         return f"{memory}, {shortened(compute)}%"
     return f"{memory}, cap {shortened(cap)}%" if cap else f"{memory}, no cap"
@@ -136,19 +136,15 @@ def allocated(claim: Object, request: str) -> Iterator[AllocatedShare]:
         if not (consumed or data.get("uuid")) or request not in {"", text(result, "request").partition("/")[0]}:
             continue
         compute = consumed.get(contract.CAPACITY_COMPUTE)
-        mode = data.get("mode")
+        mode, whole = data.get("mode"), _whole(data)
         yield AllocatedShare(
-            memory=str(consumed.get(contract.CAPACITY_MEMORY) or _instance(data)),
+            memory=str(consumed.get(contract.CAPACITY_MEMORY) or (format_mib(whole) if whole else NOT_AVAILABLE)),
             compute=f"{compute}%" if compute not in (None, "0") else "no cap",
             where=f"{data.get('uuid') or result.get('device')}" + (f" ({mode})" if mode not in (None, "mps") else ""),
             limits=tuple(objects(data, "limits")),
             requested=data.get("memoryMiB"),
             reserved=sum(_whole(each) for each in written if each.get("uuid") == data.get("uuid")),
         )
-
-
-def _instance(data: Object) -> str:
-    return format_mib(_whole(data)) if _whole(data) else NOT_KNOWN
 
 
 def _whole(data: Object) -> int:

@@ -61,8 +61,7 @@ def _advice(record: PodRecord, name: str, peak: int, enough: int) -> Finding:
 
 
 def _peaks(record: PodRecord, container: str) -> list[int]:
-    status = record.usage.status
-    uses = () if status is None else status.uses
+    uses = record.usage.uses
     return [each.peak_mib for each in uses if each.container == container and each.peak_mib is not None]
 
 
@@ -89,11 +88,8 @@ def _can_resize(record: PodRecord, container: str, mib: int, ceiling: int | None
 
 def annotation_of(metadata: Object, spec: Object, container: str) -> str:
     """Name the annotation that asks for a container's memory: the one that is there, else the usual one."""
-    own, apps, annotations = (
-        contract.MEMORY_OF + container,
-        objects(spec, "containers"),
-        mapping(metadata, "annotations"),
-    )
+    own, apps = contract.MEMORY_OF + container, objects(spec, "containers")
+    annotations = mapping(metadata, "annotations")
     is_main = bool(apps) and main_container(annotations, apps) == container
     return contract.MEMORY if is_main and own not in annotations else own
 

@@ -8,7 +8,7 @@ from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.reasons import Reason
 from gpushare_cli.explain import no_share, pod_events
 from gpushare_cli.explain.cluster_state import explain
-from gpushare_cli.explain.explanation import PodExplanation, WorkloadExplanation
+from gpushare_cli.explain.explanation import WorkloadExplanation
 from gpushare_cli.explain.findings import Finding, FindingType
 from gpushare_cli.explain.kinds import CRON_JOB, DAEMON_SET, JOB
 from gpushare_cli.explain.workload import WorkloadRecord, created
@@ -18,34 +18,34 @@ from gpushare_cli.words import counted
 
 REPLICA_FAILURE: Final = "ReplicaFailure"
 """The condition of a workload whose pods are refused; it stays where the Events about them have expired."""
+BAD: Final = frozenset({FindingType.NO_SHARE, FindingType.REFUSED})
 FAILED: Final = "Failed"
 """The condition of a Job that makes no pod any more; its pods may be gone."""
 
 
 def explain_workload(record: WorkloadRecord, admit: Admit) -> WorkloadExplanation:
     """Return all about a workload; ``admit`` is the webhook's decision on pods of its namespace."""
-    metadata = mapping(record.workload, "metadata")
+    metadata, place = mapping(record.workload, "metadata"), record.place
     namespace, name = text(metadata, "namespace"), text(metadata, "name")
-    decision = None if record.place is None else no_share.decide(record.place, admit, namespace)
-    asks = record.place is not None and bool(
-        no_share.asks(mapping(mapping(record.place.pod, "metadata"), "annotations"))
-    )
+    asks = place is not None and bool(no_share.asks(mapping(mapping(place.pod, "metadata"), "annotations")))
     wanted, short = wanted_pods(record), _is_short(record)
     shut = list(no_share.closed(record.namespace, namespace, record.release)) if asks else []
-    refused = list(_refused(record)) if short else []
-    by_events = any(each.type is FindingType.REFUSED for each in refused)
-    template = [] if record.place is None or decision is None else _of_template(
-        record.place, decision, shut=bool(shut), short=short, by_events=by_events
-    )  # fmt: skip
-    failed = list(_failed(record))
-    findings = [*_closed(record, shut, asks=asks), *template, *refused, *failed, *_stopped(record, short=short)]
+    refused, failed = list(_refused(record)) if short else [], list(_failed(record))
+    evidence = [each.reason for each in refused if each.type is FindingType.REFUSED]
+    findings = [Finding(type=FindingType.NO_SHARE, message=message, hint=hint) for message, hint in shut]
+    if asks and not shut and record.namespace is None:
+        findings.append(no_share.not_readable(namespace))
+    decision = None if place is None else no_share.decide(place, admit, namespace)
+    if place is not None and decision is not None:
+        findings += _of_template(place, decision, shut=bool(shut), short=short, by_events=bool(evidence))
+    findings += [*refused, *failed, *_stopped(record, short=short)]
     pods = tuple(explain(each, admit) for each in record.pods)
-    outcome = _outcome(decision if short else None, refused, asks=asks, shut=bool(shut))
+    outcome = _outcome(decision if short else None, evidence, asks=asks, shut=bool(shut))
     count = counted(record.found, "pod") if wanted is None else f"{record.found} of {counted(wanted, 'pod')}"
+    good = not failed and all(each.fine for each in pods) and not any(each.type in BAD for each in findings)
     return WorkloadExplanation(
         kind=record.kind.name, namespace=namespace, name=name, wanted=wanted, found=record.found, asks=asks,
-        fine=_is_fine(findings, pods) and not failed and record.found >= (wanted or 0), findings=tuple(findings),
-        pods=pods,
+        fine=good and record.found >= (wanted or 0), findings=tuple(findings), pods=pods,
         summary=f"{namespace}/{name} ({record.kind.name}): {count}{outcome}",
     )  # fmt: skip
 
@@ -69,21 +69,14 @@ def _is_short(record: WorkloadRecord) -> bool:
     return record.found < wanted if wanted is not None else not record.found
 
 
-def _outcome(decision: Change | PolicyDenied | None, refused: Sequence[Finding], *, asks: bool, shut: bool) -> str:
+def _outcome(decision: Change | PolicyDenied | None, evidence: Sequence[str], *, asks: bool, shut: bool) -> str:
     if not asks:
         return "; its pod template requests no share"
     if shut:
         return ", WITHOUT shares, although its pod template requests them"
-    evidence = [each.reason for each in refused if each.type is FindingType.REFUSED]
     if isinstance(decision, PolicyDenied):
         return f": {'refused' if evidence else 'would be refused'}, {decision.reason}"
     return f": refused, {evidence[0]}" if evidence else ""
-
-
-def _closed(record: WorkloadRecord, shut: Sequence[tuple[str, str]], *, asks: bool) -> Iterator[Finding]:
-    yield from (Finding(type=FindingType.NO_SHARE, message=message, hint=hint) for message, hint in shut)
-    if asks and not shut and record.namespace is None:
-        yield no_share.not_readable(text(mapping(record.workload, "metadata"), "namespace"))
 
 
 def _of_template(
@@ -91,9 +84,8 @@ def _of_template(
 ) -> Iterator[Finding]:
     """Yield what the webhook would refuse in the pod template, or warn of."""
     if shut:
-        yield from no_share.refusals(
-            decision, place, "if the webhook checked the workload's pods, it would refuse them: "
-        )
+        saying = "if the webhook checked the workload's pods, it would refuse them: "
+        yield from no_share.refusals(decision, place, saying)
     elif short:
         yield from no_share.refusals(decision, place, computed=not by_events)
     else:  # the pods that are there are evidence against it
@@ -111,7 +103,8 @@ def _refused(record: WorkloadRecord) -> Iterator[Finding]:
         yield pod_events.finding_of(events[-1], FindingType.REFUSED)
         return
     if (failure := next(_failures(record), None)) is not None:
-        yield _of_condition(failure)
+        reason, message, time = (text(failure, key) for key in ("reason", "message", "lastTransitionTime"))
+        yield Finding(type=FindingType.REFUSED, reason=reason, message=message, time=time)
     elif record.refused is None:
         message = "you may not read Events, so refusals of pods are unknown; ask for the ClusterRole view"
         yield Finding(type=FindingType.UNKNOWN, message=message)
@@ -151,15 +144,3 @@ def _conditions(item: Object, kind: str) -> Iterator[Object]:
     for each in objects(mapping(item, "status"), "conditions"):
         if each.get("type") == kind and each.get("status") == "True":
             yield each
-
-
-def _of_condition(condition: Object) -> Finding:
-    return Finding(
-        type=FindingType.REFUSED, reason=text(condition, "reason"), message=text(condition, "message"),
-        time=text(condition, "lastTransitionTime"),
-    )  # fmt: skip
-
-
-def _is_fine(findings: Sequence[Finding], pods: Sequence[PodExplanation]) -> bool:
-    bad = {FindingType.NO_SHARE, FindingType.REFUSED}
-    return not any(each.type in bad for each in findings) and all(each.fine for each in pods)

@@ -19,7 +19,6 @@ from gpushare.reasons import Reason
 from gpushare_cli import node_status
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.enforcer_pods import asked
-from gpushare_cli.explain.cluster_state import STALE_SECONDS
 from gpushare_cli.explain.pod import usage_of
 from gpushare_cli.explain.pod_events import container_of
 from gpushare_cli.explain.pod_record import Usage, container_statuses
@@ -135,14 +134,12 @@ def pod_use(pod: Object, usage: Usage, claims: Iterable[Object], kills: Mapping[
         deaths = None if kills is None else kills.get((uid, container), 0)
         return {"kills": deaths, "restarts": count if isinstance(count, int) else 0}
 
-    uses = () if usage.status is None else usage.status.uses
-    containers = [_of_file(use, more(use.container)) for use in uses]
+    containers = [_of_file(use, more(use.container)) for use in usage.uses]
     if not containers:
         limits = _limits(pod, claims)
-        containers = [
-            ContainerUse(container=name, quota_mib=quota, state=phase, **more(name)) for name, quota in limits.items()
-        ]
-    old = usage.status is not None and (usage.age is None or usage.age > STALE_SECONDS)
+        found = limits.items()
+        containers = [ContainerUse(container=name, quota_mib=mib, state=phase, **more(name)) for name, mib in found]
+    old = usage.status is not None and usage.old
     problem = usage.problem or ("the node's enforcer has stopped updating the pod status" if old else "")
     return PodUse(
         pod=clean(text(metadata, "name")), phase=phase, node=clean(text(mapping(pod, "spec"), "nodeName")),

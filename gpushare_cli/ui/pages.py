@@ -163,7 +163,7 @@ class Pages:
             raise found
         if found is None:
             return _page("empty", title, [NOT_READ])
-        uses = found.usage.status.uses if found.usage.status else ()
+        uses = found.usage.uses
         drawn = {
             each.container: self._curve((namespace, name, each.container, each.gpu), each.quota_mib) for each in uses
         }

@@ -316,7 +316,7 @@ class Sources:
     def _explain(self, namespace: str, name: str) -> PodExplanation:
         found = explaining.of_pod(self.api, namespace, name, policy_options())
         at = time.monotonic()
-        for use in found.usage.status.uses if found.usage.status else ():
+        for use in found.usage.uses:
             self.history.add((namespace, name, use.container, use.gpu), at, use.used_mib)
         return found
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from gpushare_cli.check.stuck import stuck
+from gpushare_cli.check.startable import stuck
 from gpushare_cli.words import moment
 from tests.unit.gpushare_cli.check.api import Api
 
