@@ -9,11 +9,11 @@ from enforcer.audit.record import Kind
 from gpushare.contract import ENFORCER_REPORTER
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, KubeClient, namespace_of, path
+from gpushare.quantity import MIB
 from gpushare.raw_objects import mapping, text
 from gpushare.reasons import Reason
 from gpushare_cli import node_status
 from gpushare_cli.advise.advice import Advice, Amounts, Place, advise, measured
-from gpushare_cli.advise.history import peaks
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import remote
 from gpushare_cli.audit.filters import Record, RecordFilter, pod_of
@@ -22,7 +22,7 @@ from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.explain.pod_events import container_of
 from gpushare_cli.lookups import sharing_pods
 from gpushare_cli.placement.placing import in_gib
-from gpushare_cli.prometheus import Prometheus
+from gpushare_cli.prometheus import JOB, Prometheus, matcher
 from gpushare_cli.terminal import show, table, warn
 from gpushare_cli.top import all_nodes, namespace
 from gpushare_cli.top.all_nodes import NodeAnswer
@@ -30,6 +30,9 @@ from gpushare_cli.top.namespace import PodUse
 
 HEADERS: Final = ("NAMESPACE", "WORKLOAD", "CONTAINER", "PODS", "RESERVED", "PEAK", "ADVISED", "FREES")
 KILLS: Final = f"reason={Reason.KILLED},reportingComponent={ENFORCER_REPORTER}"
+PEAK: Final = "max by (namespace, pod, container) (max_over_time({}[14d]))"
+METRIC: Final = "gpu_share_container_memory_peak_bytes"
+"""An enforcer's own peak: a series of what is in use lacks what came and went between two scrapes."""
 OF_KILLS: Final = RecordFilter(kinds=frozenset({str(Kind.OUTCOME)}), results=frozenset({str(Reason.KILLED)}))
 
 
@@ -114,6 +117,18 @@ def of_records(records: Iterable[Record]) -> Iterator[Place]:
     for each in records:
         pod: Mapping[str, Any] = pod_of(each)
         yield str(pod.get("namespace")), str(pod.get("name")), str(each.get("container"))
+
+
+def peaks(server: Prometheus, namespace: str, now: float) -> dict[Place, int]:
+    """Return the peaks in MiB before a Unix time, of one namespace, or of all where that is empty.
+
+    Raises:
+        GpuShareError: Prometheus cannot be asked.
+    """
+    where = [matcher("namespace", namespace)] if namespace else []
+    found = server.at(PEAK.format(server.selector(METRIC, JOB, *where)), now)
+    names = [(each.labels.get(key, "") for key in ("namespace", "pod", "container")) for each in found]
+    return {(*of,): round(each.points[0][1] / MIB) for of, each in zip(names, found, strict=True) if each.points}
 
 
 def _lines(advice: Collection[Advice]) -> Iterator[str]:

@@ -9,7 +9,6 @@ import difflib
 import io
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -73,9 +72,11 @@ def since(text: str, now: datetime) -> datetime:
     Raises:
         ConfigError: it is neither.
     """
-    found, age = moment(text), _AGE.fullmatch(text)
-    with suppress(OverflowError):
-        found = now - timedelta(**{_UNITS[age[2]]: int(age[1])}) if age else found
+    age = _AGE.fullmatch(text)
+    try:
+        found = now - timedelta(**{_UNITS[age[2]]: int(age[1])}) if age else moment(text)
+    except OverflowError:
+        found = None
     if found is None:
         advice = "write an age such as 90s, 30m, 2h or 7d, or a time such as 2026-11-20T22:00:00Z"
         raise ConfigError(f"--since {text[:100]!r} is not a time; {advice}")

@@ -89,13 +89,12 @@ def _metadata(metadata: Object) -> dict[str, Any]:
 
 
 def _container_status(status: Object) -> dict[str, Any]:
-    states = {key: _state(mapping(status, key)) for key in ("state", "lastState") if key in status}
-    return {**_only(status, STATUS), **states}
-
-
-def _state(state: Object) -> dict[str, Any]:
-    ended = {"terminated": _only(mapping(state, "terminated"), ENDED)} if "terminated" in state else {}
-    return {**_only(state, ("running", "waiting")), **ended}
+    found = _only(status, STATUS)
+    for key in (each for each in ("state", "lastState") if each in status):
+        state = mapping(status, key)
+        ended = {"terminated": _only(mapping(state, "terminated"), ENDED)} if "terminated" in state else {}
+        found[key] = {**_only(state, ("running", "waiting")), **ended}
+    return found
 
 
 def _walked(value: Object) -> dict[str, Any]:

@@ -30,6 +30,7 @@ _Question = tuple[str, Callable[[], CheckResult], str]
 SOCKETS: Final = (contract.REGISTRATION_SOCKET, contract.DRIVER_SOCKET)
 NO_GPU: Final = "run nvidia-smi -L, and look for Xid errors in the kernel log"
 NO_DRIVER: Final = "on a GPU node, nvidia-smi must work (--driver-root names another root); other nodes need no driver"
+NO_MPS: Final = f"{PROGRAM} comes with the NVIDIA driver's compute utilities"
 OTHER_NAMESPACE: Final = "set hostPID: true in the enforcer's pod: NVML reports pids of the host's pid namespace"
 NO_ENFORCER: Final = (
     f"label the node {contract.NODE_LABEL}=true, and read the log of its enforcer; --state DIR names another state "
@@ -79,11 +80,7 @@ def checkers(setup: Setup, *, required: bool, pre: bool = False) -> list[Checker
     in_namespace = warning if setup.any_pid_namespace else bad
     machine: tuple[_Question, ...] = (
         ("GPUs through NVML", lambda: gpus(lambda: _reader(driver.root), bad), NO_DRIVER),
-        (
-            "MPS control program",
-            lambda: mps(driver, bad),
-            f"{PROGRAM} comes with the NVIDIA driver's compute utilities",
-        ),
+        ("MPS control program", lambda: mps(driver, bad), NO_MPS),
         ("container toolkit", lambda: toolkit.envvar(folders.driver, bad), toolkit.HINT),
     )
     namespace: tuple[_Question, ...] = (

@@ -20,7 +20,7 @@ from gpushare_cli.explain.explanation import PodExplanation, WorkloadExplanation
 from gpushare_cli.explain.kinds import POD, target
 from gpushare_cli.explain.pod_record import NO_USAGE
 from gpushare_cli.explain.workload_state import explain_workload
-from gpushare_cli.inject import command, files, rewrite
+from gpushare_cli.inject import command, manifest, rewrite
 from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Admit
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, pods
@@ -93,7 +93,7 @@ def _policy(namespace: Object | None, claims: Sequence[Object], args: argparse.N
 
 
 def _manifest(args: argparse.Namespace) -> int:
-    documents = split(files.source(args.filename).removeprefix(files.BOM))
+    documents = split(manifest.source(args.filename).removeprefix(manifest.BOM))
     values = command.known_values(documents, args)
     if wrong := list(command.no_strings(values)):
         raise PolicyDenied.of(wrong)

@@ -1,8 +1,8 @@
 """Why a pod or a workload that asks for a share gets none: its namespace, the webhook, or its own annotations."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from gpushare import contract, namespace_policy
 from gpushare.errors import PolicyDenied, Problem
@@ -63,16 +63,17 @@ def why(record: PodRecord, place: PodPlace | None, admit: Admit | None) -> Itera
     if missing := record.missing_claims:
         reasons += [(f"the pod's ResourceClaims do not exist: {some(missing)}", "create them, or create the pod again")]
     if contract.MIRROR in record.annotations:
-        reasons = [
-            ("the pod mirrors a static pod, which the webhook does not rewrite", "create it through the API server")
-        ]
+        message = "the pod mirrors a static pod, which the webhook does not rewrite"
+        reasons = [(message, "create it through the API server")]
     elif not reasons and record.namespace is None:
         yield not_readable(record.namespace_name)
     elif not reasons:
         reasons = [(TOO_LATE.format(record.namespace_name), "create the pod again")]
     yield from (Finding(type=FindingType.NO_SHARE, message=message, hint=hint) for message, hint in reasons)
     if place is not None and admit is not None and contract.MIRROR not in record.annotations:
-        decision = decide(replace(place, pod=_created_again(place.pod)), admit, record.namespace_name)
+        # Without what the scheduler wrote: the webhook refuses pods that choose a node themselves.
+        spec = {key: value for key, value in mapping(place.pod, "spec").items() if key != "nodeName"}
+        decision = decide(replace(place, pod={**place.pod, "spec": spec}), admit, record.namespace_name)
         yield from refusals(decision, place, "if created again, the pod would be refused: ")
 
 
@@ -123,12 +124,6 @@ def nothing_asked(record: PodRecord) -> str:
     if is_unknown(record):
         return "no annotation requests one; you may not read the pod's ResourceClaims, which may request one"
     return "no annotation and no ResourceClaim of the pod requests one"
-
-
-def _created_again(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pod without what the scheduler wrote: the webhook refuses pods that choose a node themselves."""
-    spec = {key: value for key, value in mapping(pod, "spec").items() if key != "nodeName"}
-    return {**pod, "spec": spec}
 
 
 def _located(problem: Problem, place: PodPlace) -> Problem:

@@ -16,13 +16,11 @@ from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import parse_memory
 from gpushare.raw_objects import mapping
 from gpushare.reasons import Reason
-from gpushare_cli import pod_paths
-from gpushare_cli.inject import custom_workloads, files, rewrite
+from gpushare_cli.inject import custom_workloads, manifest, rewrite, workloads
 from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Admit, Result
-from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, objects
+from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, Steps, objects
 from gpushare_cli.inject.yaml_writer import dump
-from gpushare_cli.pod_paths import Steps
 from gpushare_cli.terminal import Colour, Terminal, diff
 from webhook.claim_templates.references import is_of_other_gpus, is_own
 from webhook.mutation.mutate import Mutation, mutate_pod
@@ -36,8 +34,8 @@ Counts = Callable[..., bool]
 
 def run(args: argparse.Namespace) -> int:
     """Read, rewrite, write. Returns 0; errors leave as exceptions before anything is written."""
-    texts = files.texts(files.found(args.filename, recursive=args.recursive))
-    results = rewritten(files.documents(texts), args)
+    texts = manifest.texts(manifest.found(args.filename, recursive=args.recursive))
+    results = rewritten(manifest.documents(texts), args)
     later = list(made_later(results, paths(args)))
     for line in (*warnings(results), *unmatched(results, args), *later, *(() if later else _nothing_asks(results))):
         print(line, file=sys.stderr)
@@ -57,7 +55,7 @@ def rewritten(documents: Sequence[Document], args: argparse.Namespace) -> list[R
 
 def paths(args: argparse.Namespace) -> list[Steps]:
     """Return where objects of other APIs have pods. Raises ``ConfigError``."""
-    return [pod_paths.parse(path) for path in args.pod_at]
+    return [workloads.parse_path(path) for path in args.pod_at]
 
 
 def known_values(documents: Sequence[Document], args: argparse.Namespace) -> list[Any]:
@@ -71,7 +69,7 @@ def _around(args: argparse.Namespace) -> list[Any]:
 
 
 def _namespaces_of(file: str) -> list[Any]:
-    values = [value for value in _values(split(files.source(file))) if value is not None]
+    values = [value for value in _values(split(manifest.source(file))) if value is not None]
     if not values or not all(map(_holds_namespaces, values)):
         raise ConfigError(f"--namespaces {file:.200} must contain Namespaces with names and nothing else")
     return values
@@ -152,7 +150,7 @@ def unmatched(results: Iterable[Result], args: argparse.Namespace) -> Iterator[s
     places = [change.place for result in results for change in result.changes]
     found = [place.path[len(place.owner_path) :] for place in places]
     for path, steps in zip(args.pod_at, paths(args), strict=True):
-        if not any(pod_paths.matches(steps, each) for each in found):
+        if not any(workloads.matches(steps, each) for each in found):
             yield f"warning: --pod-at {path}: no object with a share request has a pod template at this path"
 
 
@@ -227,7 +225,7 @@ def _claims(values: Sequence[Any], namespace: str, of: Counts) -> dict[str, froz
 
 def as_it_came(texts: Sequence[tuple[str, str]], results: Sequence[Result]) -> str:
     """Return all documents in one stream, each in its own format."""
-    return (files.BOM if texts[0][1].startswith(files.BOM) else "") + rewrite.stream(results)
+    return (manifest.BOM if texts[0][1].startswith(manifest.BOM) else "") + rewrite.stream(results)
 
 
 def _yaml(results: Sequence[Result], _args: argparse.Namespace) -> str:

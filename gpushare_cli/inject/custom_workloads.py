@@ -10,8 +10,7 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.annotation_table import of_pod
 from gpushare.raw_objects import mapping
-from gpushare_cli.inject.workloads import is_known, pods
-from gpushare_cli.pod_paths import Steps
+from gpushare_cli.inject.workloads import Steps, is_known, pods
 
 KINDS: Final = frozenset(
     {

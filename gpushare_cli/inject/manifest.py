@@ -1,4 +1,4 @@
-"""Reading and writing manifests: many documents in one text, each with its own bytes and its line.
+"""Finding, reading and writing manifests: many documents in one text, each with its own bytes and its line.
 
 A stream is cut at its ``---`` lines (YAML allows such a line nowhere inside a document), so a document that is not
 rewritten leaves exactly as it came. JSON documents may follow one another in one piece, as ``kubectl`` writes them.
@@ -6,19 +6,26 @@ rewritten leaves exactly as it came. JSON documents may follow one another in on
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from gpushare.errors import RequestError
+from gpushare.errors import ConfigError, RequestError
 from gpushare.patterns import Pattern
 from gpushare.quantity import quoted
 from gpushare_cli.inject.kube_yaml import MAX_BYTES, MAX_DIGITS, TOO_DEEP, construct, long_number, no_number, parse, top
 from gpushare_cli.inject.yaml_splice import patched
 from gpushare_cli.inject.yaml_writer import dump
 
+STDIN: Final = "-"
+BOM: Final = "\ufeff"
+SUFFIXES: Final = (".json", ".yaml", ".yml")
+"""What a manifest in a folder ends in, as for ``kubectl``."""
 _SEPARATOR: Final = Pattern(r"---(?:[ \t\r\n]|\Z)", 4)
 _LEAD: Final = Pattern(r"(?u:(?:---(?=\s|\Z))?(?:\s|#[^\n]*)*)", MAX_BYTES)
 """What may stand before the content of a document: separator, white space, comments."""
@@ -200,3 +207,70 @@ _DECODER: Final = json.JSONDecoder(
 def _lead(text: str) -> int:
     match = _LEAD.match(text)
     return match.end() if match else 0
+
+
+def source(filename: str) -> str:
+    """Return the text of a file, or of standard input for ``-``.
+
+    Raises:
+        ConfigError: there is no such file, or no name of one.
+        RequestError: it is not a text.
+    """
+    if not filename:  # an unset variable of a script; as a path it would be the folder we are in
+        raise ConfigError(f"'' is not a file name; write one, or {STDIN} for standard input")
+    try:
+        content = sys.stdin.buffer.read() if filename == STDIN else Path(filename).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{filename} cannot be read: {error.strerror}") from None
+    return read(content)
+
+
+def found(names: Iterable[str], *, recursive: bool) -> list[str]:
+    """Return the files that names of files and folders mean, in order and each once.
+
+    Raises:
+        ConfigError: a folder holds no manifest.
+    """
+    each = (_within(name, recursive) if name and Path(name).is_dir() else [name] for name in names)
+    return list(dict.fromkeys(file for files in each for file in files))
+
+
+def texts(files: Sequence[str]) -> list[tuple[str, str]]:
+    """Return name and text of each file. A single file has no name, because messages need not tell it from others."""
+    if len(files) == 1:
+        return [("", source(files[0]))]
+    return [(file, _named(file)) for file in files]
+
+
+def documents(of: Iterable[tuple[str, str]]) -> list[Document]:
+    """Cut texts into documents, each with the name of its file. Raises ``RequestError``."""
+    return [document for file, text in of for document in _of_file(file, text.removeprefix(BOM))]
+
+
+def _within(folder: str, recursive: bool) -> list[str]:  # noqa: FBT001 - a flag of the command line, passed on
+    files = sorted(file for file in _walk(folder, recursive) if file.suffix in SUFFIXES)
+    if not files:
+        inner = "" if recursive else "; to read its subfolders too, give -R"
+        raise ConfigError(f"{folder} contains no file that ends in {', '.join(SUFFIXES)}{inner}")
+    return [str(file) for file in files]
+
+
+def _walk(folder: str, recursive: bool) -> Iterator[Path]:  # noqa: FBT001 - a flag of the command line, passed on
+    for place, inner, files in os.walk(folder):
+        yield from (Path(place, file) for file in files)
+        if not recursive:
+            inner.clear()
+
+
+def _named(file: str) -> str:
+    try:
+        return source(file)
+    except RequestError as error:
+        raise RequestError(f"{file}: {error.message}", error.reason) from None
+
+
+def _of_file(file: str, text: str) -> list[Document]:
+    try:
+        return [replace(document, file=file) for document in split(text)]
+    except RequestError as error:
+        raise RequestError(f"{file}: {error.message}" if file else error.message, error.reason) from None

@@ -16,9 +16,8 @@ from gpushare.raw_objects import mapping
 from gpushare.reasons import Reason
 from gpushare_cli.inject.kube_yaml import Misplaced
 from gpushare_cli.inject.manifest import Document
-from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, concerns, pods
+from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, Steps, concerns, pods
 from gpushare_cli.inject.yaml_writer import dump
-from gpushare_cli.pod_paths import Steps
 from webhook.mutation.annotation_keys import field_of
 from webhook.mutation.mutate import Mutation
 from webhook.mutation.resourceclaims import template_for

@@ -12,14 +12,13 @@ from gpushare.raw_objects import mapping, text
 from gpushare.reasons import Reason
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.inject import command as inject
-from gpushare_cli.inject import files, rewrite
+from gpushare_cli.inject import manifest, rewrite
 from gpushare_cli.inject.manifest import Document
 from gpushare_cli.inject.rewrite import Result
-from gpushare_cli.inject.workloads import concerns
+from gpushare_cli.inject.workloads import Steps, concerns, follow
 from gpushare_cli.migrate.convert import Conversion, Known, convert
 from gpushare_cli.migrate.dialects import UNKNOWN
 from gpushare_cli.migrate.fields import keys
-from gpushare_cli.pod_paths import Steps, follow
 from gpushare_cli.terminal import Terminal, diff
 from webhook.mutation.mutate import Mutation
 from webhook.mutation.settings import Settings
@@ -35,10 +34,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         PolicyDenied: pods cannot be converted; nothing was written.
     """
-    names = files.found(args.filename, recursive=args.recursive)
-    texts = files.texts(names)
+    names = manifest.found(args.filename, recursive=args.recursive)
+    texts = manifest.texts(names)
     known = Known(card=args.card, units=dict(args.unit), replicas=dict(args.replicas), mps=args.mps)
-    results = migrated(files.documents(texts), known, inject.paths(args))
+    results = migrated(manifest.documents(texts), known, inject.paths(args))
     for line in (*report(results), *_left(results)):
         print(line, file=sys.stderr)
     if args.check:
@@ -109,5 +108,5 @@ def _diff(names: Sequence[str], texts: Sequence[tuple[str, str]], results: Seque
     for name, (file, before) in zip(names, texts, strict=True):
         mine = [result for result in results if result.document.file == file]
         labels = [f"{side}/{name.removeprefix('/')}" for side in "ab"]
-        lines += diff(before.removeprefix(files.BOM), rewrite.stream(mine), (labels[0], labels[1]), terminal)
+        lines += diff(before.removeprefix(manifest.BOM), rewrite.stream(mine), (labels[0], labels[1]), terminal)
     return "".join(line + "\n" for line in lines)

@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"name Prometheus with --prometheus URL or ${PROMETHEUS_ADDRESS}")
     now = datetime.now(UTC)
     start = args.month or now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    end = min(now, _next(start))
+    after = start.replace(year=start.year + start.month // DECEMBER, month=start.month % DECEMBER + 1)
+    end = min(now, after)
     rows = [{"month": f"{start:%Y-%m}", **row} for row in usage(server, start, end)]
     _print(rows, args.output)
     lacks = [*_unrecorded(server, start, end), *server.warnings]
@@ -100,7 +101,3 @@ def _print(rows: Sequence[Mapping[str, Any]], output: str) -> None:
         return
     cells = [(row["namespace"], *(f"{row[key]:.1f}" for key in HOURS), row["kills"]) for row in rows]
     show(output, rows, [*table(HEADERS, cells), UNIT] if cells else ["no namespace reserved GPU memory"])
-
-
-def _next(start: datetime) -> datetime:
-    return start.replace(year=start.year + start.month // DECEMBER, month=start.month % DECEMBER + 1)

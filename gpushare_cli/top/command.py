@@ -15,8 +15,7 @@ from gpushare_cli.api_errors import sentence
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.terminal import Terminal, warn
 from gpushare_cli.top import all_nodes, namespace, node
-from gpushare_cli.top.screen import other_screen, show
-from gpushare_cli.top.view import View
+from gpushare_cli.top.view import View, other_screen, show
 
 UNIT: Final = "GPU memory in MiB"
 

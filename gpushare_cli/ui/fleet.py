@@ -6,7 +6,7 @@ here and nothing is read a second time. What is not known is ``None``.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from enforcer.quota.from_claims import parse_int, parse_mib
@@ -129,12 +129,9 @@ def fleet(
     devices = {(each.node, each.device): each.attributes.get(UUID, "") for mine in by_node.values() for each in mine}
     shares = _shares(claims, answers, devices)
     cordoned = {text(each["metadata"], "name") for each in nodes if mapping(each, "spec").get("unschedulable") is True}
-    return Fleet(
-        nodes=tuple(
-            _node(name, by_node[name], known.get(name), shares, cordoned=name in cordoned)
-            for name in sorted({*by_node, *known})
-        )
-    )
+    names = sorted({*by_node, *known})
+    found = (_node(each, by_node[each], known.get(each), shares, cordoned=each in cordoned) for each in names)
+    return Fleet(nodes=tuple(found))
 
 
 def matching(whole: Fleet, node: str, model: str, namespace: str) -> Fleet:
@@ -148,7 +145,7 @@ def matching(whole: Fleet, node: str, model: str, namespace: str) -> Fleet:
     for each in whole.nodes:
         mine = tuple(gpu for gpu in each.gpus if fits(gpu))
         if node in each.name and (mine or not (model or namespace)):
-            kept.append(NodeView(name=each.name, gpus=mine, problem=each.problem, cordoned=each.cordoned))
+            kept.append(replace(each, gpus=mine))
     return Fleet(nodes=tuple(kept))
 
 
@@ -163,17 +160,14 @@ def _node(
     uses = {each.uuid: each for each in answer.status.gpus} if answer and answer.status else {}
     views = []
     for device in devices:
-        use = uses.get(device.attributes.get(UUID, ""))
-        mine = shares.get((name, device.device), ())
-        views.append(GpuView(gpu=device, use=use, state=_state(device, use, answer), shares=tuple(mine)))
+        use, state = uses.get(device.attributes.get(UUID, "")), UNREAD
+        if device.taint:
+            state = f"unhealthy: {clean(device.taint)}"
+        elif use is not None and answer is not None:
+            state = state_of(use, answer)
+        views.append(GpuView(gpu=device, use=use, state=state, shares=tuple(shares.get((name, device.device), ()))))
     views.sort(key=lambda each: (parse_int(each.gpu.attributes.get("index")) or 0, each.gpu.device))
     return NodeView(name=name, gpus=tuple(views), problem=answer.problem if answer else "", cordoned=cordoned)
-
-
-def _state(device: Gpu, use: GpuUse | None, answer: NodeAnswer | None) -> str:
-    if device.taint:
-        return f"unhealthy: {clean(device.taint)}"
-    return UNREAD if use is None or answer is None else state_of(use, answer)
 
 
 def _shares(
@@ -193,9 +187,8 @@ def _shares(
             if mib:
                 compute = parse_int(consumed.get(contract.CAPACITY_COMPUTE)) or 0
                 mine = tuple(uses.get((namespace, pod, devices.get(place, "")), ()))
-                found[place].append(
-                    Share(namespace=namespace, pod=pod, reserved_mib=mib, compute=compute, uses=mine)
-                )  # fmt: skip
+                share = Share(namespace=namespace, pod=pod, reserved_mib=mib, compute=compute, uses=mine)
+                found[place].append(share)
     return {place: _merged(each) for place, each in found.items()}
 
 
@@ -209,10 +202,7 @@ def _merged(shares: Sequence[Share]) -> list[Share]:
     """Put the requests of one pod on one GPU together: what its containers use is known of the pod alone."""
     found: dict[tuple[str, str], Share] = {}
     for each in shares:
-        before = found.get((each.namespace, each.pod))
-        mib, compute = (before.reserved_mib, before.compute) if before else (0, 0)
-        found[each.namespace, each.pod] = Share(
-            namespace=each.namespace, pod=each.pod, reserved_mib=mib + each.reserved_mib,
-            compute=compute + each.compute, uses=each.uses,
-        )  # fmt: skip
+        before = found.get(place := (each.namespace, each.pod), replace(each, reserved_mib=0, compute=0))
+        mib, compute = before.reserved_mib + each.reserved_mib, before.compute + each.compute
+        found[place] = replace(each, reserved_mib=mib, compute=compute)
     return sorted(found.values(), key=lambda each: (-each.reserved_mib, each.namespace, each.pod))

@@ -19,7 +19,6 @@ from gpushare.raw_objects import mapping, text
 from gpushare_cli.advise import command as advising
 from gpushare_cli.advise.advice import Advice, Place, advise, measured
 from gpushare_cli.advise.arguments import LEAST_AGE
-from gpushare_cli.advise.history import peaks
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import anchors, log_reader, remote
 from gpushare_cli.audit.outcome import Outcome, outcome
@@ -285,7 +284,7 @@ class Sources:
         return found
 
     def _ask_peaks(self, namespace: str) -> dict[Place, int]:
-        return peaks(self.prometheus, namespace, time.time()) if self.prometheus else {}
+        return advising.peaks(self.prometheus, namespace, time.time()) if self.prometheus else {}
 
     def _ask_curves(self, gpu: str) -> int:
         """Read the window of a GPU's curves; returns how many there are."""

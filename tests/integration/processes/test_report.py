@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from gpushare_cli import prometheus
-from gpushare_cli.advise.history import peaks
+from gpushare_cli.advise.command import peaks
 from gpushare_cli.main import main
 from gpushare_cli.prometheus import JOB, matcher
 from tests.integration.processes.containers import wait_for

@@ -18,7 +18,8 @@ from gpushare.kube_client import KubeClient
 from gpushare_cli import node_status
 from gpushare_cli.main import main
 from gpushare_cli.terminal import Terminal
-from gpushare_cli.top import all_nodes, screen
+from gpushare_cli.top import all_nodes
+from gpushare_cli.top import view as screen
 from gpushare_cli.top.namespace import ContainerUse, PodUse, grid
 from gpushare_cli.top.view import View
 from tests.unit.gpushare_cli.clusters import Cluster
