@@ -127,8 +127,11 @@ def peaks(server: Prometheus, namespace: str, now: float) -> dict[Place, int]:
     """
     where = [matcher("namespace", namespace)] if namespace else []
     found = server.at(PEAK.format(server.selector(METRIC, JOB, *where)), now)
-    names = [(each.labels.get(key, "") for key in ("namespace", "pod", "container")) for each in found]
-    return {(*of,): round(each.points[0][1] / MIB) for of, each in zip(names, found, strict=True) if each.points}
+    return {_place(each.labels): round(each.points[0][1] / MIB) for each in found if each.points}
+
+
+def _place(labels: Mapping[str, str]) -> Place:
+    return labels.get("namespace", ""), labels.get("pod", ""), labels.get("container", "")
 
 
 def _lines(advice: Collection[Advice]) -> Iterator[str]:

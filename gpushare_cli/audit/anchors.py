@@ -4,7 +4,7 @@ In the cluster only the ResourceSlice's annotation is one: only the node's enfor
 kill's Event names the head as well, but a user who may write Events in its namespace can forge one: a hint.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -17,6 +17,7 @@ from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.patterns import Search
 from gpushare_cli.api_errors import sentence
+from gpushare_cli.audit.log_reader import Source, VerifyFinding, verified
 
 CLUSTER: Final = "cluster"
 """As an anchor: all that the cluster has."""
@@ -81,6 +82,13 @@ def _of_lines(name: str, text: str) -> Iterator[Anchor]:
             yield Anchor(node, ChainHead.parse(head), where)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error.message}") from None
+
+
+def compared(source: Source, known: Iterable[Anchor]) -> VerifyFinding:
+    """Verify a log, and compare it with those of the anchors that are of its node, or of no known one."""
+    mine = [each for each in known if each.node in {"", source.node}]
+    certain, hints = ([(each.head, each.source) for each in mine if each.hint is hint] for hint in (False, True))
+    return verified(source, certain, hints)
 
 
 def in_cluster(api: KubeClient, warn: Callable[[str], None]) -> list[Anchor]:

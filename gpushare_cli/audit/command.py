@@ -181,12 +181,12 @@ def _verify(args: argparse.Namespace) -> int:
     known = [each for text in args.anchor or [CLUSTER] * args.all_nodes for each in _known(args, text)]
     if not args.all_nodes:
         source = _local(args)
-        return _say(_compared(Source(_node(args, source, known), source.parts), known), asked=bool(args.anchor))
+        return _say(anchors.compared(Source(_node(args, source, known), source.parts), known), asked=bool(args.anchor))
     if args.node is not None:
         raise ConfigError(
             "--node names the node of one log and -A reads the logs of all nodes; give only one of the two"
         )
-    read = _each(args, lambda source: _compared(source, known))
+    read = _each(args, lambda source: anchors.compared(source, known))
     codes = [_say(finding, asked=True) for _, finding in read.found]
     silent = {each.node for each in known if not each.hint} - {"", *(source.node for source, _ in read.found)}
     for node in sorted(silent):
@@ -208,12 +208,6 @@ def _known(args: argparse.Namespace, text: str) -> list[Anchor]:
     return anchors.in_cluster(_api(args), warn) if text == CLUSTER else anchors.given(text)
 
 
-def _compared(source: Source, known: Sequence[Anchor]) -> VerifyFinding:
-    mine = [each for each in known if each.node in {"", source.node}]
-    certain, hints = ([(each.head, each.source) for each in mine if each.hint is hint] for hint in (False, True))
-    return log_reader.verified(source, certain, hints)
-
-
 def _say(finding: VerifyFinding, *, asked: bool) -> int:
     """Say what verifying came to; ``asked`` is whether it was to be compared with anchors."""
     terminal, found = Terminal.of(), outcome(finding, asked=asked)
@@ -233,9 +227,6 @@ def _anchors(args: argparse.Namespace) -> int:
     found = anchors.in_cluster(_api(args), warn)
     for each in sorted(found, key=lambda each: (each.node, each.head.seq)):
         line = f"{each.node} {each.head} {each.source}"
-        print(
-            printable(
-                f"# {line}: not an anchor, because every user who may create Events can forge it" if each.hint else line
-            )
-        )
+        forged = f"# {line}: not an anchor, because every user who may create Events can forge it"
+        print(printable(forged if each.hint else line))
     return FINE

@@ -172,11 +172,8 @@ class Reading:
             self._note_head(seq - 1, _PREV.fullmatch(line[-_PREV_BYTES:]))
         self._next, self._last = seq + 1, line
         if number == 1:
-            self._name_says(
-                part,
-                seq,
-                f":1: starts with record {seq}, which does not match the file name: the file was renamed or moved",
-            )
+            why = f":1: starts with record {seq}, which does not match the file name: the file was renamed or moved"
+            self._name_says(part, seq, why)
         if seq in self._wanted:
             self._note_head(seq, _HASH.fullmatch(line[-_HASH_BYTES:]))
 

@@ -1,6 +1,6 @@
 """What verifying a log came to, in sentences: ``audit verify`` and ``ui`` say the same."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,11 +32,9 @@ def outcome(finding: VerifyFinding, *, asked: bool) -> Outcome:
     """Put a finding into words; ``asked`` is whether the log was to be compared with anchors."""
     result = finding.result
     if finding.problem is not None:
-        where = (
-            "before the broken record"
-            if result.problem is not None
-            else "by the hash chain alone; the problem above is in the anchors or file names"
-        )
+        where = "before the broken record"
+        if result.problem is None:
+            where = "by the hash chain alone; the problem above is in the anchors or file names"
         more = f"{counted(result.records, 'record', _HOLD)} {where}"
         return Outcome(broken=True, sentence=finding.problem, more=(more,), fine=False)
     segments = counted(len(finding.source.parts), "segment")
@@ -64,14 +62,10 @@ def _no_anchor(finding: VerifyFinding) -> str:
 def _doubts(finding: VerifyFinding) -> Iterator[str]:
     """What proves nothing, and is odd."""
     if finding.doubts:
-        yield _unheld(finding.doubts)
+        unheld = f"{some(finding.doubts)} refer to records that are not in this log; this does not prove that the log"
+        yield f"{unheld} was changed: every user who may create Events can forge them"
     if finding.source.node and finding.node_in_log not in {"", finding.source.node}:
         yield (
             f"the last record names node {finding.node_in_log}: this is the log of another node, or the node was "
             "renamed"
         )
-
-
-def _unheld(doubts: Sequence[str]) -> str:
-    named = f"{some(doubts)} refer to records that are not in this log"
-    return f"{named}; this does not prove that the log was changed: every user who may create Events can forge them"

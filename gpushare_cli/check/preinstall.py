@@ -56,7 +56,7 @@ def kubelets(api: KubeClient) -> CheckResult:
 
 def runtimes(api: KubeClient) -> CheckResult:
     """Name the nodes with GPUs whose container runtime has no CDI, or has it off by default."""
-    without, off = [], []
+    without, off = list[str](), list[str]()
     for name, info in _info(api):
         number = release(version := text(info, "containerRuntimeVersion"), CONTAINERD)
         if number is not None and number[0] < CDI_BY_DEFAULT:

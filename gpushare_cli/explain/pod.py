@@ -32,6 +32,8 @@ SILENCE: Final = 5.0
 SECONDS: Final = 10.0
 """Seconds for its whole answer."""
 MAX_PROBLEM: Final = 300
+NO_RIGHT: Final = "you may not run commands in the sidecar (pods/exec); ask for the ClusterRole edit"
+UNREAD: Final = "the sidecar's answer cannot be parsed; the sidecar may be of an older release"
 
 
 class Reader:
@@ -149,7 +151,8 @@ def usage_of(api: KubeClient, pod: Mapping[str, Any]) -> Usage:
 
     It needs the right to run commands in the pod, which the ``edit`` role has and ``view`` has not.
     """
-    if not _sidecar_runs(pod):
+    sidecars = (each for each in container_statuses(pod) if each.get("name") == SIDECAR)
+    if not any("running" in mapping(each, "state") for each in sidecars):
         return Usage()
     metadata = mapping(pod, "metadata")
     found, problem, ends = b"", "", time.monotonic() + SECONDS
@@ -160,21 +163,9 @@ def usage_of(api: KubeClient, pod: Mapping[str, Any]) -> Usage:
             if len(found) > pod_status.MAX_BYTES or time.monotonic() > ends:
                 break
     except ClusterError as error:  # also where the share is not ready, after what is wanted
-        hidden = error.status == HTTPStatus.FORBIDDEN
-        right = (
-            "GPU memory use unknown: you may not run commands in the sidecar (pods/exec); ask for the ClusterRole edit"
-        )
-        problem = right if hidden else f"GPU memory use unknown: {sentence(error)[:MAX_PROBLEM]}"
+        problem = NO_RIGHT if error.status == HTTPStatus.FORBIDDEN else sentence(error)[:MAX_PROBLEM]
     status = pod_status.parse(found)
     if status is None:
-        return Usage(
-            problem=problem
-            or "GPU memory use unknown: the sidecar's answer cannot be parsed; the sidecar may be of an older release"
-        )
+        return Usage(problem=f"GPU memory use unknown: {problem or UNREAD}")
     age = None if status.written is None else node_status.now().timestamp() - status.written
     return Usage(status=status, age=age)
-
-
-def _sidecar_runs(pod: Mapping[str, Any]) -> bool:
-    statuses = [each for each in container_statuses(pod) if each.get("name") == SIDECAR]
-    return any("running" in mapping(each, "state") for each in statuses)

@@ -53,7 +53,9 @@ def latest(record: PodRecord) -> Iterator[Finding]:
 def troubles(record: PodRecord) -> Iterator[Finding]:
     """Yield what Kubernetes says of the share of a pod that has not started; of each Reason the latest."""
     if record.status.get("phase") == "Pending":
-        found = {text(each, "reason"): each for each in _about(record) if _is_trouble(each, record)}
+        # What still holds, and stands nowhere in the pod. A pod lacks claims also in the moment before they are made.
+        wanted = TROUBLE | {NO_CLAIM} if record.lacks_claims else TROUBLE
+        found = {reason: each for each in _about(record) if (reason := text(each, "reason")) in wanted}
         yield from (finding_of(each, FindingType.OBSTACLE) for each in found.values())
 
 
@@ -75,9 +77,3 @@ def _about(record: PodRecord) -> list[Object]:
     uid = record.metadata.get("uid")
     mine = (each for each in record.events or () if mapping(each, "involvedObject").get("uid") == uid)
     return sorted(mine, key=time_of)
-
-
-def _is_trouble(event: Object, record: PodRecord) -> bool:
-    """Whether an Event of Kubernetes' own is about a share, still holds, and says what stands nowhere in the pod."""
-    reason = text(event, "reason")
-    return record.lacks_claims if reason == NO_CLAIM else reason in TROUBLE

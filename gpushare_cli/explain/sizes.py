@@ -8,6 +8,7 @@ from enforcer.dra.resize import ResizeBounds, ceiling_of, resized
 from enforcer.quota.types import MIN_TOLERANCE_MIB, TOLERANCE_SHARE
 from gpushare import contract
 from gpushare.errors import ResizeRefused
+from gpushare.kube_client import GARBAGE
 from gpushare.main_container import main_container
 from gpushare.quantity import GIB, format_mib
 from gpushare.raw_objects import Object, mapping, objects, text
@@ -20,8 +21,6 @@ from webhook.mutation.rewrite import is_our_claim
 SMALL_STEP: Final = 256
 """MiB to which amounts below ``SMALL`` are rounded up; others are whole GiB."""
 SMALL: Final = 2 * GIB
-GARBAGE: Final = (KeyError, TypeError, AttributeError, ValueError)
-"""What comes of a claim's status that our driver did not write."""
 
 
 def sufficient_mib(peak_mib: int) -> int:

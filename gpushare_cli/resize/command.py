@@ -31,6 +31,9 @@ from gpushare_cli.resize.arguments import ROLE
 
 LOOK_SECONDS: Final = 0.3
 MARK_BYTES: Final = 6
+ASK: Final = (
+    f"ask a cluster operator for a ClusterRoleBinding to the ClusterRole {ROLE}, or to one for this namespace alone"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +94,7 @@ def found(api: KubeClient, namespace: str, name: str, container: str) -> Target:
         claims = claims_of(api, namespace, claim_names(pod))
     except ClusterError as error:
         if error.status == HTTPStatus.FORBIDDEN:
-            raise GpuShareError(
-                f"you may not read ResourceClaims in namespace {namespace}; {_ask_for_role()}"
-            ) from None
+            raise GpuShareError(f"you may not read ResourceClaims in namespace {namespace}; {ASK}") from None
         raise
     prepared = [kept for claim in claims.values() if (kept := prepared_of(claim, pod)) is not None]
     for each in prepared:
@@ -153,15 +154,8 @@ def _write(api: KubeClient, target: Target, asked: str, *, dry: bool) -> None:
         api.patch(target.where, body, MERGE_PATCH, **({"dryRun": "All"} if dry else {}))
     except ClusterError as error:
         if error.status == HTTPStatus.FORBIDDEN and (ROLE in error.message or "cannot patch" in error.message):
-            message = f"you may not change quotas in namespace {target.namespace}; {_ask_for_role()}"
-            raise GpuShareError(message) from None
+            raise GpuShareError(f"you may not change quotas in namespace {target.namespace}; {ASK}") from None
         raise
-
-
-def _ask_for_role() -> str:
-    return (
-        f"ask a cluster operator for a ClusterRoleBinding to the ClusterRole {ROLE}, or to one for this namespace alone"
-    )
 
 
 def _awaited(api: KubeClient, target: Target, asked: str, seconds: float) -> Object:

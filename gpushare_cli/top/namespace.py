@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gpushare.contract import ENFORCER_REPORTER
 from gpushare.errors import GpuShareError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
+from gpushare.kube_client import CORE_V1, GARBAGE, RESOURCE_V1, KubeClient, path
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.reasons import Reason
 from gpushare_cli import node_status
@@ -22,7 +22,6 @@ from gpushare_cli.enforcer_pods import asked
 from gpushare_cli.explain.pod import usage_of
 from gpushare_cli.explain.pod_events import container_of
 from gpushare_cli.explain.pod_record import Usage, container_statuses
-from gpushare_cli.explain.sizes import GARBAGE
 from gpushare_cli.lookups import check_namespace, optional, sharing_pods
 from gpushare_cli.node_status import state_word
 from gpushare_cli.prepared import prepared_of

@@ -152,7 +152,10 @@ class Pages:
         return _page(
             "namespace", f"Namespace {namespace}", problems, namespace=namespace, pods=tenant.pods if tenant else (),
             waiting=[(each, _first(each)) for each in tenant.waiting] if tenant else (),
-            kills=[(pod_events.finding_of(each, FindingType.KILL), _pod(each)) for each in kills],
+            kills=[
+                (pod_events.finding_of(each, FindingType.KILL), text(mapping(each, "involvedObject"), "name"))
+                for each in kills
+            ],
         )  # fmt: skip
 
     def pod(self, _: Mapping[str, str], namespace: str, name: str) -> Page:
@@ -292,10 +295,6 @@ def _first(found: Any) -> str:
     """Return the first sentence that says why a pod waits."""
     lines = [each for each in found.findings if each.type is FindingType.OBSTACLE]
     return "; ".join(filter(None, (lines[0].message, lines[0].hint))) if lines else found.summary.partition(": ")[2]
-
-
-def _pod(event: Mapping[str, Any]) -> str:
-    return text(mapping(dict(event), "involvedObject"), "name")
 
 
 def _page(template: str, title: str, problems: Sequence[str], **values: Any) -> Page:

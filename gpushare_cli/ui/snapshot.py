@@ -26,7 +26,9 @@ def write(made: Pages, folder: Path) -> tuple[int, bool]:
             html = rendered(made.page(name.removesuffix(".html"), {}), made)
             (folder / name).write_text(html, encoding="utf-8")
             written += 1
-            new = [each for each in _links(html) if NAME.fullmatch(each) and each not in known]
+            links = _Links()
+            links.feed(html)
+            new = [each for each in links.found if NAME.fullmatch(each) and each not in known]
             waiting += dict.fromkeys(new)
             known.update(new)
     for name in STATIC[:1]:
@@ -43,9 +45,3 @@ class _Links(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note where a link leads."""
         self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
-
-
-def _links(html: str) -> list[str]:
-    links = _Links()
-    links.feed(html)
-    return links.found

@@ -356,10 +356,9 @@ def read_log(api: KubeClient, pod: EnforcerPod, known: Sequence[anchors.Anchor],
             yield line
 
     source = remote.source(api, pod)
-    certain, hints = ([(each.head, each.source) for each in known if each.hint is hint] for hint in (False, True))
     try:
         part = replace(source.parts[0], lines=lines)
-        finding = log_reader.verified(log_reader.Source(pod.node, (part,)), certain, hints)
+        finding = anchors.compared(log_reader.Source(pod.node, (part,)), known)
     except GpuShareError as error:
         return NodeLog(node=pod.node, seen=seen, problem=f"cannot read the audit log: {sentence(error)}")
     return NodeLog(node=pod.node, seen=seen, outcome=outcome(finding, asked=True), records=tuple(_records(last)))
