@@ -63,6 +63,13 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
 
 
+def add_manifests(parser: argparse.ArgumentParser) -> None:
+    """Add which manifests are read."""
+    what = "YAML or JSON manifest, or a folder of manifests; - reads standard input; may be repeated"
+    parser.add_argument("-f", "--filename", required=True, action="append", metavar="FILE", help=what)
+    parser.add_argument("-R", "--recursive", action="store_true", help="also read the files in subfolders")
+
+
 def add_enforcers(parser: argparse.ArgumentParser, when: str = "") -> None:
     """Add the namespace of the enforcers; ``when`` names the options that use it."""
     text = f"namespace of the enforcer DaemonSet{when} (default: search all namespaces)"

@@ -4,7 +4,6 @@ import base64
 import binascii
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,6 +15,7 @@ from gpushare import contract
 from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, path
 from gpushare.patterns import Pattern
 from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare.raw_objects import moment as time_of
 from gpushare.reason_table import BY_REASON
 from gpushare.reasons import Reason
 from gpushare_cli.check import feature_gates, installation, startable, workloads
@@ -141,18 +141,17 @@ def webhook(api: KubeClient, now: datetime) -> CheckResult:
         return failed(f"{OURS} is missing: pods are not rewritten", RESTORE)
     # gpu-share-certs writes it, and who may change webhook configurations
     ends = text(mapping(mapping(configuration, "metadata"), "annotations"), contract.SERVING_ENDS)
-    found += served(f"serving certificate (Secret {namespace}/{SERVING})", ends, now)
+    if (last := time_of(ends)) is not None:
+        what = f"serving certificate (Secret {namespace}/{SERVING})"
+        found += filter(None, [_ending(what, ", not its CA", last, now, UNRENEWED)])
     return max(found, key=lambda each: tuple(Level).index(each.level))
 
 
-def served(name: str, ends: str, now: datetime) -> Iterator[CheckResult]:
-    """Check until when the serving certificate is valid, where that is known."""
-    with suppress(ValueError):
-        last = datetime.fromisoformat(ends).astimezone(UTC)
-        if last <= now:
-            yield failed(f"{name} expired on {moment(last)}, not its CA: {FAILS}", UNRENEWED)
-        elif last <= now + SOON:
-            yield warning(f"{name} expires on {moment(last)}, not its CA", UNRENEWED)
+def _ending(what: str, more: str, last: datetime, now: datetime, hint: str) -> CheckResult | None:
+    """Say of a certificate that it expires soon, or did; ``None`` where it is valid for longer."""
+    if last <= now:
+        return failed(f"{what} expired on {moment(last)}{more}: {FAILS}", hint)
+    return warning(f"{what} expires on {moment(last)}{more}", hint) if last <= now + SOON else None
 
 
 def other_configurations(api: KubeClient) -> CheckResult:
@@ -186,11 +185,8 @@ def bundle(name: str, config: Mapping[str, Any], now: datetime, hint: str) -> Ch
     if not certificates:
         return failed(f"{name} has no caBundle: {FAILS}", hint)
     last = max(certificate.not_valid_after_utc for certificate in certificates)
-    if last <= now:
-        return failed(f"{name}: its caBundle expired on {moment(last)}: {FAILS}", hint)
-    if last <= now + SOON:
-        return warning(f"{name}: its caBundle expires on {moment(last)}", hint)
-    return ok(f"{name}, its CA is valid until {moment(last)}")
+    ending = _ending(f"{name}: its caBundle", "", last, now, hint)
+    return ending or ok(f"{name}, its CA is valid until {moment(last)}")
 
 
 def published(api: KubeClient) -> CheckResult:

@@ -2,7 +2,7 @@
 
 import argparse
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -16,8 +16,7 @@ OPERATORS: Final = "these are for operators, who run gpu-share check --cluster; 
 AGAIN_SECONDS: Final = 2.0
 """Between two rounds of questions, with ``--wait``."""
 _COLOURS: Final = {Level.OK: Colour.GREEN, Level.WARNING: Colour.YELLOW, Level.WRONG: Colour.RED}
-_UNICODE: Final = dict(zip(Level, SYMBOLS, strict=True))
-_ASCII: Final = dict(zip(Level, ("ok", "warn", "FAIL"), strict=True))
+_ASCII: Final = ("ok", "warn", "FAIL")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,12 +87,12 @@ def _not_asked(withheld: Sequence[CheckResult], *, tenant: bool) -> CheckResult:
 
 def lines(answers: Sequence[CheckResult], terminal: Terminal) -> list[str]:
     """Lay the answers out by category, and say at the end what it comes to."""
-    symbols: Callable[[Level], str] = (_UNICODE if terminal.unicode else _ASCII).__getitem__
+    symbols = dict(zip(Level, SYMBOLS if terminal.unicode else _ASCII, strict=True))
     shown: list[str] = []
     for category in dict.fromkeys(answer.category for answer in answers):
         shown += [*([""] if shown else []), category, "-" * len(category)]
         for answer in (one for one in answers if one.category == category):
-            symbol = terminal.paint(symbols(answer.level), _COLOURS[answer.level])
+            symbol = terminal.paint(symbols[answer.level], _COLOURS[answer.level])
             shown.append(f"{symbol} {answer.description}" + (f": {answer.detail}" if answer.detail else ""))
             shown += [f"    {answer.hint}"] if answer.hint else []
     return [*shown, "", _total(answers)]

@@ -93,11 +93,11 @@ class Tried:
         if not self.known:
             return ""
         default, most = self.policy.default_memory_mib, self.policy.max_memory_mib
-        parts = [f"default {format_mib(default)}" if default else f"no default (each pod must set {contract.MEMORY})"]
-        parts += [f"at most {format_mib(most)}" if most else "no maximum"]
+        usual = f"default {format_mib(default)}" if default else f"no default (each pod must set {contract.MEMORY})"
+        limit = f"at most {format_mib(most)}" if most else "no maximum"
         exceeding = self.annotations.get(contract.ON_EXCEED, defaults.ON_EXCEED)
         but = f" (not on {some(idle)}: enforcer.enforce is false)" if idle and exceeding == KILL else ""
-        return ", ".join([f"GPU memory: {parts[0]}", *parts[1:], f"over quota: {exceeding}{but}"])
+        return f"GPU memory: {usual}, {limit}, over quota: {exceeding}{but}"
 
 
 def trial(api: KubeClient, named: str | None) -> CheckResult:

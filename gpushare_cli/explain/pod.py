@@ -103,17 +103,7 @@ def recorded(api: KubeClient, namespace: str, name: str) -> PodRecord:
         GpuShareError: there is no such pod, or the user may not read it.
         ClusterError: the API server cannot be asked.
     """
-    return Reader(api, namespace).record(pod_of(api, namespace, name))
-
-
-def pod_of(api: KubeClient, namespace: str, name: str) -> Object:
-    """Read a pod.
-
-    Raises:
-        GpuShareError: there is none of that name, or the user may not read it.
-        ClusterError: the API server cannot be asked.
-    """
-    return named(api, POD, name, namespace)
+    return Reader(api, namespace).record(named(api, POD, name, namespace))
 
 
 def named(api: KubeClient, kind: Kind, name: str, namespace: str) -> Object:

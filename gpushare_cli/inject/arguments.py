@@ -4,6 +4,7 @@ import argparse
 from typing import Any, Final
 
 from gpushare import contract
+from gpushare_cli.options import add_manifests
 from webhook.mutation.settings import ACROSS_NODES
 
 _DESCRIPTION: Final = f"""\
@@ -25,9 +26,7 @@ A pod requests a share by its annotations, for example {contract.MEMORY}: 4Gi an
 def add_parser(add: Any) -> None:
     """Make the parser of the verb with ``add``, and give it the verb's options."""
     parser = add(description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = "YAML or JSON manifest, or a folder of manifests; - reads standard input; may be repeated"
-    parser.add_argument("-f", "--filename", required=True, action="append", metavar="FILE", help=what)
-    parser.add_argument("-R", "--recursive", action="store_true", help="also read the files in subfolders")
+    add_manifests(parser)
     what = "output format (default: the format of each input document)"
     parser.add_argument("-o", "--output", choices=("yaml", "json", "patch", "diff"), help=what)
     what = "path of the pod template in objects of other APIs, for example spec.workerGroupSpecs[*].template"

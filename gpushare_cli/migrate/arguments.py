@@ -6,6 +6,7 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.errors import QuantityError
 from gpushare.quantity import MAX_MIB, parse_memory, quoted
+from gpushare_cli.options import add_manifests
 
 _DESCRIPTION: Final = f"""\
 Rewrite what the pods of a manifest ask of another GPU system into annotations of gpu-share: of HAMi, Volcano vGPU,
@@ -26,9 +27,7 @@ A pod asks for a share by {contract.MEMORY} afterwards; its namespace has to opt
 def add_parser(add: Any) -> None:
     """Make the parser of the verb with ``add``, and give it the verb's options."""
     parser = add(description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = "YAML or JSON manifest, or a folder of manifests; - reads standard input; may be repeated"
-    parser.add_argument("-f", "--filename", required=True, action="append", metavar="FILE", help=what)
-    parser.add_argument("-R", "--recursive", action="store_true", help="also read the files in subfolders")
+    add_manifests(parser)
     one = parser.add_mutually_exclusive_group()
     one.add_argument("--diff", action="store_true", help="write a unified diff of the manifests instead of them")
     what = "write no manifest; exit code 1 if a pod asks another system for a share"

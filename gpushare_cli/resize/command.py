@@ -24,7 +24,7 @@ from gpushare.reasons import Reason
 from gpushare.resize_annotation import ResizeRequest, format_request
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.explain.kinds import POD, target
-from gpushare_cli.explain.pod import claims_of, pod_of
+from gpushare_cli.explain.pod import claims_of, named
 from gpushare_cli.lookups import find
 from gpushare_cli.prepared import prepared_of
 from gpushare_cli.resize.arguments import ROLE
@@ -88,7 +88,7 @@ def found(api: KubeClient, namespace: str, name: str, container: str) -> Target:
         GpuShareError: there is no such pod, or it may not be read, or it does not run.
         ResizeRefused: it has no such container, or that has no share.
     """
-    pod = pod_of(api, namespace, name)
+    pod = named(api, POD, name, namespace)
     _check_running(pod, f"{namespace}/{name}")
     try:
         claims = claims_of(api, namespace, claim_names(pod))

@@ -7,7 +7,7 @@ through its sidecar, as ``explain`` reads it. A user who may write Events there 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -53,11 +53,7 @@ class ContainerUse:
 
     def json(self) -> dict[str, Any]:
         """Return it for programs."""
-        return {
-            "container": self.container, "gpu": self.gpu, "usedMiB": self.used_mib, "peakMiB": self.peak_mib,
-            "quotaMiB": self.quota_mib, "borrowedMiB": self.borrowed_mib, "kills": self.kills,
-            "restarts": self.restarts, "state": self.state,
-        }  # fmt: skip
+        return {key.replace("_mib", "MiB"): value for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +63,12 @@ class PodUse:
     pod: str
     phase: str
     node: str
-    containers: tuple[ContainerUse, ...]
     problem: str = ""
+    containers: tuple[ContainerUse, ...]
 
     def json(self) -> dict[str, Any]:
         """Return it for programs."""
-        return {
-            "pod": self.pod, "phase": self.phase, "node": self.node, "problem": self.problem,
-            "containers": [each.json() for each in self.containers],
-        }  # fmt: skip
+        return {**asdict(self), "containers": [each.json() for each in self.containers]}
 
 
 def view(api: KubeClient, namespace: str) -> View:

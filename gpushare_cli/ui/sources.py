@@ -30,7 +30,8 @@ from gpushare_cli.enforcer_pods import EnforcerPod, asked, find_enforcers
 from gpushare_cli.explain import command as explaining
 from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.explanation import PodExplanation
-from gpushare_cli.explain.pod import Reader, pod_of
+from gpushare_cli.explain.kinds import POD
+from gpushare_cli.explain.pod import Reader, named
 from gpushare_cli.lookups import sharing_pods
 from gpushare_cli.placement.placing import Cluster
 from gpushare_cli.prometheus import JOB, Prometheus, matcher
@@ -309,7 +310,7 @@ class Sources:
         reader = Reader(self.api, namespace)
         pods = sharing_pods(self.api, namespace)
         names = [text(mapping(each, "metadata"), "name") for each in pods if not mapping(each, "spec").get("nodeName")]
-        waiting = [attempt(lambda name=name: pod_of(self.api, namespace, name))[0] for name in names[:WAITING]]  # type: ignore[misc] # bound now
+        waiting = [attempt(lambda name=name: named(self.api, POD, name, namespace))[0] for name in names[:WAITING]]  # type: ignore[misc] # bound now
         return Tenant(pods=found, waiting=[explain(reader.record(each)) for each in waiting if each])
 
     def _explain(self, namespace: str, name: str) -> PodExplanation:
