@@ -356,7 +356,7 @@ def test_nobody_debugs_a_pod_with_a_claim_of_its_own_by_rights_on_the_node(peopl
             bob.patch(where, added, "application/strategic-merge-patch+json", dryRun="All")
             assert passes
         except ClusterError as error:
-            assert (passes, "around the pod's share" in error.message) == (False, True)
+            assert (passes, "bypass the share" in error.message) == (False, True)
     bed.delete_pod(people.inside, name)
 
 

@@ -93,7 +93,7 @@ def test_no_pod_begins_with_a_resize_request_in_any_namespace(world: World) -> N
         del pod["metadata"]["annotations"][MEMORY]
         pod["metadata"]["annotations"][WISH] = "3Gi"
         said = refusal(lambda p=pod, n=namespace: world.cluster.create(world.pods(namespace=n), p, dryRun="All"))
-        assert "changes the quota of a container that runs" in said
+        assert "changes the quota of a running container" in said
 
 
 def test_a_namespace_that_did_not_opt_in_is_lowered_to_it_too(world: World, trusted: KubeClient) -> None:
