@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--run", type=Path, help="directory of MPS pipes and logs (%(default)s)")
     add("--poll-seconds", type=float, metavar="S", help="seconds between samples (%(default)s)")
     add("--kubeconfig", metavar="FILE", help="kubeconfig of the cluster (default in a pod: its service account)")
-    add("--no-cluster", action="store_true", help="use no API server; read quotas from the checkpoint alone")
+    add("--no-cluster", action="store_true", help="use no API server; read quotas only from the checkpoint")
     add("--no-enforce", action="store_true", help="only warn; kill no container")
     add(
         "--mode", type=Mode, choices=list(Mode),

@@ -139,7 +139,7 @@ def parse_frameworks(value: object) -> tuple[str, ...] | None:
     found = _words(value)
     for each in found:
         if each not in ON_REQUEST and found != [NONE]:
-            raise QuantityError(f"{quoted(each)} is unknown; write any of {', '.join(ON_REQUEST)}, or {NONE!r} alone")
+            raise QuantityError(f"{quoted(each)} is unknown; write any of {', '.join(ON_REQUEST)}, or only {NONE!r}")
     return None if found == [NONE] else tuple(dict.fromkeys(found))
 
 

@@ -230,7 +230,7 @@ def _check_claim(pod: Object, claim: Object, result: Object, used: Sequence[Use]
     if result.get("adminAccess"):
         raise _RejectedError(Cause.ADMIN, f"request {text(result, 'request')} has adminAccess")
     if not _is_reserved(claim, pod):
-        why = f"it is not reserved for pod {_name(pod)} alone; give each pod its own claim"
+        why = f"it is not reserved for only pod {_name(pod)}; give each pod its own claim"
         raise _RejectedError(Cause.SHARED, why)
     if max(len(used), len(objects(mapping(pod, "spec"), "resourceClaims"))) >= MOST_USES:
         raise _RejectedError(Cause.MANY, f"pod {_name(pod)} uses {MOST_USES} claims or more; use fewer claims")

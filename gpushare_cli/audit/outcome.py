@@ -34,7 +34,7 @@ def outcome(finding: VerifyFinding, *, asked: bool) -> Outcome:
     if finding.problem is not None:
         where = "before the broken record"
         if result.problem is None:
-            where = "by the hash chain alone; the problem above is in the anchors or file names"
+            where = "by only the hash chain; the problem above is in the anchors or file names"
         more = f"{counted(result.records, 'record', _HOLD)} {where}"
         return Outcome(broken=True, sentence=finding.problem, more=(more,), fine=False)
     segments = counted(len(finding.source.parts), "segment")

@@ -41,7 +41,7 @@ CLAIM_MISSING: Final = (
 PARTS: Final = (
     Part("cannot allocate all claims", ANY_GPU, ON_GPUS),
     Part("were unschedulable", "cordoned; an operator runs kubectl uncordon NODE", frozenset({Cause.CORDONED})),
-    Part("untolerated taint", f"a taint excludes the pod: {TOLERATE}; node.kubernetes.io: the node is not well",
+    Part("untolerated taint", f"a taint excludes the pod: {TOLERATE}; node.kubernetes.io: the node is unhealthy",
          frozenset({Cause.TAINTED, Cause.NOT_READY})),
     Part("node affinity/selector", f"excluded by spec.nodeSelector or spec.affinity of the pod: {SELECT}",
          frozenset({Cause.NOT_SELECTED})),

@@ -234,7 +234,7 @@ def _of_node(obstacle: _Obstacle, names: Sequence[str], pod: Object) -> tuple[st
         case Cause.CORDONED:
             return "cordoned, so it takes no new pods", f"an operator runs kubectl uncordon {names[0]}"
         case Cause.NOT_READY:
-            return f"not well (taint {obstacle.taint})", f"an operator runs kubectl describe node {names[0]}"
+            return f"unhealthy (taint {obstacle.taint})", f"an operator runs kubectl describe node {names[0]}"
         case Cause.TAINTED:
             return f"the pod does not tolerate the taint {obstacle.taint}", TOLERATE
     labels = [f"{key}={value}" for key, value in mapping(mapping(pod, "spec"), "nodeSelector").items()]
@@ -292,6 +292,6 @@ def _asks(need: Demand) -> str:
 
 TOLERATE: Final = "add it to spec.tolerations, or an operator adds it for all shares to webhook.shareTolerations"
 SELECT: Final = "correct the pod, or an operator adds the label to a node with GPUs"
-UNHEALTHY: Final = "an operator looks up the reason; a GPU that is well again is offered again by itself"
+UNHEALTHY: Final = "an operator looks up the reason; a GPU that is healthy again gets new shares again"
 WAIT: Final = "wait until another share ends, or ask for less; no pod is preempted for a share"
 """What to do, as hints say it."""

@@ -32,7 +32,7 @@ from gpushare_cli.resize.arguments import ROLE
 LOOK_SECONDS: Final = 0.3
 MARK_BYTES: Final = 6
 ASK: Final = (
-    f"ask a cluster operator for a ClusterRoleBinding to the ClusterRole {ROLE}, or to one for this namespace alone"
+    f"ask a cluster operator for a ClusterRoleBinding to the ClusterRole {ROLE}, or to one for only this namespace"
 )
 
 

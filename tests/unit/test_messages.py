@@ -43,6 +43,10 @@ OF_OTHERS: Final = (
     "gpushare/frameworks.py", "gpushare/fractions.py", "gpushare_cli/migrate/dialects.py", "webhook/mutation/",
 )  # fmt: skip
 """Texts that name options of other programs."""
+UNCLEAR: Final = re.compile(
+    r"(?<!there )\b(?:is|are) no (?!longer\b|more\b)\w|\b(?:stands|speaks)\b|\b(?:not|is) well\b| alone(?=$|[;,])"
+)
+"""Words that readers had to guess at: 'X is no Y', and what acts, named last."""
 QUOTED: Final = frozenset(map(ord, "ra"))
 CUT: Final = {"shortened"}
 """Functions that return a short text."""
@@ -201,6 +205,11 @@ def test_every_cluster_role_is_one() -> None:
     named = set(re.findall(r"ClusterRole ([a-z-]+-[a-z]+|view|edit|admin)", " ".join(each.text for each in messages())))
     assert {"gpu-share-operator", "gpu-share-resize", "gpu-share-view"} <= named
     assert {each for each in named - OF_KUBERNETES if f"name: {each}\n" not in people} == set()
+
+
+def test_messages_are_in_plain_english() -> None:
+    assert UNCLEAR.search("the file is no list")
+    assert [(each.path, each.text) for each in messages() if UNCLEAR.search(each.text)] == []
 
 
 def test_every_quoted_value_has_a_bound() -> None:

@@ -105,7 +105,7 @@ CASES: dict[str, tuple[Content, str, str]] = {
     ),
     "not ready": (
         waiting(TAINTED, cluster=gpus(taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}])),
-        f"not placed: {TAINTED}: gpu-1: not well", "the node is not well",
+        f"not placed: {TAINTED}: gpu-1: unhealthy", "the node is unhealthy",
     ),
     "unhealthy": (
         waiting(NO_GPU, OTHER, cluster=gpus(taint="CriticalXid")),
