@@ -56,10 +56,4 @@ def _lines(row: ReasonRow) -> Iterator[str]:
 
 
 def _object(row: ReasonRow) -> dict[str, Any]:
-    return {
-        "reason": row.reason,
-        "meaning": row.meaning,
-        "action": row.action,
-        "places": row.places,
-        "anchor": row.anchor,
-    }
+    return {key: getattr(row, key) for key in ("reason", "meaning", "action", "places", "anchor")}

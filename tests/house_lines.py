@@ -14,7 +14,7 @@ LINES: Final = {
     "certs": 921,
     "enforcer": 14659,
     "gpushare": 3232,
-    "gpushare_cli": 7055,
+    "gpushare_cli": 7041,
     "sidecar": 323,
     "webhook": 4020,
 }

@@ -6,7 +6,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from enforcer.audit.record import Kind
-from gpushare.contract import ENFORCER_REPORTER
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, KubeClient, namespace_of, path
 from gpushare.quantity import MIB
@@ -19,7 +18,7 @@ from gpushare_cli.audit import remote
 from gpushare_cli.audit.filters import Record, RecordFilter, pod_of
 from gpushare_cli.audit.log_reader import Reading, Selection, Source
 from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.explain.pod_events import container_of
+from gpushare_cli.explain.pod_events import KILLS, container_of
 from gpushare_cli.lookups import sharing_pods
 from gpushare_cli.placement.placing import in_gib
 from gpushare_cli.prometheus import JOB, Prometheus, matcher
@@ -29,7 +28,6 @@ from gpushare_cli.top.all_nodes import NodeAnswer
 from gpushare_cli.top.namespace import PodUse
 
 HEADERS: Final = ("NAMESPACE", "WORKLOAD", "CONTAINER", "PODS", "RESERVED", "PEAK", "ADVISED", "FREES")
-KILLS: Final = f"reason={Reason.KILLED},reportingComponent={ENFORCER_REPORTER}"
 PEAK: Final = "max by (namespace, pod, container) (max_over_time({}[14d]))"
 METRIC: Final = "gpu_share_container_memory_peak_bytes"
 """An enforcer's own peak: a series of what is in use lacks what came and went between two scrapes."""

@@ -45,7 +45,10 @@ def obstacles(record: PodRecord) -> Iterator[Finding]:
             yield Finding(type=FindingType.OBSTACLE, message=whole, hint=hint)
     if not record.has_ended:
         yield from _of_mps_file(record)
-    reasons = list(filter(None, (text(record.status, "reason"), text(record.status, "message")))) or _disruption(record)
+    # Where the status has no reason, a condition has that of an eviction, a preemption, or a node that is gone.
+    ended = [each for each in objects(record.status, "conditions") if each.get("type") == "DisruptionTarget"][:1]
+    parts = ([text(each, key) for key in ("reason", "message") if text(each, key)] for each in (record.status, *ended))
+    reasons = next(filter(None, parts), [])
     if record.status.get("phase") == "Failed" and reasons:
         yield Finding(type=FindingType.OBSTACLE, message=f"failed: {': '.join(reasons)}")
     yield from pod_events.troubles(record)
@@ -116,12 +119,6 @@ def _has_failed(status: Object) -> bool:
     """
     ends = [end for key in ("state", "lastState") if (end := mapping(mapping(status, key), "terminated"))]
     return bool(ends[0].get("exitCode") if ends else status.get("restartCount"))
-
-
-def _disruption(record: PodRecord) -> list[str]:
-    """Why Kubernetes ended a pod, where its status has no reason: eviction, preemption, a node that is gone."""
-    found = [each for each in objects(record.status, "conditions") if each.get("type") == "DisruptionTarget"]
-    return [part for each in found[:1] for part in (text(each, "reason"), text(each, "message")) if part]
 
 
 def wide(record: PodRecord) -> Iterator[Finding]:

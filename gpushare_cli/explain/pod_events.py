@@ -6,11 +6,14 @@ from typing import Final
 from enforcer.status.messages import used_amounts
 from gpushare import contract
 from gpushare.raw_objects import Object, mapping, text
+from gpushare.reasons import Reason
 from gpushare_cli.explain.findings import Finding, FindingType
 from gpushare_cli.explain.pod_record import PodRecord
 
 SHOWN: Final = 5
 """So many Events are shown, the latest."""
+KILLS: Final = f"reason={Reason.KILLED},reportingComponent={contract.ENFORCER_REPORTER}"
+"""Selects the Events about containers that were killed."""
 KILL: Final = "Kill"
 """The action of an Event about a kill."""
 TROUBLE: Final = frozenset({"FailedPrepareDynamicResources", "FailedCreatePodSandBox"})

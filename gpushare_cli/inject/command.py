@@ -129,10 +129,7 @@ def settings(args: argparse.Namespace) -> Settings:
         "image": None if args.image is None else image("--image", args.image),
         "min_memory_mib": _mib("--min-memory", args.min_memory),
         "max_memory_mib": _mib("--max-memory", args.max_memory),
-        "runtime_class": args.runtime_class,
-        "root_tenants": args.root_tenants,
-        "across_nodes": args.across_nodes,
-        "several_gpus": args.several_gpus,
+        **{key: getattr(args, key) for key in ("runtime_class", "root_tenants", "across_nodes", "several_gpus")},
         "scheduler_names": tuple(args.scheduler_name) if args.scheduler_name else None,
     }
     return replace(Settings.from_environment(os.environ), **{k: v for k, v in given.items() if v is not None})

@@ -20,7 +20,7 @@ from gpushare_cli import node_status
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.enforcer_pods import asked
 from gpushare_cli.explain.pod import usage_of
-from gpushare_cli.explain.pod_events import container_of
+from gpushare_cli.explain.pod_events import KILLS, container_of
 from gpushare_cli.explain.pod_record import Usage, container_statuses
 from gpushare_cli.lookups import check_namespace, optional, sharing_pods
 from gpushare_cli.node_status import state_word
@@ -108,8 +108,7 @@ def kills_in(api: KubeClient, namespace: str) -> Counter[PodKey]:
         ClusterError: the user may not read Events, or the API server cannot be asked.
     """
     found: Counter[PodKey] = Counter()
-    selector = f"reason={Reason.KILLED},reportingComponent={ENFORCER_REPORTER}"
-    for event in api.listing(path(CORE_V1, "events", namespace=namespace), fieldSelector=selector):
+    for event in api.listing(path(CORE_V1, "events", namespace=namespace), fieldSelector=KILLS):
         if event.get("reportingComponent") == ENFORCER_REPORTER and event.get("reason") == Reason.KILLED:
             found[text(mapping(event, "involvedObject"), "uid"), container_of(event)] += 1
     return found

@@ -12,11 +12,9 @@ from itertools import islice
 from typing import Any, Final
 
 from enforcer.audit.record import Kind
-from gpushare.contract import ENFORCER_REPORTER
 from gpushare.errors import GpuShareError
 from gpushare.kube_client import GARBAGE
 from gpushare.raw_objects import mapping, text
-from gpushare.reasons import Reason
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import filters
 from gpushare_cli.explain import pod_events
@@ -144,7 +142,7 @@ class Pages:
         tenant = self.sources.tenant(namespace, self.wait)
         if isinstance(tenant, GpuShareError):
             raise tenant
-        events, hidden = attempt(lambda: self.sources.objects("events", namespace, fieldSelector=KILLS))
+        events, hidden = attempt(lambda: self.sources.objects("events", namespace, fieldSelector=pod_events.KILLS))
         kills = sorted(events or (), key=pod_events.time_of, reverse=True)
         problems = [NOT_READ] if tenant is None else []
         problems += [hidden] if hidden else []
@@ -231,7 +229,6 @@ MAX_DIGITS: Final = 12
 MONTH_HOURS: Final = 730
 MOST_ROWS: Final = 500
 """So many records are shown; the export has all that are kept."""
-KILLS: Final = f"reason={Reason.KILLED},reportingComponent={ENFORCER_REPORTER}"
 
 
 def _filter(query: Mapping[str, str]) -> filters.RecordFilter:
