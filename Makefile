@@ -12,7 +12,7 @@ WORKERS ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test safety scale placement mutants release-check gpu-parcel gpu-parcel-check integration e2e cluster cluster-down lint format bench pictures ui-pictures golden manifests protos lock release clean
+.PHONY: help docs demo test rehearsal safety scale placement mutants release-check gpu-parcel gpu-parcel-check integration e2e cluster cluster-down lint format bench pictures ui-pictures golden manifests protos lock release clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -62,6 +62,10 @@ e2e: $(STAMP) ## The product on real nodes, in parallel sessions (first run buil
 	@$(if $(filter command,$(origin KUBERNETES)),$(error e2e runs on nodes of the newest Kubernetes; integration takes KUBERNETES))
 	@$(RUN)/python -m tests.testbed.cluster build
 	@$(RUN)/python -m tests.testbed.parallel $(ARGS)
+
+rehearsal: $(STAMP) ## Replace parts at random on a real node under load, and check after each step (root; hours; ARGS="--seed 1 --minutes 30")
+	@$(RUN)/python -m tests.testbed.cluster build
+	@$(RUN)/python -u -m tests.rehearsal $(ARGS)
 
 cluster: $(STAMP) ## Start a cluster of one real node to play with and print its kubeconfig (root, or ARGS=--control-plane-only)
 	@$(RUN)/python -m tests.testbed.cluster up $(ARGS)
