@@ -1,4 +1,4 @@
-"""The dashboard's queries, answered by a Prometheus that scrapes what the chart's ServiceMonitor names."""
+"""The dashboard's queries, answered by a Prometheus with the chart's rules that scrapes what its monitor names."""
 
 import json
 import time
@@ -18,6 +18,8 @@ TARGETS: Final = {"gpu-share-enforcer": 9403, "gpu-share-webhook": 9402}
 EMPTY_UNDER_MPS: Final = frozenset({"Utilization, highest 20", "Last kills"})
 """Panels that may have no series there: the driver counts the kernels of all clients for the MPS server, and nothing
 was killed."""
+BORROWED: Final = "gpu_share_container_memory_borrowed_bytes"
+"""Has no series: nobody may borrow here."""
 USED: Final = "GPU memory used by namespace"
 RATES: Final = "20s"
 SECONDS: Final = 20.0
@@ -27,8 +29,9 @@ def ask(scene: Scene, namespace: str) -> tuple[float, list[str]]:
     """Return the MiB that the dashboard shows for a namespace, and the titles of the panels without a series."""
     folder = scene.node.home / "prometheus"
     folder.mkdir(exist_ok=True)
-    jobs = [job("services", _endpoint(scene), [_target(name, port) for name, port in TARGETS.items()])]
-    with running(scene.node.parcel / BINARIES / "prometheus", folder, jobs, {"groups": []}) as prometheus:
+    (endpoint, *_), rules = _chart(scene, "ServiceMonitor")["endpoints"], _chart(scene, "PrometheusRule")
+    jobs = [job("services", endpoint, [_target(name, port) for name, port in TARGETS.items()])]
+    with running(scene.node.parcel / BINARIES / "prometheus", folder, jobs, rules) as prometheus:
         return _asked(prometheus, namespace)
 
 
@@ -37,6 +40,7 @@ def _asked(prometheus: Prometheus, namespace: str) -> tuple[float, list[str]]:
         (panel["title"], concrete(target["expr"], RATES, namespace))
         for panel in json.loads(DASHBOARD.read_text())["panels"]
         for target in panel.get("targets", ())
+        if BORROWED not in target["expr"]
     ]
     left, until = queries, time.monotonic() + SECONDS
     while {title for title, _ in left} - EMPTY_UNDER_MPS and time.monotonic() < until:
@@ -51,12 +55,14 @@ def _value(prometheus: Prometheus, query: str) -> float:
     return sum(float(each["value"][1]) for each in found)
 
 
-def _endpoint(scene: Scene) -> dict[str, Any]:
-    options = "--set monitoring.serviceMonitor.enabled=true --show-only templates/monitoring.yaml"
+def _chart(scene: Scene, kind: str) -> dict[str, Any]:
+    """What the chart has for Prometheus' operator."""
+    options = "--set monitoring.serviceMonitor.enabled=true,monitoring.prometheusRule.enabled=true"
     text = scene.site.shell(f"helm template gpu-share {CHART} --namespace {SYSTEM} {options}")
-    (monitor,) = [each for each in yaml.safe_load_all(text) if each and each["kind"] == "ServiceMonitor"]
-    endpoint: dict[str, Any] = monitor["spec"]["endpoints"][0]
-    return endpoint
+    (found,) = [each for each in yaml.safe_load_all(text) if each and each["kind"] == kind]
+    for group in found["spec"].get("groups", ()):
+        group.pop("interval", None)  # a minute would be too long here
+    return dict(found["spec"])
 
 
 def _target(name: str, port: int) -> Target:
