@@ -1,7 +1,8 @@
 """What a node's enforcer reports of itself, in an annotation of the node's own ResourceSlice (``contract.ENFORCER``).
 
 ``gpu-share check`` reads it, without a right to run commands in the enforcer's pod. Every write of a slice wakes every
-scheduler, so the annotation is written where something changed, and for problems alone once a minute at most.
+scheduler, so the annotation is written where something changed. For new problems alone it is written once a minute at
+most, so that problems that come and go cause two writes a minute. When none is left it is written at once.
 """
 
 import json
@@ -23,7 +24,7 @@ log = structlog.get_logger()
 EVERY: Final = 5.0
 """Seconds between looks."""
 APART: Final = 60.0
-"""Seconds between two writes of which the second says nothing but other problems."""
+"""Seconds between two writes of which the second says nothing but problems."""
 STALE: Final = 120.0
 """Seconds without a report that was compared with the annotation: longer than an API server needs to be replaced."""
 MAX_PROBLEMS: Final = 8
@@ -112,7 +113,7 @@ class ReportPublisher:
         after = state.whole()
         if before == after:
             return
-        pressing = {key: before.get(key) for key in state.urgent()} != state.urgent()
+        pressing = not state.problems or {key: before.get(key) for key in state.urgent()} != state.urgent()
         if not pressing and self._clock.monotonic() - self._written < APART:
             return
         change = {"metadata": {"annotations": {ENFORCER: json.dumps(after)}}}

@@ -67,6 +67,13 @@ def test_other_problems_alone_are_written_once_a_minute(server: Any, node: Node)
     assert node.look(problems=("silent",))["problems"] == ["silent"]
 
 
+def test_the_end_of_all_problems_is_written_at_once(server: Any, node: Node) -> None:
+    node.look(problems=("a",))
+    assert node.look(problems=())["problems"] == []
+    node.now = APART - 1
+    assert node.look(problems=("b",))["problems"] == [], "new ones wait: two writes a minute at most"
+
+
 def test_a_report_has_a_bound(node: Node) -> None:
     found = node.look(problems=("x" * 9999,) * 99, audit_log="y" * 9999)
     assert (len(found["problems"]), len(found["problems"][0]), len(found["auditLog"])) == (
