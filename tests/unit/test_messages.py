@@ -59,7 +59,7 @@ OF_KUBERNETES: Final = {"view", "edit", "admin"}
 @cache
 def parser(verb: str) -> argparse.ArgumentParser:
     verbs = next(each for each in build_parser(verb)._actions if each.dest == "verb")
-    found: argparse.ArgumentParser = verbs.choices[verb]  # type: ignore[index]
+    found: argparse.ArgumentParser = verbs.choices[verb]  # type: ignore[index] # argparse declares no mapping
     return found
 
 

@@ -12,7 +12,7 @@ SIMULATED = (b"python", b"-m", b"tests.fakes.gpu.mps_daemon", b"-f", b"-multiuse
     ("words", "found"),
     [(NVIDIA, True), (SIMULATED, True), (NVIDIA[:1], False), ((b"grep", b"-f"), False), ((b"",), False)],
 )
-def test_a_daemon_runs_in_the_foreground(words: tuple[bytes, ...], found: bool) -> None:  # noqa: FBT001
+def test_a_daemon_runs_in_the_foreground(words: tuple[bytes, ...], found: bool) -> None:  # noqa: FBT001 - one row
     assert processes.is_daemon(words) is found
 
 
