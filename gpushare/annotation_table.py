@@ -9,19 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from gpushare import annotation_values as values
 from gpushare import contract, defaults
-from gpushare.annotation_values import (
-    choice,
-    only,
-    parse_added,
-    parse_capabilities,
-    parse_default_compute,
-    parse_frameworks,
-    parse_models,
-    parse_paths,
-    parse_tolerance,
-    parse_variables,
-)
 from gpushare.errors import QuantityError
 from gpushare.quantity import parse_duration, parse_gpus, parse_memory, parse_percent, parse_profile
 from gpushare.resize_annotation import parse_request
@@ -101,27 +90,27 @@ class Annotation:
 _MEMORY: Final = ValueType(name="memory", examples=("4Gi",), parse=parse_memory)
 _PERCENT: Final = ValueType(name="percentage", examples=("25%",), parse=parse_percent)
 _DEFAULT_COMPUTE: Final = ValueType(
-    name="percentage, memory or none", examples=("25%", "memory", "none"), parse=parse_default_compute
+    name="percentage, memory or none", examples=("25%", "memory", "none"), parse=values.parse_default_compute
 )
 _GPU_COUNT: Final = ValueType(name="number from 1 to 16", examples=("2",), parse=parse_gpus)
 _PROFILE: Final = ValueType(name="MIG profile", examples=("1g.10gb",), parse=parse_profile)
-_MODELS: Final = ValueType(name="list of GPU models", examples=("H100", "H100,A100"), parse=parse_models)
+_MODELS: Final = ValueType(name="list of GPU models", examples=("H100", "H100,A100"), parse=values.parse_models)
 _RESIZE: Final = ValueType(name="resize request", examples=("3Gi", "3Gi;force"), parse=parse_request)
 _DURATION: Final = ValueType(name="duration", examples=("5s",), parse=parse_duration)
-_TOLERANCE: Final = ValueType(name="memory or percentage", examples=("256Mi", "5%"), parse=parse_tolerance)
-_PATHS: Final = ValueType(name="list of host paths", examples=("/mnt/models,/scratch",), parse=parse_paths)
-_ADDED: Final = ValueType(name="list of Linux capabilities", examples=("IPC_LOCK,SYS_NICE",), parse=parse_added)
-_VARIABLES: Final = ValueType(name="list of variables", examples=(contract.NVIDIA_GDS,), parse=parse_variables)
+_TOLERANCE: Final = ValueType(name="memory or percentage", examples=("256Mi", "5%"), parse=values.parse_tolerance)
+_PATHS: Final = ValueType(name="list of host paths", examples=("/mnt/models,/scratch",), parse=values.parse_paths)
+_ADDED: Final = ValueType(name="list of Linux capabilities", examples=("IPC_LOCK,SYS_NICE",), parse=values.parse_added)
+_VARIABLES: Final = ValueType(name="list of variables", examples=(contract.NVIDIA_GDS,), parse=values.parse_variables)
 _CAPABILITIES: Final = ValueType(
-    name="list of driver capabilities", examples=("compute,utility,video",), parse=parse_capabilities
+    name="list of driver capabilities", examples=("compute,utility,video",), parse=values.parse_capabilities
 )
 _FRAMEWORKS: Final = ValueType(
-    name="list of frameworks, or none", examples=("jax", "torch", "none"), parse=parse_frameworks
+    name="list of frameworks, or none", examples=("jax", "torch", "none"), parse=values.parse_frameworks
 )
-_ANY: Final = ValueType(name="any", examples=("any",), parse=only("any"))
+_ANY: Final = ValueType(name="any", examples=("any",), parse=values.only("any"))
 _GPU_LIST: Final = ValueType(name="list of UUIDs or indices", examples=("0,1",))
 _TRUE: Final = ValueType(name="true", examples=("true",))
-_COUNTED: Final = ValueType(name="true", examples=("true",), parse=only("true"))
+_COUNTED: Final = ValueType(name="true", examples=("true",), parse=values.only("true"))
 _MODE: Final = ValueType(name="mps or time-slicing or mig", examples=("mps", "time-slicing", "mig"))
 _REASONS: Final = ValueType(name="JSON object, UUID to reason")
 _HEAD: Final = ValueType(name="sequence number and hash of an audit record")
@@ -131,7 +120,7 @@ _REPORT: Final = ValueType(name="JSON object: version, enforcing, breaker, break
 
 def _one_of(**options: str) -> ValueType:
     words = {word.replace("_", "-"): does for word, does in options.items()}
-    return ValueType(name=" or ".join(words), examples=tuple(words), parse=choice(words))
+    return ValueType(name=" or ".join(words), examples=tuple(words), parse=values.choice(words))
 
 
 _WEBHOOK: Final = (Reader.WEBHOOK,)

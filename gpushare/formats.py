@@ -9,8 +9,9 @@ No version of its own has what each release writes whole and nobody carries on f
 annotations, CDI files, claim templates.
 """
 
+import json
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from gpushare.errors import ConfigError, NewerFormatError
 from gpushare.patterns import Pattern
@@ -56,6 +57,22 @@ class Format:
                 "move the file away"
             )
 
+    def load(self, data: bytes) -> dict[str, Any]:
+        """Read a file's content, which is a JSON object.
+
+        Raises:
+            NewerFormatError: a newer release wrote it.
+            ConfigError: it is something else, or of a version that is not read any more.
+        """
+        self.check(data)
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{self.name} is not valid JSON: {str(error)[:100]}; move the file away") from error
+        if not isinstance(found, dict):
+            raise ConfigError(f"{self.name} is not a JSON object; move the file away")
+        return found
+
 
 CHECKPOINT: Final = Format("checkpoint.json", 1, 1)
 BUDGETS: Final = Format("detector.json", 5, 5)
@@ -73,10 +90,6 @@ POD_STATUS: Final = Format(
 CERTIFICATES: Final = Format(
     "state.json of the certificates", 1, 1, marked=False, fix="install the newer release of gpu-share-certs again"
 )
-ALL: Final = (
-    CHECKPOINT, BUDGETS, CLAIM, KNOWN_MEMORY, FOREIGN_CLAIMS, MPS_DAEMON, AUDIT_RECORD, NODE_STATUS, POD_STATUS,
-    CERTIFICATES,
-)  # fmt: skip
 
 
 def version_of(data: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Options and variables that take a fraction of a GPU's memory, each with its source. Pure.
+"""Options and variables that take a fraction of a GPU's memory. Pure.
 
 A number that was chosen for a card does not fit a share of it. docs/tenants/frameworks.md is written from this table.
 """
@@ -36,62 +36,44 @@ class Fraction:
         asked: the framework's name in ``gpu-share.io/frameworks``; empty where the webhook sets nothing.
     """
 
-    framework: str
     of: Of
     options: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     before: str = ""
     asked: str = ""
-    source: str
 
 
 TABLE: Final = (
+    # vLLM
+    Fraction(of=Of.TOTAL, options=("--gpu-memory-utilization",), asked="vllm"),
+    # SGLang
+    Fraction(of=Of.FREE, options=("--mem-fraction-static",), asked="sglang"),
+    # Text Generation Inference
+    Fraction(of=Of.TOTAL, options=("--cuda-memory-fraction",), variables=(contract.TGI_FRACTION,), asked="tgi"),
+    # TensorFlow Serving
+    Fraction(of=Of.TOTAL, options=("--per-process-gpu-memory-fraction",), asked="tensorflow-serving"),
+    # Triton, TensorFlow's backend
+    Fraction(of=Of.TOTAL, options=("--backend-config",), before="tensorflow,gpu-memory-fraction="),
+    # Dask-CUDA
+    Fraction(of=Of.TOTAL, options=("--rmm-pool-size", "--rmm-maximum-pool-size", "--device-memory-limit")),
+    # JAX
+    Fraction(of=Of.TOTAL, variables=("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")),
+    # PyTorch
     Fraction(
-        framework="vLLM", of=Of.TOTAL, options=("--gpu-memory-utilization",), asked="vllm",
-        source="`gpu_memory_utilization` in vllm/config/cache.py",
+        of=Of.TOTAL, variables=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), before="per_process_memory_fraction:"
     ),
+    # LMDeploy
+    Fraction(of=Of.REST, options=("--cache-max-entry-count",)),
+    # TensorRT-LLM
     Fraction(
-        framework="SGLang", of=Of.FREE, options=("--mem-fraction-static",), asked="sglang",
-        source="`profile_max_num_token` in sglang/srt/model_executor/model_runner.py",
-    ),
-    Fraction(
-        framework="Text Generation Inference", of=Of.TOTAL, options=("--cuda-memory-fraction",),
-        variables=(contract.TGI_FRACTION,), asked="tgi", source="`text-generation-launcher --help`",
-    ),
-    Fraction(
-        framework="TensorFlow Serving", of=Of.TOTAL, options=("--per-process-gpu-memory-fraction",),
-        asked="tensorflow-serving",
-        source="tensorflow_serving/model_servers/main.cc; `GPUOptions` in TensorFlow's config.proto",
-    ),
-    Fraction(
-        framework="Triton, TensorFlow's backend", of=Of.TOTAL, options=("--backend-config",),
-        before="tensorflow,gpu-memory-fraction=", source="triton-inference-server/tensorflow_backend README",
-    ),
-    Fraction(
-        framework="Dask-CUDA", of=Of.TOTAL,
-        options=("--rmm-pool-size", "--rmm-maximum-pool-size", "--device-memory-limit"),
-        source="docs.nvidia.com dask-cuda, `dask cuda worker`",
-    ),
-    Fraction(
-        framework="JAX", of=Of.TOTAL, variables=("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"),
-        source="docs.jax.dev gpu_memory_allocation",
-    ),
-    Fraction(
-        framework="PyTorch", of=Of.TOTAL, variables=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
-        before="per_process_memory_fraction:", source="pytorch PR 161035; docs.pytorch.org CUDA semantics",
-    ),
-    Fraction(
-        framework="LMDeploy", of=Of.REST, options=("--cache-max-entry-count",),
-        source="`cache_max_entry_count` in lmdeploy/messages.py",
-    ),
-    Fraction(
-        framework="TensorRT-LLM", of=Of.REST,
+        of=Of.REST,
         options=(
-            "--kv-cache-free-gpu-memory-fraction", "--kv-cache-free-gpu-mem-fraction", "--free-gpu-memory-fraction",
+            "--kv-cache-free-gpu-memory-fraction",
+            "--kv-cache-free-gpu-mem-fraction",
+            "--free-gpu-memory-fraction",
         ),
-        source="nvidia.github.io TensorRT-LLM, `free_gpu_memory_fraction` of `KvCacheConfig`",
     ),
-)  # fmt: skip
+)
 BY_OPTION: Final = {option: row for row in TABLE for option in row.options}
 BY_VARIABLE: Final = {name: row for row in TABLE for name in row.variables}
 ON_REQUEST: Final = tuple(row.asked for row in TABLE if row.asked)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from gpushare.errors import ClusterError, WatchBroken
-from gpushare.kube_client import GARBAGE, KubeClient, Object
+from gpushare.kube_client import GARBAGE, KubeClient, Listing, Object
 
 
 class Informer:
@@ -55,8 +55,9 @@ class Informer:
 
     def _once(self, stopped: Callable[[], bool]) -> None:
         listing = self._cluster.listing(self._where, **self._query)
-        self._on_list(listing)
-        for _ in listing:  # what nobody asked for has to be read too: the version comes last
+        items = _current(listing)
+        self._on_list(items)
+        for _ in items:  # what nobody asked for has to be read too: the version comes last
             continue
         self._version = listing.version
         while not stopped():
@@ -76,3 +77,10 @@ class Informer:
                 self._on_event(kind, item)
             self._delay = self.MIN_DELAY
             del item  # free it before the next one is parsed
+
+
+def _current(listing: Listing) -> Iterator[Object]:
+    """Yield the objects; raise ``WatchBroken`` where no event will tell that one of them is deleted."""
+    yield from listing
+    if listing.outdated:
+        raise WatchBroken("an object was deleted while the list was read")

@@ -8,6 +8,8 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
@@ -25,12 +27,12 @@ DEFAULT_TIMEOUT: Final = 10.0
 PAGE: Final = 1
 """Objects at once where the API server does not stream lists. An object of 1.3 MB can read back as 7.8 MB, and takes
 several times that when it is parsed: two at once leave the enforcer too little of its memory limit."""
+LARGE_PAGE: Final = 500
+"""Objects at once of a list that fits into memory, as kubectl reads it."""
 WATCH_SECONDS: Final = 300
 WATCH_SILENCE: Final = 90.0
 """Seconds without a word after which a watch is given up: the API server sends a bookmark each minute, and a connection
 that was lost on its way says nothing at all."""
-LOG_SILENCE: Final = 300.0
-"""Seconds without a line after which the log of a container is asked for again."""
 SILENCE: Final = 30.0
 """Seconds without a word after which a command in a pod is given up."""
 MESSAGE_LIMIT: Final = 500
@@ -54,6 +56,7 @@ EVENTS_V1: Final = "/apis/events.k8s.io/v1"
 ADMISSION_V1: Final = "/apis/admissionregistration.k8s.io/v1"
 APPS_V1: Final = "/apis/apps/v1"
 CORE_V1: Final = "/api/v1"
+COORDINATION_V1: Final = "/apis/coordination.k8s.io/v1"
 BATCH_V1: Final = "/apis/batch/v1"
 
 
@@ -94,6 +97,15 @@ class KubeClient:
         """Read one object, or one page of a list."""
         return self._call("GET", where, query=query, timeout=timeout)
 
+    def clock(self) -> datetime:
+        """Return the time of the API server, in seconds; that of this machine where an answer has no valid date."""
+        response = self._send("GET", "/version", None, {}, urllib3.Timeout(total=DEFAULT_TIMEOUT))
+        response.drain_conn()
+        try:
+            return parsedate_to_datetime(response.headers.get("Date", ""))
+        except ValueError:
+            return datetime.now(UTC)
+
     def create(self, where: str, body: Object, **query: str) -> Object:
         """Create an object; an existing one is a ``ClusterError`` with status 409."""
         return self._call("POST", where, body, query=query)
@@ -111,17 +123,16 @@ class KubeClient:
         return self._call("DELETE", where, body, query=query)
 
     def list(self, where: str, **query: str) -> tuple[list[Object], str]:
-        """Read a whole list. Returns its items and the resource version to watch from."""
-        listing = self.listing(where, **query)
+        """Read a whole list as it was at one moment. Returns its items and the resource version to watch from."""
+        listing = Listing(None, self._pages(where, query), where)
         return list(listing), listing.version
 
     def listing(self, where: str, **query: str) -> "Listing":
         """Read a list that may not fit into memory: return an iterator that reads object after object."""
-        return Listing(
-            stream=lambda: self.watch(where, "", **query, **STREAMED),
-            page=lambda page: self._call("GET", where, query={**query, **page}),
-            where=where,
-        )
+        return Listing(lambda: self.watch(where, "", **query, **STREAMED), self._pages(where, query), where)
+
+    def _pages(self, where: str, query: Mapping[str, str]) -> Callable[[dict[str, str]], Object]:
+        return lambda page: self._call("GET", where, query={**query, **page})
 
     def watch(self, where: str, version: str, **query: str) -> Iterator[tuple[str, Object]]:
         """Yield (type, object) from one watch until the server ends it.
@@ -134,33 +145,11 @@ class KubeClient:
         query |= {"allowWatchBookmarks": "true"}
         response = self._send("GET", where, None, query, urllib3.Timeout(connect=DEFAULT_TIMEOUT, read=WATCH_SILENCE))
         try:
-            yield from _events(response)
+            yield from map(_event, _lines(response))
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise WatchBroken(f"WATCH {where}: the connection broke: {error}") from error
         except GARBAGE as error:
             raise ClusterError(f"WATCH {where}: the watch event cannot be parsed: {error}") from error
-        finally:
-            with suppress(OSError):
-                response.close()
-
-    def follow_log(self, pod: str, namespace: str, container: str) -> Iterator[bytes]:
-        """Yield the lines of a container's log, without their ends, as they come.
-
-        Ends where the container ends, and where no line came for ``LOG_SILENCE`` seconds: a connection that was lost
-        on its way says nothing at all.
-
-        Raises:
-            ClusterError: the API server refused, or the connection failed.
-        """
-        where = f"{path(CORE_V1, 'pods', pod, namespace)}/log"
-        timeout = urllib3.Timeout(connect=DEFAULT_TIMEOUT, read=LOG_SILENCE)
-        response = self._send("GET", where, None, {"container": container, "follow": "true"}, timeout)
-        try:
-            yield from _lines(response)
-        except urllib3.exceptions.ReadTimeoutError:
-            return
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise ClusterError(f"{where} broke off: {error}") from error
         finally:
             with suppress(OSError):
                 response.close()
@@ -254,66 +243,59 @@ class Listing(Iterator[Object]):
 
     Attributes:
         version: the resource version to watch from, once all has been read.
+        outdated: whether one of these objects was deleted while the list was read. A stream may also yield one twice,
+            the newer later.
 
     Args:
-        stream: opens a watch that begins with all there is.
+        stream: opens a watch that begins with all there is; ``None`` for a list in large pages.
         page: reads a page, by the query's ``limit`` and ``continue``.
         where: the list's path, for messages.
     """
 
     def __init__(
-        self, stream: Callable[[], Iterator[tuple[str, Object]]], page: Callable[[dict[str, str]], Object], where: str
+        self,
+        stream: Callable[[], Iterator[tuple[str, Object]]] | None,
+        page: Callable[[dict[str, str]], Object],
+        where: str,
     ) -> None:
-        self._stream, self._page, self._where = stream, page, where
-        self._items = self._read()
-        self.version = ""
+        self._page, self._where = page, where
+        self._items = self._paged(LARGE_PAGE) if stream is None else self._read(stream)
+        self.version, self.outdated = "", False
 
     def __next__(self) -> Object:
         """Raises ClusterError where the list cannot be read further."""
         return next(self._items)
 
-    def _read(self) -> Iterator[Object]:
+    def _read(self, stream: Callable[[], Iterator[tuple[str, Object]]]) -> Iterator[Object]:
         try:
-            yield from self._streamed()
-        except _NotStreamed:
-            yield from self._paged()
+            yield from self._streamed(stream())
+        except ClusterError as error:
+            if error.status not in NOT_STREAMED:
+                raise
+            yield from self._paged(PAGE)
 
-    def _streamed(self) -> Iterator[Object]:
+    def _streamed(self, events: Iterator[tuple[str, Object]]) -> Iterator[Object]:
         """Yield what a watch begins with.
 
         Raises:
-            WatchBroken: it ended before that was all, or something was deleted meanwhile.
+            WatchBroken: it ended before that was all.
         """
-        events = self._opened()
         for kind, item in events:
             if kind == "BOOKMARK":
                 if (item["metadata"].get("annotations") or {}).get(ALL_SEEN) == "true":
                     self.version = item["metadata"]["resourceVersion"]
                     return
             elif kind == "DELETED":
-                break
+                self.outdated = True
             else:
                 yield item
             del item  # free it before the next one is parsed
         raise WatchBroken(f"GET {self._where}: the connection ended before the list was complete")
 
-    def _opened(self) -> Iterator[tuple[str, Object]]:
-        events = self._stream()
-        try:
-            first = next(events, None)
-        except ClusterError as error:
-            if error.status in NOT_STREAMED:
-                raise _NotStreamed from error
-            raise
-        if first is not None:
-            yield first
-            del first
-        yield from events
-
-    def _paged(self) -> Iterator[Object]:
+    def _paged(self, limit: int) -> Iterator[Object]:
         more: str | None = ""
         while more is not None:
-            answer = self._page({"limit": str(PAGE)} | ({"continue": more} if more else {}))
+            answer = self._page({"limit": str(limit)} | ({"continue": more} if more else {}))
             try:
                 found = answer["items"] or []
                 _ = [item["metadata"]["name"] for item in found]  # what has none is not an object
@@ -326,8 +308,14 @@ class Listing(Iterator[Object]):
                 yield found.pop()
 
 
-class _NotStreamed(Exception):
-    """The API server does not stream this list, or not to us."""
+def find(cluster: KubeClient, where: str) -> Object | None:
+    """Read one object; ``None`` where there is none. Raises ``ClusterError``."""
+    try:
+        return cluster.get(where)
+    except ClusterError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
 
 
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
@@ -339,11 +327,6 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
     from gpushare import kubeconfig as official  # noqa: PLC0415 - as above
 
     return official.namespace_of(kubeconfig, context)
-
-
-def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, Object]]:
-    for line in _lines(response):
-        yield _event(line)
 
 
 def _event(line: bytes) -> tuple[str, Object]:

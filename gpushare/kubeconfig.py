@@ -8,18 +8,20 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, Self
 
 from kubernetes import client, config
+from kubernetes.stream import ws_client
 from kubernetes.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL, WSClient
-from websocket import WebSocketException
+from websocket import WebSocket, WebSocketException, WebSocketTimeoutException
 
 from gpushare import plain_kubeconfig
 from gpushare.errors import ClusterError
 from gpushare.service_account import Access, ServiceAccount
 
 MESSAGE_LIMIT: Final = 500
+HANDSHAKE: Final = 10.0
+"""Seconds for a command in a pod to begin. The API server waits for ever for a kubelet that hangs."""
 _UNUSABLE: Final = (config.ConfigException, *plain_kubeconfig.UNREAD)
 """What the official client raises for a file that is missing, no YAML, or of another shape than a kubeconfig."""
 
@@ -44,8 +46,8 @@ class Kubeconfig:
             # The official client has no annotations.
             config.load_kube_config(config_file=file, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
         except _UNUSABLE as error:
-            where = f" in {file}" if file else ""
-            raise ClusterError(f"no usable kubeconfig{where}: {_why(error, file)}; give --kubeconfig") from error
+            what = f"no usable kubeconfig in {file}" if file else "no usable kubeconfig"
+            raise ClusterError(f"{what}: {_why(error)}; {plain_kubeconfig.GIVE}") from error
         return cls(configuration)
 
     def authorization(self) -> dict[str, str]:
@@ -62,6 +64,16 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
         chosen = next((each for each in contexts if each["name"] == context), current)
         return str(chosen["context"].get("namespace") or "default")
     return "default"
+
+
+class _Socket(WebSocket):
+    """Waits for a time: the official client has no option for it."""
+
+    def connect(self, url: str, **options: Any) -> None:
+        super().connect(url, **options, timeout=HANDSHAKE)  # type: ignore[no-untyped-call] # it has no annotations
+
+
+ws_client.WebSocket = _Socket  # type: ignore[attr-defined] # imported there
 
 
 def exec_in_pod(access: Access, command: str, authorization: Mapping[str, str], silence: float) -> Iterator[bytes]:
@@ -130,15 +142,14 @@ def _check_end(where: str, status: bytes, complaint: str) -> None:
 
 def _unwilling(error: Exception) -> str:
     """The sentence of a Status answer to a handshake, or what there is instead of one."""
+    if isinstance(error, WebSocketTimeoutException | TimeoutError):
+        return f"no answer within {HANDSHAKE:g} s: the node's kubelet hangs, or the API server is away"
     with suppress(ValueError, KeyError, TypeError):
         return str(json.loads(getattr(error, "resp_body", None) or b"")["message"])[:MESSAGE_LIMIT]
     return f"the API server does not answer: {error}"[:MESSAGE_LIMIT]
 
 
-def _why(error: Exception, file: str | None) -> str:
+def _why(error: Exception) -> str:
     """Describe what is wrong; the client's own texts of two kinds describe its code."""
-    if file and not Path(file).exists():
-        return "the file does not exist"
-    if isinstance(error, AttributeError | TypeError):
-        return "its content is not a kubeconfig"
-    return " ".join(str(error).split()).rstrip(".")
+    shape = isinstance(error, AttributeError | TypeError)
+    return "its content is not a kubeconfig" if shape else " ".join(str(error).split()).rstrip(".")

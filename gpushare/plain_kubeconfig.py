@@ -1,7 +1,7 @@
 """Kubeconfigs that hold certificates or a token: these are read here, for the official client takes long to load.
 
 What says more, such as a command that logs in, a proxy or several files, is left to ``gpushare.kubeconfig``, and
-so is what cannot be read: it says why.
+so is what cannot be read: it says why. That no file is there is known here.
 """
 
 import base64
@@ -17,11 +17,14 @@ import urllib3
 import yaml
 from urllib3.util.ssl_ import create_urllib3_context
 
+from gpushare.errors import ClusterError
 from gpushare.service_account import CONNECTIONS
 
 CA, CERTIFICATE, KEY = "certificate-authority", "client-certificate", "client-key"
 CLUSTER_FIELDS: Final = frozenset({"server", CA, f"{CA}-data", "extensions"})
 USER_FIELDS: Final = frozenset({CERTIFICATE, f"{CERTIFICATE}-data", KEY, f"{KEY}-data", "token", "extensions"})
+GIVE: Final = "give --kubeconfig"
+ABSENT: Final = f"no usable kubeconfig: Invalid kube-config file. No configuration found; {GIVE}"
 UNREAD: Final = (yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError)
 """What comes of a file that is left to the official client."""
 
@@ -53,7 +56,13 @@ class PlainKubeconfig:
 
     @classmethod
     def read(cls, file: str | None = None, context: str | None = None) -> Self | None:
-        """Read the given file, or the user's own; ``None``: the official client has to."""
+        """Read the given file, or the user's own; ``None``: the official client has to.
+
+        Raises:
+            ClusterError: there is no such file.
+        """
+        if not any(each.exists() for each in _files(file)):
+            raise ClusterError(f"no usable kubeconfig in {file}: the file does not exist; {GIVE}" if file else ABSENT)
         with suppress(*UNREAD):
             return cls(file, context)
         return None
@@ -72,11 +81,13 @@ def namespace_of(file: str | None, context: str | None) -> str | None:
 
 def _content(file: str | None) -> tuple[Path, Mapping[str, Any]]:
     """Return the folder and the content of one file; several are merged by the official client."""
-    where = os.environ.get("KUBECONFIG", "~/.kube/config") if file is None else file
-    if os.pathsep in where:
-        raise ValueError("it is several files")
-    found = Path(where).expanduser()
+    (found,) = _files(file)
     return found.parent, yaml.safe_load(found.read_bytes())
+
+
+def _files(file: str | None) -> list[Path]:
+    where = os.environ.get("KUBECONFIG", "~/.kube/config") if file is None else file
+    return [Path(each).expanduser() for each in where.split(os.pathsep)]
 
 
 def _context(config: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:

@@ -4,13 +4,15 @@ Ordinary parsers accept Arabic digits, underscores, ``NaN`` and trailing newline
 nobody meant. Everything here is ASCII, matched whole, and refused with the value and an example.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeVar
 
 from gpushare import defaults
-from gpushare.errors import QuantityError
+from gpushare.errors import ConfigError, QuantityError
 from gpushare.patterns import Pattern
 
+T = TypeVar("T")
 MIB: Final = 1024 * 1024
 WHOLE_GPU_PERCENT: Final = 100
 MAX_MIB: Final = 2**63 // MIB - 1
@@ -133,6 +135,18 @@ def parse_duration(value: object) -> float:
     if match is None:
         raise QuantityError(f"{quoted(text)} is not a duration; write for example 5s, 500ms or 2m")
     return int(match.group(1)) * _SECONDS_OF[match.group(2)]
+
+
+def named(name: str, parse: Callable[[str], T], text: str) -> T:
+    """Read a setting by one of these parsers.
+
+    Raises:
+        ConfigError: it cannot be read; the message names the setting.
+    """
+    try:
+        return parse(text)
+    except QuantityError as error:
+        raise ConfigError(f"{name}: {error.message}") from error
 
 
 def same_quantity(one: object, other: object) -> bool:

@@ -152,11 +152,12 @@ def test_a_file_that_is_no_kubeconfig_is_a_sentence_with_its_name(tmp_path: Path
 
 
 def test_lists_are_streamed_object_by_object(cluster: KubeClient, server: Any) -> None:
-    server.answers = [_stream([1, 2, 3], version="9")]
+    status, (*first, end) = _stream([1, 2, 3], version="9")
+    server.answers = [(status, [*first, _event("DELETED", 1), end])]
     listing = cluster.listing("/pods", labelSelector="a=b")
     assert server.seen == []
     assert [item["metadata"]["name"] for item in listing] == ["p1", "p2", "p3"]
-    assert listing.version == "9"
+    assert (listing.version, listing.outdated) == ("9", True)
     (query,) = [parse_qs(urlsplit(where).query) for where, _ in server.seen]
     assert (query["labelSelector"], query["sendInitialEvents"], query["watch"]) == (["a=b"], ["true"], ["true"])
 
@@ -166,9 +167,9 @@ def test_where_lists_are_not_streamed_they_are_read_in_small_pages(
     cluster: KubeClient, server: Any, status: int
 ) -> None:
     server.answers = [(status, [{"message": "no"}]), _page([1, 2], more="next"), _page([], more="on"), _page([3])]
-    items, version = cluster.list("/pods", labelSelector="a=b")
-    assert [item["metadata"]["name"] for item in items] == ["p1", "p2", "p3"]
-    assert version == "7"
+    listing = cluster.listing("/pods", labelSelector="a=b")
+    assert [item["metadata"]["name"] for item in listing] == ["p1", "p2", "p3"]
+    assert listing.version == "7"
     queries = [parse_qs(urlsplit(where).query) for where, _ in server.seen[1:]]
     assert [each["limit"] for each in queries] == [[str(road.PAGE)]] * 3
     assert [each.get("continue") for each in queries] == [None, ["next"], ["on"]]
@@ -178,23 +179,32 @@ def test_where_lists_are_not_streamed_they_are_read_in_small_pages(
 def test_what_another_error_says_is_reported(cluster: KubeClient, server: Any, status: int) -> None:
     server.answers = [(status, [{"message": "no"}])]
     with pytest.raises(ClusterError, match="no") as error:
-        cluster.list("/pods")
+        list(cluster.listing("/pods"))
     assert error.value.status == status
     assert len(server.seen) == 1
 
 
-@pytest.mark.parametrize("ends", [[], [_event("DELETED", 1)], [BROKEN]])
+def test_a_list_that_fits_into_memory_is_of_one_moment(cluster: KubeClient, server: Any) -> None:
+    """A stream of a list goes on with what changes meanwhile: it may show an object twice, or one that is deleted."""
+    server.answers = [_page([1, 2], more="next"), _page([3])]
+    items, version = cluster.list("/pods")
+    assert ([item["metadata"]["name"] for item in items], version) == (["p1", "p2", "p3"], "7")
+    queries = [parse_qs(urlsplit(where).query) for where, _ in server.seen]
+    assert [(each.get("continue"), each.get("watch")) for each in queries] == [(None, None), (["next"], None)]
+
+
+@pytest.mark.parametrize("ends", [[], [BROKEN]])
 def test_a_stream_that_ends_before_all_was_seen_is_no_list(cluster: KubeClient, server: Any, ends: list[Any]) -> None:
     server.answers = [(200, [_event("ADDED", 1), *ends])]
     with pytest.raises(ClusterError):
-        cluster.list("/pods")
+        list(cluster.listing("/pods"))
 
 
 @pytest.mark.parametrize("version", ["", "7"])
 def test_an_empty_list_ends(cluster: KubeClient, server: Any, version: str) -> None:
     server.answers = [_stream([], version=version)]
-
-    assert cluster.list("/pods") == ([], version)
+    listing = cluster.listing("/pods")
+    assert ([*listing], listing.version) == ([], version)
 
 
 def test_a_large_event_in_many_pieces_is_put_together_once(cluster: KubeClient, server: Any) -> None:
@@ -241,29 +251,6 @@ def test_a_watch_that_falls_silent_is_given_up(
             next(watch)
     finally:
         forgotten.set()
-
-
-def test_a_log_is_followed_line_by_line_until_its_container_ends(cluster: KubeClient, server: Any) -> None:
-    server.answers = [(200, [b"one\ntw", b"o\n", b"three\n"])]
-    assert list(cluster.follow_log("p", "n", "c")) == [b"one", b"two", b"three"]
-    asked = urlsplit(server.seen[0][0])
-    assert asked.path == "/api/v1/namespaces/n/pods/p/log"
-    assert parse_qs(asked.query) == {"container": ["c"], "follow": ["true"]}
-
-
-def test_a_log_that_breaks_off_is_an_error_and_one_that_falls_silent_ends(
-    cluster: KubeClient, server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.answers = [(200, [b"one\n", BROKEN])]
-    lines = cluster.follow_log("p", "n", "c")
-    assert next(lines) == b"one"
-    with pytest.raises(ClusterError, match="/log broke off"):
-        next(lines)
-    end = threading.Event()
-    monkeypatch.setattr(road, "LOG_SILENCE", 0.1)
-    server.answers = [(200, [b"one\n", end])]
-    assert list(cluster.follow_log("p", "n", "c")) == [b"one"]
-    end.set()
 
 
 def test_the_end_of_a_log_is_read_within_a_bound(cluster: KubeClient, server: Any) -> None:
@@ -351,6 +338,19 @@ def test_bookmarks_move_the_version_and_nothing_else(cluster: KubeClient, server
     follower.run(stopped=lambda: bool(events))
     assert events == ["ADDED"]
     assert parse_qs(urlsplit(server.seen[2][0]).query)["resourceVersion"] == ["50"]
+
+
+def test_a_list_is_read_again_where_something_was_deleted_meanwhile(
+    cluster: KubeClient, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Informer, "MIN_DELAY", 0.01)
+    status, (*first, end) = _stream([1, 2])
+    server.answers = [(status, [*first, _event("DELETED", 1), end]), _stream([2]), (200, [_event("MODIFIED", 8)])]
+    lists: list[int] = []
+    events: list[str] = []
+    count, note = lambda items: lists.append(len(list(items))), lambda kind, _: events.append(kind)
+    Informer(cluster, "/pods", count, note, lambda _: None).run(stopped=lambda: bool(events))
+    assert lists == [1]
 
 
 class Resuming(Informer):

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 import yaml
 
+from gpushare import kubeconfig
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
 
@@ -62,9 +63,9 @@ class Server:
             head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             head += f"Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n"
             connection.sendall(head.encode())
-            self._talk(connection)
-            connection.shutdown(socket.SHUT_WR)
-            with suppress(OSError):
+            with suppress(OSError):  # the client may have given up
+                self._talk(connection)
+                connection.shutdown(socket.SHUT_WR)
                 while connection.recv(4096):  # closing with something unread would take back what was said
                     pass
 
@@ -72,15 +73,19 @@ class Server:
 @contextmanager
 def asking(folder: Path, talk: Talk, refusal: tuple[int, bytes] | None = None) -> Iterator[tuple[Server, KubeClient]]:
     server = Server(talk, refusal)
+    yield server, at(folder, server.port)
+    server.thread.join(30)
+
+
+def at(folder: Path, port: int) -> KubeClient:
     config = {
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
         "users": [{"name": "u", "user": {"token": "secret"}}],
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "x",
     }
     (folder / "config").write_text(yaml.safe_dump(config))
-    yield server, KubeClient.connect(str(folder / "config"))
-    server.thread.join(30)
+    return KubeClient.connect(str(folder / "config"))
 
 
 def run(cluster: KubeClient, silence: float = 30.0) -> Iterator[bytes]:
@@ -124,6 +129,17 @@ def test_a_command_that_fails_raises_after_what_it_wrote(end: bytes, said: str, 
     with asking(tmp_path, talk) as (_, cluster), pytest.raises(ClusterError, match=said):
         got.extend(run(cluster))
     assert got == [b"some"]
+
+
+def test_a_kubelet_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server answers the handshake only once the kubelet does, and sets itself no time."""
+    monkeypatch.setattr(kubeconfig, "HANDSHAKE", 0.2)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(ClusterError, match="kubelet") as refused,
+    ):
+        list(run(at(tmp_path, silent.getsockname()[1])))
+    assert refused.value.status == 0
 
 
 def test_a_refused_handshake_is_the_api_servers_sentence(tmp_path: Path) -> None:
