@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -15,6 +15,7 @@ from gpushare.informer import Informer
 from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.reasons import Reason
 from webhook.caches import CLAIM, TEMPLATE, KnownClaims, NamespacePolicyCache
+from webhook.claim_templates.controller import Controller
 from webhook.claim_templates.references import TemplateRecord
 from webhook.live_policies import LivePolicies
 from webhook.metrics import Metrics
@@ -90,25 +91,6 @@ class TemplateWriter:
                 log.warning("event not delivered", reason=str(error.reason), error=error.message)
 
 
-class PodsAndTemplates(Protocol):
-    """Who keeps the books of pods and templates: the controller."""
-
-    def reset_pods(self, pods: Iterable[Object]) -> None:
-        """Know exactly these."""
-
-    def pod_event(self, kind: str, pod: Object) -> None:
-        """Take in one watch event."""
-
-    def reset_templates(self, templates: Iterable[Object]) -> None:
-        """Know exactly these."""
-
-    def template_event(self, kind: str, template: Object) -> None:
-        """Take in one watch event."""
-
-    def namespaces_changed(self, name: str | None = None) -> None:
-        """That namespace, or with ``None`` any, may have come to take part."""
-
-
 class _Eager(Informer):
     """One that does not wait long to try again, for pods wait for their templates, and there are few of us."""
 
@@ -120,7 +102,7 @@ def followers(
     cluster: KubeClient,
     namespaces: NamespacePolicyCache,
     claims: KnownClaims,
-    books: PodsAndTemplates,
+    books: Controller,
     metrics: Metrics,
 ) -> list[Informer]:
     """Everything that has to be watched; each is meant to run in a thread of its own."""

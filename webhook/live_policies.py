@@ -60,7 +60,7 @@ class LivePolicies:
         Raises:
             GpuShareError: it cannot be read now.
         """
-        if not is_name(name):
+        if _NAME.fullmatch(name) is None:  # an RFC 1123 label
             return None
         with self._lock:
             until, policy = self._kept.get(name, (float("-inf"), None))
@@ -112,11 +112,6 @@ class LivePolicies:
         self._kept[name] = (self._clock() + KEPT_SECONDS, policy)
         if len(self._kept) > MAX_KEPT:
             del self._kept[next(iter(self._kept))]
-
-
-def is_name(name: str) -> bool:
-    """Tell whether a namespace can have that name: an RFC 1123 label."""
-    return _NAME.fullmatch(name) is not None
 
 
 def opted_in(namespace: Mapping[str, Any]) -> bool:

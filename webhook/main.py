@@ -4,11 +4,9 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -38,15 +36,8 @@ GC_THRESHOLD: Final = 100_000
 """New containers before a collection: some 100 requests' worth, which are freed by counting anyway."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """Where knowledge of the cluster comes from. ``missing`` names what has not been read yet."""
-
-    namespaces: NamespacePolicyCache
-    claims: KnownClaims
-    missing: Callable[[], list[str]]
-    standing: Callable[[str, str], int | None] = lambda _namespace, _name: None
-    admitted: Callable[[str, Mapping[str, Any]], None] = lambda _namespace, _pod: None
+Missing = Callable[[], list[str]]
+"""Names what of the cluster has not been read yet."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -82,16 +73,8 @@ class Process:
     def load(self) -> "Flask":
         """Start the threads and build the application; called once in the worker."""
         self.log_stream.start()
-        options = self._options
-        sources = static(options.namespaces) if options.namespaces else self._watching()
-        metrics_server.serve("--admin", options.admin, self.metrics.registry, lambda: self._not_ready(sources))
-        respond = AdmissionHandler(
-            settings=options.settings,
-            namespaces=sources.namespaces,
-            claims=sources.claims,
-            standing=sources.standing,
-            admitted=sources.admitted,
-        )
+        respond, missing = self._static() if self._options.namespaces else self._watching()
+        metrics_server.serve("--admin", self._options.admin, self.metrics.registry, lambda: self._not_ready(missing()))
         app = create_app(respond, self.metrics)
         _spare_the_collector()
         return app
@@ -100,7 +83,13 @@ class Process:
         """Count a connection that was closed before its request was whole."""
         self.metrics.connections_closed.labels(reason).inc()
 
-    def _watching(self) -> Sources:
+    def _static(self) -> tuple[AdmissionHandler, Missing]:
+        """Answer by policies from a file; there are no claims and nothing to wait for."""
+        assert self._options.namespaces is not None
+        namespaces = static_namespaces(self._options.namespaces)
+        return AdmissionHandler(settings=self._options.settings, namespaces=namespaces, claims=KnownClaims()), list
+
+    def _watching(self) -> tuple[AdmissionHandler, Missing]:
         # Half a second and 40 MB that are not needed without an API server.
         from gpushare.kube_client import KubeClient  # noqa: PLC0415
         from webhook import informers  # noqa: PLC0415
@@ -118,16 +107,17 @@ class Process:
         for follower in informers.followers(api, namespaces, claims, controller, self.metrics):
             _daemon(follower.run)
         _daemon(controller.run)
-        return Sources(
+        handler = AdmissionHandler(
+            settings=self._options.settings,
             namespaces=namespaces,
             claims=claims,
             standing=controller.standing,
             admitted=controller.admitted,
-            missing=partial(unread, namespaces, claims),
         )
+        return handler, partial(unread, namespaces, claims)
 
-    def _not_ready(self, sources: Sources) -> str:
-        faults = [f"not read yet: {name}" for name in sources.missing()]
+    def _not_ready(self, missing: list[str]) -> str:
+        faults = [f"not read yet: {name}" for name in missing]
         if not self.certificates.loaded:
             clients = self._options.clients
             faults.append(
@@ -150,11 +140,6 @@ def refusal(
         return demand.refusal(namespaces.policy(namespace), settings)
     except GpuShareError as error:
         return error.reason, error.message
-
-
-def static(file: Path) -> Sources:
-    """Policies from a file, no claims, nothing to wait for."""
-    return Sources(namespaces=static_namespaces(file), claims=KnownClaims(), missing=list)
 
 
 def _spare_the_collector() -> None:

@@ -18,6 +18,7 @@ from gpushare.errors import PolicyDenied, QuantityError
 from gpushare.fields import objects
 from gpushare.findings import Findings
 from gpushare.patterns import Pattern
+from gpushare.peak_usage import peak_usage
 from gpushare.quantity import MAX_GPUS, WHOLE_GPU_PERCENT, format_mib, parse_profile
 from gpushare.reasons import Reason
 from webhook.mutation.annotation_keys import MAX_NAME, field_of
@@ -287,16 +288,8 @@ def _raised(plan: ShareRequest, own: Sequence[Share], chosen: str) -> tuple[int,
 
 def _peak(shares: Sequence[Share], beside: Sequence[Share]) -> tuple[int, int]:
     """Return the peak of one GPU, of the containers in ``beside`` and plain init containers: (MiB, percent)."""
-    memory, compute = sum(each.memory_mib for each in beside), sum(each.compute or 0 for each in beside)
-    started_memory = started_compute = 0
-    for share in shares:
-        if share.kind is Kind.INIT:
-            memory = max(memory, share.memory_mib + started_memory)
-            compute = max(compute, (share.compute or 0) + started_compute)
-        elif share.kind is Kind.SIDECAR and share in beside:
-            started_memory += share.memory_mib
-            started_compute += share.compute or 0
-    return memory, compute
+    counted = [each for each in shares if each.kind is Kind.INIT or each in beside]
+    return peak_usage([(each.kind, each.memory_mib, each.compute or 0) for each in counted])
 
 
 def _check_compute(findings: Findings, group: Group, most: int) -> None:

@@ -1,17 +1,18 @@
 """Settings of the whole cluster: the chart's values, read from the environment at start. Pure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, TypeVar, get_args
 
 from gpushare import defaults
 from gpushare.annotation_values import parse_default_compute
-from gpushare.errors import ConfigError, QuantityError
+from gpushare.errors import ConfigError
 from gpushare.host_access import OUR_OWN
 from gpushare.patterns import Pattern
-from gpushare.quantity import WHOLE_GPU_PERCENT, parse_memory, parse_overcommit
+from gpushare.quantity import WHOLE_GPU_PERCENT, named, parse_memory, parse_overcommit
 
+T = TypeVar("T")
 DEFAULT_TOLERATIONS: Final[tuple[dict[str, str], ...]] = (
     {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
 )
@@ -29,6 +30,7 @@ _IMAGE: Final = Pattern(
 
 Environment = Mapping[str, str]
 Permission = Literal["allow", "refuse"]
+PERMISSIONS: Final = get_args(Permission)
 RootTenants = Literal["allow", "isolate", "refuse"]
 AcrossNodes = Literal["none", "binpack", "spread"]
 ACROSS_NODES: Final = get_args(AcrossNodes)
@@ -101,25 +103,8 @@ def _text(_name: str, text: str) -> str:
     return text
 
 
-def _memory(name: str, text: str) -> int:
-    try:
-        return parse_memory(text)
-    except QuantityError as error:
-        raise ConfigError(f"{name}: {error.message}") from error
-
-
-def _overcommit(name: str, text: str) -> int:
-    try:
-        return parse_overcommit(text)
-    except QuantityError as error:
-        raise ConfigError(f"{name}: {error.message}") from error
-
-
-def _default_compute(name: str, text: str) -> int | str:
-    try:
-        return parse_default_compute(text)
-    except QuantityError as error:
-        raise ConfigError(f"{name}: {error.message}") from error
+def _quantity(parse: Callable[[str], T]) -> Callable[[str, str], T]:
+    return lambda name, text: named(name, parse, text)
 
 
 def _object(name: str, text: str) -> dict[str, str]:
@@ -164,51 +149,34 @@ def _names(name: str, text: str) -> tuple[str, ...]:
 
 
 def _permitted(name: str, text: str) -> bool:
-    return _permission(name, text) == "allow"
+    return _one_of(PERMISSIONS)(name, text) == "allow"
 
 
-def _permission(name: str, text: str) -> str:
-    return _one_of(name, text, ("allow", "refuse"))
+def _one_of(allowed: Collection[str]) -> Callable[[str, str], str]:
+    def read(name: str, text: str) -> str:
+        if text not in allowed:
+            raise ConfigError(f"{name}: {text!r:.80} is unknown; write one of {', '.join(allowed)}")
+        return text
 
-
-def _root_tenants(name: str, text: str) -> str:
-    return _one_of(name, text, ("allow", "isolate", "refuse"))
-
-
-def _across_nodes(name: str, text: str) -> str:
-    return _one_of(name, text, ACROSS_NODES)
-
-
-def _log_level(name: str, text: str) -> str:
-    return _one_of(name, text, LOG_LEVELS)
-
-
-def _pull_policy(name: str, text: str) -> str:
-    return _one_of(name, text, PULL_POLICIES)
-
-
-def _one_of(name: str, text: str, allowed: tuple[str, ...]) -> str:
-    if text not in allowed:
-        raise ConfigError(f"{name}: {text!r:.80} is unknown; write one of {', '.join(allowed)}")
-    return text
+    return read
 
 
 VARIABLES: Final = {
     "GPU_SHARE_IMAGE": ("image", image),
-    "GPU_SHARE_IMAGE_PULL_POLICY": ("image_pull_policy", _pull_policy),
-    "GPU_SHARE_MIN_MEMORY": ("min_memory_mib", _memory),
-    "GPU_SHARE_MAX_MEMORY": ("max_memory_mib", _memory),
-    "GPU_SHARE_DEFAULT_COMPUTE": ("default_compute", _default_compute),
+    "GPU_SHARE_IMAGE_PULL_POLICY": ("image_pull_policy", _one_of(PULL_POLICIES)),
+    "GPU_SHARE_MIN_MEMORY": ("min_memory_mib", _quantity(parse_memory)),
+    "GPU_SHARE_MAX_MEMORY": ("max_memory_mib", _quantity(parse_memory)),
+    "GPU_SHARE_DEFAULT_COMPUTE": ("default_compute", _quantity(parse_default_compute)),
     "GPU_SHARE_TOLERATIONS": ("tolerations", _tolerations),
     "GPU_SHARE_RUNTIME_CLASS": ("runtime_class", _text),
-    "GPU_SHARE_ACROSS_NODES": ("across_nodes", _across_nodes),
-    "GPU_SHARE_ROOT_TENANTS": ("root_tenants", _root_tenants),
-    "GPU_SHARE_COMPUTE_OVERCOMMIT": ("most_compute", _overcommit),
-    "GPU_SHARE_SEVERAL_GPUS": ("several_gpus", _permission),
+    "GPU_SHARE_ACROSS_NODES": ("across_nodes", _one_of(ACROSS_NODES)),
+    "GPU_SHARE_ROOT_TENANTS": ("root_tenants", _one_of(get_args(RootTenants))),
+    "GPU_SHARE_COMPUTE_OVERCOMMIT": ("most_compute", _quantity(parse_overcommit)),
+    "GPU_SHARE_SEVERAL_GPUS": ("several_gpus", _one_of(PERMISSIONS)),
     "GPU_SHARE_SIDECAR_REQUESTS": ("sidecar_requests", _object),
     "GPU_SHARE_SIDECAR_LIMITS": ("sidecar_limits", _object),
     "GPU_SHARE_PROTECTED_PATHS": ("protected_paths", _paths),
     "GPU_SHARE_HOST_NETWORK": ("host_network", _permitted),
     "GPU_SHARE_SCHEDULER_NAMES": ("scheduler_names", _names),
-    "GPU_SHARE_LOG_LEVEL": ("log_level", _log_level),
+    "GPU_SHARE_LOG_LEVEL": ("log_level", _one_of(LOG_LEVELS)),
 }

@@ -18,7 +18,7 @@ from gpushare.reasons import Reason
 from webhook.metrics import Metrics
 from webhook.must_wait import MustWait
 from webhook.serving import review
-from webhook.serving.http_request import MAX_BODY
+from webhook.serving.http_request import CHECK, MAX_BODY
 from webhook.serving.review import Answer, Review
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ LOGGED: Final = 253
 JSON: Final = "application/json"
 PLAIN: Final = ("POST", "/mutate", JSON, None)
 TOO_LARGE: Final = f"the body is larger than {MAX_BODY} bytes (7 MiB)"
+REACHED: Final = "gpu-share: the namespace of the release does not share GPUs"
+"""The answer to `gpu-share check`, which tries whether each replica is reached. It is neither counted nor logged."""
 BUG: Final = "gpu-share: internal error while answering this review; the webhook's log has the details"
 UNSUPPORTED: Final = HTTPStatus.UNSUPPORTED_MEDIA_TYPE.value
 NO_ANSWER: Final = HTTPStatus.INTERNAL_SERVER_ERROR.value
@@ -66,6 +68,10 @@ def create_app(respond: Respond, metrics: Metrics) -> Flask:
     @app.post("/mutate")
     def mutate() -> Response:
         return _response(_measured(respond, metrics, _checked_body))
+
+    @app.post(CHECK)
+    def check() -> Response:
+        return _response(review.errored(NO_ANSWER, Reason.NAMESPACE_UNKNOWN, REACHED))
 
     @app.errorhandler(HTTPException)
     def refuse(error: HTTPException) -> Response:

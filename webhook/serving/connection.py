@@ -16,7 +16,10 @@ from webhook.serving.http_request import RequestReader
 from webhook.serving.tls import check_client
 
 REQUEST_SECONDS: Final = 10.0
-"""From a request's first byte to its last. The API server waits 3 s with our configuration, 30 s at most."""
+"""From a request's first byte to its last, and from there to its turn.
+
+The API server waits 3 s with our configuration, 30 s at most.
+"""
 ANSWER_SECONDS: Final = 5.0
 LINGER_SECONDS: Final = 1.0
 FREE_BYTES: Final = 64 * 1024
@@ -39,12 +42,14 @@ class Connection:
         """What the loop resumes. It returns why the connection ends, if that is not the client's doing."""
         self.events = select.EPOLLIN
         """What the loop watches for."""
+        self.queued = False
+        """Whether its request waits for its turn."""
         self.buffered = 0
         """Bytes of a request that is not answered yet."""
         self.wait(REQUEST_SECONDS, begun=True)
 
     def wait(self, seconds: float, *, begun: bool) -> None:
-        """Set the deadline, and ``begun``: whether a handshake or a request has begun and is not whole."""
+        """Set the deadline, and ``begun``: whether a handshake or a request has begun and is not whole, or waits."""
         self.begun, self.deadline = begun, time.monotonic() + seconds
 
     def shake_hands(self) -> Steps[None]:
@@ -53,8 +58,8 @@ class Connection:
         yield from _ready(self.socket.do_handshake)
         check_client(self.socket)
 
-    def receive(self, keepalive: float, has_room: Callable[[], bool]) -> Steps[str | None]:
-        """Read until a request is whole or refused. ``has_room`` tells whether large requests may go on.
+    def receive(self, keepalive: float, has_memory: Callable[[], bool]) -> Steps[str | None]:
+        """Read until a request is whole or refused. ``has_memory`` tells whether large requests may go on.
 
         Returns why the connection ends instead: ``memory``, or an empty string where the client ended it.
         """
@@ -69,7 +74,7 @@ class Connection:
                 self.wait(REQUEST_SECONDS, begun=True)
             reader.feed(data)
             before, self.buffered = self.buffered, max(self.buffered, reader.size)
-            if self.buffered // FREE_BYTES > before // FREE_BYTES and not has_room():
+            if self.buffered // FREE_BYTES > before // FREE_BYTES and not has_memory():
                 return "memory"
         return None
 

@@ -1,8 +1,8 @@
-"""A gunicorn worker with one event loop: each turn serves every connection that is ready, once, in turn.
+"""A gunicorn worker with one event loop: each turn reads from all connections that are ready, then answers for a while.
 
-No client can hold it up: nothing waits for a handshake, a request or a reader of an answer. Requests are answered in
-the loop, because a thread for 0.2 ms of work costs as much again. Large ones, and those that wait for the API server
-(``MustWait``), are answered in a thread.
+No client can hold it up: nothing waits for a handshake, a request or a reader of an answer, and senders get the same
+share. Requests are answered in the loop, because a thread for 0.2 ms of work costs as much again. Those that wait for
+the API server (``MustWait``) are answered in a thread.
 """
 
 import os
@@ -22,14 +22,15 @@ from gunicorn import util
 from gunicorn.workers import base
 
 from webhook.must_wait import MustWait
-from webhook.serving.connection import FREE_BYTES, Connection, Steps
-from webhook.serving.http_request import Request
+from webhook.serving.connection import FREE_BYTES, REQUEST_SECONDS, Connection, Steps
+from webhook.serving.fair_queue import FairQueue, sender_of
+from webhook.serving.http_request import CHECK, Request
 from webhook.serving.tls import refuses_client
 
-LARGE: Final = 512 * 1024
-"""Larger bodies are read one at a time: parsed, one of 7 MiB can be 150 MiB."""
 THREADS: Final = 32
 """Reviews that wait at once for the API server: for a namespace (0.5 s at most) or a claim template (0.3 s)."""
+THREAD_BYTES: Final = 1024 * 1024
+"""As soon as reviews of so many bytes are in threads, no other is begun: parsed, one of 7 MiB can be 140 MiB."""
 MAX_CONNECTIONS: Final = 1000
 MAX_ACCEPTED: Final = 16
 """New connections of one turn. With one, a burst beside busy connections takes twice as long until it is answered."""
@@ -38,8 +39,10 @@ MAX_BUFFERED: Final = 64 * 1024 * 1024
 TURN_SECONDS: Final = 1.0
 IDLE_STOP_SECONDS: Final = 2.0
 """How long a worker that ends keeps idle connections, on which a request may be on its way."""
-_NEXT_TURN: Final = 0
-"""Yielded instead of events by a connection that can go on once all others had their turn."""
+ANSWERING_SECONDS: Final = 0.01
+"""Then connections are read again: what came meanwhile may be another sender's. Most reviews take a tenth of it."""
+_QUEUED: Final = 0
+"""Yielded instead of events by a connection whose request waits for its turn."""
 _NAMED: Final = {"CONTENT-TYPE": "CONTENT_TYPE", "CONTENT-LENGTH": "CONTENT_LENGTH"}
 
 
@@ -56,7 +59,9 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
         self._poller = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._waiting: deque[Connection] = deque()
-        self._large, self._slow = ThreadPoolExecutor(1, "large"), ThreadPoolExecutor(THREADS, "waiting")
+        self._queue, self._must_wait = FairQueue[Connection](), FairQueue[Connection]()
+        self._in_threads = 0
+        self._slow = ThreadPoolExecutor(THREADS, "waiting")
         self._next_check = 0.0
         listeners = {each.fileno(): each for each in self.sockets}
         for each in self.sockets:
@@ -80,16 +85,22 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
             self._turn({})
 
     def _turn(self, listeners: dict[int, socket.socket]) -> None:
-        for number, _ in self._poller.poll(0.0 if self._waiting else TURN_SECONDS):
+        for number, _ in self._poller.poll(0.0 if self._waiting or self._queue else TURN_SECONDS):
             if number in listeners:
                 self._accept(listeners[number])
             elif number == self.PIPE[0]:  # signals and threads wake the loop
                 os.read(number, 4096)
-            elif connection := self._connections.get(number):
+            elif (connection := self._connections.get(number)) and not connection.queued:
                 self._resume(connection)
         for _ in range(len(self._waiting)):
             self._resume(self._waiting.popleft())
         now = time.monotonic()
+        until = now + ANSWERING_SECONDS
+        while self._queue and now < until:
+            self._resume(self._queue.take())
+            now = time.monotonic()
+        while self._must_wait and self._in_threads < THREAD_BYTES:
+            self._resume(self._must_wait.take())
         if now >= self._next_check:
             self._next_check = now + TURN_SECONDS
             self.notify()
@@ -135,9 +146,9 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
             self.log.exception("bug while serving a connection")
             self._close(connection)
         else:
-            if events == _NEXT_TURN:
-                self._waiting.append(connection)
-            elif events != connection.events:  # most answers leave at once, and cost no system call here
+            connection.queued = events == _QUEUED
+            # Most answers leave at once, and cost no system call here.
+            if not connection.queued and events != connection.events:
                 connection.events = events
                 self._poller.modify(connection.socket, events)
 
@@ -147,46 +158,65 @@ class Worker(base.Worker):  # type: ignore[misc] # gunicorn ships no types
 
     def _close(self, connection: Connection, reason: str | None = None) -> None:
         self._connections.pop(connection.socket.fileno(), None)
+        if connection.queued:
+            self._queue.discard(connection)
+            self._must_wait.discard(connection)
         connection.steps.close()
         connection.socket.close()
         if reason:
             self.on_closed(reason)
 
     def _serve(self, connection: Connection) -> Steps[str | None]:
-        reader, keep_alive = connection.reader, True
+        reader, keep_alive, has_memory = connection.reader, True, partial(self._has_memory, connection)
         yield from connection.shake_hands()
         while keep_alive:
-            if (ended := (yield from connection.receive(self.cfg.keepalive, self._has_room))) is not None:
+            if (ended := (yield from connection.receive(self.cfg.keepalive, has_memory))) is not None:
                 return ended
             if reader.requests:
                 request = reader.requests.popleft()
-                keep_alive = request.keep_alive = request.keep_alive and self.alive
+                once = request.target.startswith(CHECK.encode())
+                keep_alive = request.keep_alive = request.keep_alive and self.alive and not once
                 answer = yield from self._answer(connection, request)
             else:
                 keep_alive, answer = False, _plain(reader.refusal)
             yield from connection.send(answer)
-            if reader.requests or reader.refusal:  # the client sends faster than it is answered
-                yield _NEXT_TURN
         if reader.size:
             yield from connection.linger()
         return None
 
-    def _has_room(self) -> bool:
-        return sum(each.buffered for each in self._connections.values() if each.buffered > FREE_BYTES) <= MAX_BUFFERED
+    def _has_memory(self, connection: Connection) -> bool:
+        """Tell whether a large request may go on. Where memory is short, the largest gives way, of these the last."""
+        large = [each for each in self._connections.values() if each.buffered > FREE_BYTES]
+        if sum(each.buffered for each in large) <= MAX_BUFFERED:
+            return True
+        largest = max((each for each in large if each.deadline < inf), key=lambda each: (each.buffered, each.deadline))
+        if largest is not connection:
+            self._close(largest, "memory")
+        return largest is not connection
 
     def _answer(self, connection: Connection, request: Request) -> Steps[bytes]:
-        """Answer here, or in a thread: then the loop hears of nothing but a lost connection until it is done."""
-        pool = self._large
-        if len(request.body) <= LARGE:
-            try:
-                return self._respond(request)
-            except MustWait:
-                pool = self._slow
+        """Answer here, or in a thread."""
+        yield from self._take_turn(self._queue, connection, request)
+        with suppress(MustWait):
+            return self._respond(request)
+        yield from self._take_turn(self._must_wait, connection, request)
+        return (yield from self._answer_in_thread(connection, request))
+
+    def _take_turn(self, queue: FairQueue[Connection], connection: Connection, request: Request) -> Steps[None]:
+        connection.wait(REQUEST_SECONDS, begun=True)
+        queue.add(sender_of(request.body), len(request.body), connection)
+        yield _QUEUED
+
+    def _answer_in_thread(self, connection: Connection, request: Request) -> Steps[bytes]:
+        """Until it is done the loop hears of nothing but a lost connection."""
         connection.wait(inf, begun=False)
-        answer = pool.submit(self._respond, request)
+        size = max(len(request.body), THREAD_BYTES // THREADS)
+        self._in_threads += size
+        answer = self._slow.submit(self._respond, request)
         answer.add_done_callback(partial(self._wake, connection))
         while not answer.done():
             yield select.EPOLLET
+        self._in_threads -= size
         return answer.result()
 
     def _wake(self, connection: Connection, _answer: Future[bytes]) -> None:

@@ -10,6 +10,8 @@ from typing import Final
 
 import httptools
 
+CHECK: Final = "/check"
+"""Where reviews of `gpu-share check` come: each ends its connection, so that the next may reach another replica."""
 MAX_BODY: Final = 7 * 1024 * 1024
 """An UPDATE carries two objects of at most 3 MB (etcd's limit is 1.5 MiB, a request's 3) and less than 1 MB around."""
 MAX_HEAD: Final = 64 * 1024
