@@ -9,7 +9,7 @@ from typing import Any, Final
 from certs.store import ConflictError, Files
 from gpushare.contract import SERVING_ENDS
 from gpushare.errors import ClusterError, ConfigError
-from gpushare.kube_client import ADMISSION_V1, CORE_V1, JSON_PATCH, KubeClient, path
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, JSON_PATCH, KubeClient, find, path
 
 TLS: Final = "kubernetes.io/tls"
 OPAQUE: Final = "Opaque"
@@ -30,12 +30,9 @@ class SecretStore:
 
     def read(self) -> tuple[dict[str, bytes], str]:
         """Read the Secret; entries that are no base64, or too long, are left out."""
-        try:
-            found = self._cluster.get(self._where(self._name))
-        except ClusterError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return {}, ""
-            raise
+        found = find(self._cluster, self._where(self._name))
+        if found is None:
+            return {}, ""
         self._kind = found.get("type") or self._kind  # cannot be changed; take a Secret made by hand as it is
         decoded = {key: _decoded(value) for key, value in (found.get("data") or {}).items()}
         return {k: v for k, v in decoded.items() if v is not None}, found["metadata"]["resourceVersion"]
@@ -64,56 +61,46 @@ class SecretStore:
         return path(CORE_V1, "secrets", name, self._namespace)
 
 
-class WebhookConfigurations:
-    """The mutating configurations whose ``caBundle`` is ours to keep, by name."""
+def publish(cluster: KubeClient, names: Sequence[str], bundle: bytes, ends: str) -> bool:
+    """Put the bundle into every webhook of the configurations of these names; say whether one had another.
 
-    def __init__(self, cluster: KubeClient, names: Sequence[str]) -> None:
-        self._cluster, self._names = cluster, names
+    When the serving certificate ``ends`` is noted there as well.
 
-    def publish(self, bundle: bytes, ends: str) -> bool:
-        """Put the bundle into every webhook of every configuration; say whether one had another.
+    Raises:
+        ConflictError: a configuration changed meanwhile.
+        ClusterError: none of that name exists (status 404), or the API server refused.
+    """
+    changed = [_publish(cluster, name, base64.b64encode(bundle).decode(), ends) for name in names]
+    return any(changed)
 
-        When the serving certificate ``ends`` is noted there as well.
 
-        Raises:
-            ConflictError: a configuration changed meanwhile.
-            ClusterError: none of that name exists (status 404), or the API server refused.
-        """
-        changed = [self._publish(name, base64.b64encode(bundle).decode(), ends) for name in self._names]
-        return any(changed)
-
-    def _publish(self, name: str, bundle: str, ends: str) -> bool:
-        try:
-            item = self._cluster.get(path(ADMISSION_V1, KIND, name))
-        except ClusterError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                message = f"the API server has no webhook configuration {name}; create it first"
-                raise ClusterError(message, HTTPStatus.NOT_FOUND) from error
-            raise
-        return self._patch(name, item, bundle, ends)
-
-    def _patch(self, name: str, item: dict[str, Any], bundle: str, ends: str) -> bool:
-        """Change these two fields and nothing else: the operator owns the rest. The tests make a stale index fail."""
-        webhooks, notes = item.get("webhooks") or [], item["metadata"].get("annotations") or {}
-        stale = [i for i, w in enumerate(webhooks) if (w.get("clientConfig") or {}).get("caBundle") != bundle]
-        if not stale and notes.get(SERVING_ENDS, "") == ends:
-            return False
-        noted = notes | {SERVING_ENDS: ends}
-        changes: list[dict[str, Any]] = [
-            {"op": "test", "path": "/metadata/resourceVersion", "value": item["metadata"]["resourceVersion"]},
-            {"op": "add", "path": "/metadata/annotations", "value": noted},
-        ]
-        changes += [{"op": "add", "path": f"/webhooks/{i}/clientConfig/caBundle", "value": bundle} for i in stale]
-        try:
-            self._cluster.patch(path(ADMISSION_V1, KIND, name), changes, JSON_PATCH)
-        except ClusterError as error:
-            if error.status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
-                raise ConflictError(
-                    f"webhook configuration {name} changed since it was read, or is not valid; run gpu-share certs "
-                    f"again, or correct the configuration: {error.message}"
-                ) from error
-            raise
-        return bool(stale)
+def _publish(cluster: KubeClient, name: str, bundle: str, ends: str) -> bool:
+    """Change these two fields and nothing else: the operator owns the rest. The tests make a stale index fail."""
+    where = path(ADMISSION_V1, KIND, name)
+    item = find(cluster, where)
+    if item is None:
+        message = f"the API server has no webhook configuration {name}; create it first"
+        raise ClusterError(message, HTTPStatus.NOT_FOUND)
+    webhooks, notes = item.get("webhooks") or [], item["metadata"].get("annotations") or {}
+    stale = [i for i, w in enumerate(webhooks) if (w.get("clientConfig") or {}).get("caBundle") != bundle]
+    if not stale and notes.get(SERVING_ENDS, "") == ends:
+        return False
+    noted = notes | {SERVING_ENDS: ends}
+    changes: list[dict[str, Any]] = [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": item["metadata"]["resourceVersion"]},
+        {"op": "add", "path": "/metadata/annotations", "value": noted},
+    ]
+    changes += [{"op": "add", "path": f"/webhooks/{i}/clientConfig/caBundle", "value": bundle} for i in stale]
+    try:
+        cluster.patch(where, changes, JSON_PATCH)
+    except ClusterError as error:
+        if error.status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
+            raise ConflictError(
+                f"webhook configuration {name} changed since it was read, or is not valid; run gpu-share certs "
+                f"again, or correct the configuration: {error.message}"
+            ) from error
+        raise
+    return bool(stale)
 
 
 def secret_name(text: str) -> tuple[str, str]:

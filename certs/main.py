@@ -152,17 +152,17 @@ def _failed(error: Exception) -> int:
 def build(options: argparse.Namespace) -> CertificateRotator:
     """Put the rotator together from parsed options."""
     connection = KubeClient.connect(options.kubeconfig) if options.secret or options.webhook_configuration else None
-    publisher = None
+    publish = None
     if connection is not None and options.webhook_configuration:
-        publisher = kube_store.WebhookConfigurations(connection, options.webhook_configuration)
+        publish = partial(kube_store.publish, connection, options.webhook_configuration)
     if options.dir:
         private = DirectoryStore(options.dir / AUTHORITY_FOLDER, mode=0o700)
-        return CertificateRotator(private, DirectoryStore(options.dir), options.wanted, publisher=publisher)
+        return CertificateRotator(private, DirectoryStore(options.dir), options.wanted, publish=publish)
     assert connection is not None
     namespace, name = kube_store.secret_name(options.secret)
     authority = kube_store.SecretStore(connection, namespace, name + AUTHORITY_SUFFIX, kube_store.OPAQUE)
     serving = kube_store.SecretStore(connection, namespace, name, kube_store.TLS)
-    return CertificateRotator(authority, serving, options.wanted, publisher=publisher)
+    return CertificateRotator(authority, serving, options.wanted, publish=publish)
 
 
 def watch(run: Callable[[], int], stopping: threading.Event, interval: float) -> int:

@@ -138,17 +138,11 @@ def _builder(
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    others = "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"
     return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+        digital_signature=not signs_certificates, key_cert_sign=signs_certificates, crl_sign=signs_certificates,
+        **dict.fromkeys((*others, "encipher_only", "decipher_only"), False),
+    )  # fmt: skip
 
 
 def _alternative(name: str) -> x509.GeneralName:

@@ -13,10 +13,10 @@ Every write names the version it was decided upon, so of two rotators at work on
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -32,15 +32,11 @@ MAX_CONFLICTS: Final = 8
 MAX_OLD: Final = 4
 PAIR: Final = frozenset({"tls.crt", "tls.key"})
 
+Publish = Callable[[bytes, str], bool]
+"""Makes a bundle known to clients, and when the serving certificate ends (RFC 3339). Returns whether the bundle had to
+change."""
+
 log = structlog.get_logger()
-
-
-class Publisher(Protocol):
-    """Where clients learn which authorities to trust."""
-
-    def publish(self, bundle: bytes, ends: str) -> bool:
-        """Make it known, and when the serving certificate ends (RFC 3339); say whether the bundle had to change."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,23 +60,19 @@ class StoredCertificates:
         return b"".join(parts[fingerprint] for fingerprint in sorted(parts))
 
 
+@dataclass(eq=False)
 class CertificateRotator:
     """Keeps one authority and one serving pair."""
 
-    def __init__(
-        self,
-        authority: CertificateStore,
-        serving: CertificateStore,
-        wanted: DesiredCertificates,
-        *,
-        publisher: Publisher | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._authority, self._serving, self._wanted = authority, serving, wanted
-        self._publisher, self._clock = publisher, clock
-        self._reported = ""
-        self._absent: ClusterError | None = None
-        """Set while nothing is there to publish to: the pair is kept in order all the same."""
+    authority: CertificateStore
+    serving: CertificateStore
+    wanted: DesiredCertificates
+    _: KW_ONLY
+    publish: Publish | None = None
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _reported: str = field(default="", init=False)
+    _absent: ClusterError | None = field(default=None, init=False)
+    """Set while nothing is there to publish to: the pair is kept in order all the same."""
 
     def reconcile(self) -> Plan:
         """Do all that can be done now; return the step that is left: ``NOTHING``, or ``WAIT`` with its reason.
@@ -106,7 +98,7 @@ class CertificateRotator:
                 self._report(done.reason, before)
                 return done
         raise GpuShareError(
-            f"{self._serving}: the rotation still has steps to do after {MAX_STEPS}; check the clock of this machine"
+            f"{self.serving}: the rotation still has steps to do after {MAX_STEPS}; check the clock of this machine"
         )
 
     def _report(self, detail: str, before: str) -> None:
@@ -115,9 +107,9 @@ class CertificateRotator:
         self._reported = detail
 
     def _once(self) -> Plan:
-        now = self._clock()
+        now = self.clock()
         stored = self._published(now)
-        todo = rotation_plan.next_step(stored.state, now, self._wanted)
+        todo = rotation_plan.next_step(stored.state, now, self.wanted)
         if todo.step not in {Step.NOTHING, Step.WAIT}:
             self._take(todo, stored, now)
         return todo
@@ -129,11 +121,11 @@ class CertificateRotator:
             ConflictError: others publish something else each time.
         """
         for _ in range(MAX_CONFLICTS):
-            stored = load(self._authority, self._serving, now)
+            stored = load(self.authority, self.serving, now)
             if not self._publish(stored, now):
                 return stored
         raise ConflictError(
-            f"{self._serving}: another client overwrites the CA bundle after each write; find and stop that client"
+            f"{self.serving}: another client overwrites the CA bundle after each write; find and stop that client"
         )
 
     def _publish(self, stored: StoredCertificates, now: datetime) -> bool:
@@ -141,7 +133,7 @@ class CertificateRotator:
         bundle = stored.bundle()
         changed = bool(bundle) and self._is_new(bundle, stored.state.leaf)
         if bundle and stored.serving.keys() >= PAIR and stored.serving.get("ca.crt") != bundle:
-            self._serving.write({**stored.serving, "ca.crt": bundle}, stored.serving_version)
+            self.serving.write({**stored.serving, "ca.crt": bundle}, stored.serving_version)
             changed = True
         if changed:
             log.info("bundle published", reason=Reason.BUNDLE_PUBLISHED, certificates=bundle.count(pki.BEGIN))
@@ -149,7 +141,7 @@ class CertificateRotator:
         if stored.state.following is None or (bundled is not None and bundled <= now and not changed):
             return changed
         noted = replace(stored.state, bundled=now)
-        self._authority.write({**stored.authority, **_notes(noted, stored.old)}, stored.authority_version)
+        self.authority.write({**stored.authority, **_notes(noted, stored.old)}, stored.authority_version)
         return True
 
     def _is_new(self, bundle: bytes, leaf: Leaf | None) -> bool:
@@ -157,7 +149,7 @@ class CertificateRotator:
         self._absent = None
         ends = "" if leaf is None else leaf.ends.isoformat()
         try:
-            return self._publisher is not None and self._publisher.publish(bundle, ends)
+            return self.publish is not None and self.publish(bundle, ends)
         except ClusterError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
@@ -170,7 +162,7 @@ class CertificateRotator:
                 self._add_next(stored, now)
                 reason = Reason.AUTHORITY_ADDED
             case Step.SWITCH:
-                self._authority.write(_switched(stored), stored.authority_version)
+                self.authority.write(_switched(stored), stored.authority_version)
                 reason = Reason.AUTHORITY_SWITCHED
             case Step.DROP_OLD:
                 self._drop_old(stored, now)
@@ -178,24 +170,24 @@ class CertificateRotator:
             case _:
                 self._issue(stored, now)
                 reason = Reason.CERTIFICATE_RENEWED
-        log.info("certificates changed", reason=reason, step=todo.step, why=todo.reason, where=str(self._serving))
+        log.info("certificates changed", reason=reason, step=todo.step, why=todo.reason, where=str(self.serving))
 
     def _add_next(self, stored: StoredCertificates, now: datetime) -> None:
-        pair = pki.make_authority(*rotation_plan.lifetime(now, self._wanted.ca_days))
+        pair = pki.make_authority(*rotation_plan.lifetime(now, self.wanted.ca_days))
         files = stored.authority | {"next.crt": pair.certificate, "next.key": pair.key}
-        self._authority.write(files | _notes(replace(stored.state, bundled=None), stored.old), stored.authority_version)
+        self.authority.write(files | _notes(replace(stored.state, bundled=None), stored.old), stored.authority_version)
 
     def _drop_old(self, stored: StoredCertificates, now: datetime) -> None:
         kept = {a.fingerprint: stored.old[a.fingerprint] for a in rotation_plan.retained(stored.state, now)}
-        self._authority.write({**stored.authority, **_notes(stored.state, kept)}, stored.authority_version)
+        self.authority.write({**stored.authority, **_notes(stored.state, kept)}, stored.authority_version)
 
     def _issue(self, stored: StoredCertificates, now: datetime) -> None:
         current = stored.state.current
         assert current is not None
-        begins, ends = rotation_plan.lifetime(now, self._wanted.leaf_days, current.ends)
+        begins, ends = rotation_plan.lifetime(now, self.wanted.leaf_days, current.ends)
         signer = pki.Pair(stored.authority["ca.crt"], stored.authority["ca.key"])
-        pair = pki.issue(signer, self._wanted.names, begins, ends)
-        self._serving.write(
+        pair = pki.issue(signer, self.wanted.names, begins, ends)
+        self.serving.write(
             {"ca.crt": stored.bundle(), "tls.crt": pair.certificate, "tls.key": pair.key}, stored.serving_version
         )
 

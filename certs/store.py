@@ -10,13 +10,13 @@ import fcntl
 import os
 import secrets
 import shutil
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
 from gpushare.errors import ConfigError, GpuShareError
+from gpushare.files import read_regular_file, sync
 from gpushare.reasons import Reason
 
 Files = Mapping[str, bytes]
@@ -37,7 +37,6 @@ class CertificateStore(Protocol):
 
     def read(self) -> tuple[dict[str, bytes], str]:
         """Return the files and the version to hand to ``write``; no files at all if nothing is stored."""
-        ...
 
     def write(self, files: Files, version: str) -> None:
         """Replace all files at once.
@@ -45,7 +44,6 @@ class CertificateStore(Protocol):
         Raises:
             ConflictError: the stored version is no longer ``version``.
         """
-        ...
 
     def __str__(self) -> str: ...
 
@@ -94,7 +92,7 @@ class DirectoryStore:
         (self._folder / generation).mkdir(mode=self._mode)
         for name, data in files.items():
             _write(self._folder / generation / name, data, 0o600 if name.endswith(".key") else 0o644)
-        _sync(self._folder / generation)
+        sync(self._folder / generation)
 
     def _link(self, name: str, target: str) -> None:
         place = self._folder / name
@@ -103,7 +101,7 @@ class DirectoryStore:
         temporary = self._folder / f".{name}.{secrets.token_hex(4)}"
         temporary.symlink_to(target)
         temporary.replace(place)
-        _sync(self._folder)
+        sync(self._folder)
 
     def _clean(self, generation: str, files: Files) -> None:
         """Remove earlier generations, and links to files that are no more."""
@@ -147,15 +145,9 @@ def _files(generation: Path) -> dict[str, bytes]:
 def _bounded(file: Path) -> bytes | None:
     """The content of a regular file of bearable size."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        data = read_regular_file(file, MAX_FILE + 1)
     except OSError:
         return None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        data = os.read(descriptor, MAX_FILE + 1)
-    finally:
-        os.close(descriptor)
     return data if len(data) <= MAX_FILE else None
 
 
@@ -165,11 +157,3 @@ def _write(file: Path, data: bytes, mode: int) -> None:
         stream.write(data)
         stream.flush()
         os.fsync(descriptor)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

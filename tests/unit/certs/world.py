@@ -63,7 +63,7 @@ class World:
 
     def rotator(self) -> CertificateRotator:
         return CertificateRotator(
-            self.authority, self.serving, self.wanted, publisher=self.published, clock=lambda: self.now
+            self.authority, self.serving, self.wanted, publish=self.published.publish, clock=lambda: self.now
         )
 
     def run(self, **later: float) -> Plan:
