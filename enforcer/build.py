@@ -292,8 +292,7 @@ def _health(node: Node, mps: Mps) -> GpuHealthMonitor | None:
 
 
 def _pods(node: Node, shares: Shares, mps: Mps) -> Pods:
-    options = node.options
-    status = PodStatusWriter(options.run, node.events, partial(takes_clients, shares.modes, mps.keeper))
+    status = PodStatusWriter(node.options.run, node.events, partial(takes_clients, shares.modes, mps.keeper))
     node.manager.add_problem_check(lambda: status.problem, Reason.AUDIT_UNWRITABLE)
     return Pods(status, OomReporter(node.events, node.metrics), TerminatingPods(), ClaimWait())
 
@@ -393,8 +392,8 @@ def _driver_upgrade(node: Node, shares: Shares, mps: Mps, limiter: LimitApplier)
 def _report(node: Node, audit_log: AuditParts) -> None:
     """Keep the audit log's head and the enforcer's report in the annotations of the node's ResourceSlices."""
     if node.cluster is not None:
-        audit_log.publish_head(node.manager, node.cluster, node.events)
-        reported = partial(audit_log.reported, node.options, node.metrics)
+        anchor = audit_log.publish_head(node.manager, node.cluster, node.events)
+        reported = partial(audit_log.reported, node.options, node.metrics, anchor)
         report = ReportPublisher(node.cluster, node.options.node, reported)
         node.manager.add_ready_check(report.stale)
         node.manager.add("report", report.run_once, every=REPORT_EVERY, thread=SLICES)

@@ -38,23 +38,25 @@ class AuditParts:
         manager.add_problem_check(lambda: self.verifier.problem, Reason.AUDIT_BROKEN)
         manager.add("audit-verification", self.verifier.run_once, every=LOOK, thread=thread)
 
-    def publish_head(self, manager: Manager, cluster: KubeClient, events: EventRecorder) -> None:
-        """Keep the log's head in an annotation of the node's ResourceSlices."""
+    def publish_head(self, manager: Manager, cluster: KubeClient, events: EventRecorder) -> AnchorPublisher:
+        """Keep the log's head in an annotation of the node's ResourceSlices. Returns who does."""
         anchor = AnchorPublisher(cluster, self.node, self.records, events)
         manager.add_problem_check(lambda: anchor.problem, Reason.API_UNREACHABLE)
         manager.add_problem_check(lambda: anchor.lost, Reason.AUDIT_RECORD_LOST)
         manager.add("anchor", anchor.run_once, every=GAP, wake=self.records.pressing.wake, thread=SLICES)
+        return anchor
 
-    def reported(self, options: argparse.Namespace, metrics: Metrics) -> EnforcerState:
+    def reported(self, options: argparse.Namespace, metrics: Metrics, anchor: AnchorPublisher) -> EnforcerState:
         """Return what this enforcer reports of itself. Raises OSError where its state directory cannot be read."""
-        unwritable = self.writer.problem or self.records.shortage or ""
+        found = self.writer.problem or self.records.shortage, self.verifier.problem, anchor.lost
+        audit_log = tuple(each for each in found if each is not None)
         problems = metrics.latest.status.get("problems", ())
         return EnforcerState(
             enforcing=not options.no_enforce,
             breaker=opened_at(options.state),
             breaker_reason=opened_for(options.state),
-            audit_log=unwritable,
-            problems=tuple(each for each in problems if each not in {OPEN, unwritable}),
+            audit_log=audit_log,
+            problems=tuple(each for each in problems if each not in {OPEN, *audit_log}),
         )
 
 

@@ -49,6 +49,7 @@ from enforcer.status.node_status_file import StatusCache, StatusFile
 from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.utilization import UtilizationMonitor
 from gpushare.errors import NvmlError, RecordError
+from gpushare.files import read_regular_file
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -226,18 +227,17 @@ class EnforcementLoop:
             self._remember()
 
     def _recall(self) -> DetectorState:
+        why = "the file is damaged, or from another boot or another version"
         try:
-            data = files.read_regular_file(self._folder / state_file.NAME, state_file.MAX_BYTES)
+            data = read_regular_file(self._folder / state_file.NAME, state_file.MAX_BYTES)
+            if self._boot and (found := state_file.decode(data, self._boot, self._clock.boottime())) is not None:
+                return found
         except FileNotFoundError:
             return DetectorState()
         except OSError as error:
-            log.warning("budgets restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=str(error))
-            return DetectorState()
-        found = state_file.decode(data, self._boot, self._clock.boottime()) if self._boot else None
-        if found is None:
-            why = "the file is damaged, or from another boot or another version"
-            log.warning("budgets restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
-        return found or DetectorState()
+            why = str(error)
+        log.warning("budgets restarted", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
+        return DetectorState()
 
     def _remember(self) -> None:
         """Keep what a restart must not lose. It may be lost with the machine: that ends the processes as well.

@@ -41,12 +41,9 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: Cg
         options = parse(argv)
         configure_logging(options.log_level)
         return _run(options, reader, attributor or CgroupAttributor())
-    except ConfigError as error:
-        sys.stderr.write(f"gpu-share enforcer: {error.reason}: {error.message}\n")
-        return WRONG_USE
     except GpuShareError as error:
         sys.stderr.write(f"gpu-share enforcer: {error.reason}: {error.message}\n")
-        return NOT_FINE
+        return WRONG_USE if isinstance(error, ConfigError) else NOT_FINE
 
 
 def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: CgroupAttributor) -> int:

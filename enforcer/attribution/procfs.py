@@ -122,7 +122,7 @@ class CgroupAttributor:
                 if time.monotonic() > until:
                     return None
             if not (threads or is_alive(pid)):
-                break
+                return None
         return None
 
     def _directory(self, text: str) -> tuple[str, int | None]:

@@ -12,6 +12,7 @@ from enforcer.attribution.unaccounted import MOST_KNOWN_MIB, Account, update
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
 from gpushare.errors import ConfigError
+from gpushare.files import read_regular_file
 from gpushare.formats import KNOWN_MEMORY
 from gpushare.reasons import Reason
 
@@ -60,9 +61,7 @@ class UnaccountedMonitor:
 def _recorded(path: Path) -> dict[str, int]:
     """Read what was recorded; what cannot be read, or cannot be, is not known."""
     try:
-        KNOWN_MEMORY.check(data := files.read_regular_file(path, MAX_BYTES))
-        found = json.loads(data)
-    except (ConfigError, OSError, ValueError, RecursionError):
+        found = KNOWN_MEMORY.load(read_regular_file(path, MAX_BYTES))
+    except (ConfigError, OSError):
         return {}
-    rows = found.items() if isinstance(found, dict) else ()
-    return {gpu: mib for gpu, mib in rows if type(mib) is int and 0 <= mib <= MOST_KNOWN_MIB}
+    return {gpu: mib for gpu, mib in found.items() if type(mib) is int and 0 <= mib <= MOST_KNOWN_MIB}

@@ -75,11 +75,7 @@ def warning_fields(node: str, decision: KillDecision, times: int = 1) -> dict[st
         quota = decision.quota
         loan = {"limitMiB": quota.limit_mib, "borrowedMiB": decision.used_mib - quota.memory_mib}
         usage = {"usedMiB": decision.used_mib, **loan}
-    return {
-        **target_fields(node, decision.quota),
-        **usage,
-        **({"times": times} if times > 1 else {}),
-    }
+    return {**target_fields(node, decision.quota), **usage, **({"times": times} if times > 1 else {})}
 
 
 def _cause(decision: KillDecision) -> dict[str, Any]:

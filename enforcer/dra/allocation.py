@@ -18,6 +18,7 @@ from gpushare import contract, mps_variables
 from gpushare.errors import PrepareError, QuantityError
 from gpushare.host_access import NOTHING_LISTED, HostAccess
 from gpushare.main_container import main_container
+from gpushare.peak_usage import INIT, SIDECAR, peak_usage
 from gpushare.pod_claims import uses
 from gpushare.quantity import format_mib, parse_memory, parse_percent
 from gpushare.reasons import Reason
@@ -25,8 +26,6 @@ from gpushare.share_annotations import ShareAnnotation, by_container
 from gpushare.shared_memory import brings_memory
 
 APP: Final = "app"
-SIDECAR: Final = "sidecar"
-INIT: Final = "init"
 _RESCHEDULE: Final = "delete the pod so that it is rescheduled"
 _AGAIN: Final = f"the kubelet retries; if this error stays, {_RESCHEDULE}"
 
@@ -328,23 +327,6 @@ def _mismatch(pod: Object, problem: str, *, annotated: bool) -> PrepareError:
     )
     message = f"the containers of pod {pod['metadata']['name']} may {problem}; {hint}"
     return PrepareError(message, Reason.CLAIM_MISMATCH)
-
-
-def peak_usage(shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
-    """Most that is used at once: (MiB, percent).
-
-    Args:
-        shares: (kind, MiB, percent) in the order of the containers' start.
-    """
-    lasting = [share for share in shares if share[0] != INIT]
-    memory, compute = sum(share[1] for share in lasting), sum(share[2] for share in lasting)
-    started_memory = started_compute = 0
-    for kind, mib, percent in shares:
-        if kind == INIT:
-            memory, compute = max(memory, started_memory + mib), max(compute, started_compute + percent)
-        elif kind == SIDECAR:
-            started_memory, started_compute = started_memory + mib, started_compute + percent
-    return memory, compute
 
 
 def check_variables(uses: Sequence[ContainerUse], limits: Sequence[ContainerLimit]) -> None:

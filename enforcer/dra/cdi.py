@@ -57,10 +57,14 @@ def document(
         {
             "name": _device_name(claim, request),
             "containerEdits": _gpu_edits(
-                claim, grants, pipes.get(request) if _all_mps(grants) else None, shared_memory, reserve or Reserve()
+                claim,
+                grants,
+                pipes.get(request) if all(each.mode is Mode.MPS for each in grants) else None,
+                shared_memory,
+                reserve or Reserve(),
             )
             if (grants := claim.of(request))
-            else _status_edits(status),
+            else {"mounts": [_mount(status, contract.STATUS_PATH, "ro")]},
         }
         for request in dict.fromkeys(each.request for each in claim.granted)
     ]
@@ -75,7 +79,7 @@ def variables(
     Usable memory and fractions are the smallest container's where several differ. Of GPUs of different sizes the
     largest counts: the fraction then is within the limit on each.
     """
-    limits = [limit for limit in claim.limits if limit.request == grants[0].request]
+    limits = claim.limits_of(grants[0].request)
     memory = {limit.memory_mib for limit in limits} or {min(each.memory_mib for each in grants)}
     most = {limit.most_mib for limit in limits} or memory
     percent = claim.thread_percentage(grants[0].request) if mps else None
@@ -89,8 +93,8 @@ def variables(
         contract.USABLE_MIB: str(mine.usable_mib),
         contract.MEMORY_FRACTION: mine.of_total,
         contract.FREE_FRACTION: mine.of_free,
-    } | framework_variables.variables(dict(claim.settings).get(grants[0].request, ()), mine)
-    if capabilities := dict(claim.driver_capabilities).get(grants[0].request):
+    } | framework_variables.variables(claim.settings.get(grants[0].request, ()), mine)
+    if capabilities := claim.driver_capabilities.get(grants[0].request):
         found[contract.NVIDIA_DRIVER_CAPABILITIES] = capabilities
     if len(grants) > 1:
         found[contract.GPUS_VARIABLE] = str(len(grants))
@@ -98,7 +102,7 @@ def variables(
         found[contract.MEMORY_MIB] = str(min(memory))
     if mps:
         found |= mps_variables.DAEMON | mps_variables.limits(min(most) if len(most) == 1 else None, percent)
-        if clients := dict(claim.clients).get(grants[0].request):
+        if clients := claim.clients.get(grants[0].request):
             found[contract.MPS_CLIENTS] = str(clients)
     return found
 
@@ -115,7 +119,7 @@ def _budget(
     """Work out what each of these GPUs has for a container with this limit; where GPUs differ, what fits on all."""
     known = {each.gpu: each for each in claim.seen}
     seen = [known.get(each.gpu or "") or Seen(gpu="", total_mib=each.device_mib) for each in grants]
-    most = min((each.most_mib for each in claim.limits if each.request == grants[0].request), default=limit)
+    most = min((each.most_mib for each in claim.limits_of(grants[0].request)), default=limit)
     totals = [most if each.by_cgroup else each.total_mib for each in seen]
     watched = [not each.by_cgroup and grant.mode is Mode.TIME_SLICING for each, grant in zip(seen, grants, strict=True)]
     context_mib = None if context is None else context.mib
@@ -134,10 +138,6 @@ def names_devices(spec: object) -> frozenset[str]:
     devices = spec.get("devices")
     entries = devices if isinstance(devices, list) else []
     return frozenset(str(each["name"]) for each in entries if isinstance(each, dict) and "name" in each)
-
-
-def _all_mps(grants: Sequence[AllocatedDevice]) -> bool:
-    return all(each.mode is Mode.MPS for each in grants)
 
 
 def _gpu_edits(
@@ -159,13 +159,8 @@ def _gpu_edits(
     return edits
 
 
-def _status_edits(status: str) -> Object:
-    return {"mounts": [_mount(status, contract.STATUS_PATH, "ro")]}
-
-
 def _mount(host: str, inside: str, access: str) -> Object:
-    options: Sequence[str] = ["bind", access, "nosuid", "nodev", "noexec"]
-    return {"hostPath": host, "containerPath": inside, "options": list(options)}
+    return {"hostPath": host, "containerPath": inside, "options": ["bind", access, "nosuid", "nodev", "noexec"]}
 
 
 def _device_name(claim: PreparedClaim, request: str) -> str:

@@ -1,7 +1,6 @@
 """The files that containers are made from: CDI specs, and the directories of pods' status."""
 
 import json
-import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from enforcer.quota.types import Mode
 from enforcer.runtime import files
 from gpushare import contract
 from gpushare.errors import PrepareError
+from gpushare.files import read_regular_file
 from gpushare.memory_fraction import Reserve
 from gpushare.reasons import Reason
 
@@ -28,7 +28,6 @@ log = structlog.get_logger()
 ADMIN_CDI: Final = Path("/etc/cdi")
 """The other directory that runtimes read; NVIDIA's toolkit may write there."""
 MAX_SPEC: Final = 4 * 1024 * 1024
-READABLE: Final = 0o644
 LEAVING: Final = ".leaving-"
 STATUS: Final = "status"
 
@@ -191,15 +190,7 @@ def put(path: Path, data: bytes) -> None:
         OSError: it could not be written; no half of it is left.
     """
     with suppress(OSError):
-        if files.read_regular_file(path, len(data) + 1) == data:
+        if read_regular_file(path, len(data) + 1) == data:
             return
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        with temporary.open("wb") as file:
-            os.fchmod(file.fileno(), READABLE)
-            file.write(data)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    files.replace(path, data, report=True, readable=True)

@@ -4,7 +4,6 @@
 that was unprepared while processes of its pod still used GPU memory: its content is the same, for it is renamed.
 """
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,9 +14,9 @@ import structlog
 
 from enforcer.dra.prepared_claim import PreparedClaim, decode, encode, safe_uid
 from enforcer.quota.types import Mode
-from enforcer.runtime import files
 from enforcer.runtime.files import replace
 from gpushare.errors import ConfigError, NewerFormatError
+from gpushare.files import read_regular_file, sync
 from gpushare.reasons import Reason
 
 FOLDER: Final = "claims"
@@ -110,7 +109,7 @@ class ClaimStore:
                 path.rename(self._path(uid, ENDING))
             else:
                 path.unlink()
-        self._sync()  # also where no file is left: the call that removed it may have failed here
+        sync(self._folder)  # also where no file is left: the call that removed it may have failed here
         with self._lock:
             self._prepared.pop(uid, None)
             self.unreadable.pop(path.name, None)
@@ -145,16 +144,9 @@ class ClaimStore:
             raise ConfigError(f"invalid claim UID {uid!r:.80}", Reason.INVALID_VALUE)
         return self._folder / f"{uid}{suffix}"
 
-    def _sync(self) -> None:
-        directory = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
 
 def _read(file: Path) -> PreparedClaim:
-    claim = decode(files.read_regular_file(file, MAX_BYTES))
+    claim = decode(read_regular_file(file, MAX_BYTES))
     if claim.uid != file.stem:
         raise ConfigError(
             (

@@ -100,13 +100,11 @@ def _entry(claim: PreparedClaim, granted: AllocatedDevice, ways: Object, time: s
     }
     if granted.share_id is not None:
         entry["shareID"] = granted.share_id
-    caps = dict(claim.caps)
     if granted.gpu is not None:
         limits = [
             {"container": each.container, "memoryMiB": each.memory_mib, "computePercent": each.compute}
-            | ({"computeCap": caps[granted.request]} if granted.request in caps else {})
-            for each in claim.limits
-            if each.request == granted.request
+            | ({"computeCap": claim.caps[granted.request]} if granted.request in claim.caps else {})
+            for each in claim.limits_of(granted.request)
         ]
         entry["data"] = _answers(claim, granted) | {
             "uuid": granted.gpu, **ways, "memoryMiB": granted.memory_mib, "computePercent": granted.compute,
@@ -118,7 +116,7 @@ def _entry(claim: PreparedClaim, granted: AllocatedDevice, ways: Object, time: s
 
 def _answers(claim: PreparedClaim, granted: AllocatedDevice) -> Object:
     """Results of resize requests; nothing where there were none."""
-    here = {each.container for each in claim.limits if each.request == granted.request}
+    here = {each.container for each in claim.limits_of(granted.request)}
     answers = [
         {
             "container": each.container, "asked": each.asked, "done": each.done, "beforeMiB": each.before_mib,
@@ -133,7 +131,7 @@ def _answers(claim: PreparedClaim, granted: AllocatedDevice) -> Object:
 def _sentence(claim: PreparedClaim, granted: AllocatedDevice) -> str:
     if granted.gpu is None:
         return "this device is not a GPU: it mounts the status directory into the pod"
-    limits = [each for each in claim.limits if each.request == granted.request]
+    limits = claim.limits_of(granted.request)
     names = ", ".join(each.container for each in limits)
     noun = "containers" if len(limits) > 1 else "container"
     users = f"for {noun} {names}" if names else "and no container uses it"
@@ -144,31 +142,25 @@ def _sentence(claim: PreparedClaim, granted: AllocatedDevice) -> str:
     return text
 
 
-class Conditions:
-    """Says in a claim's status whether its limits are in force; only where something else stands there."""
+def write_condition(cluster: KubeClient, claim: PreparedClaim, proofs: Proofs) -> bool:
+    """Say in a claim's status whether its limits are in force; only where something else stands there.
 
-    def __init__(self, cluster: KubeClient) -> None:
-        self._cluster = cluster
-
-    def write(self, claim: PreparedClaim, proofs: Proofs) -> bool:
-        """Say it. Returns false where the API server did not take it and may do so later."""
-        body = limit_condition(claim, proofs, datetime.now(UTC))
-        where = path(RESOURCE_V1, "resourceclaims", claim.name, claim.namespace)
-        try:
-            if already_published(self._cluster.get(where), body):
-                return True
-            self._cluster.patch(f"{where}/status", body, APPLY_PATCH, fieldManager=PROVER, force="true")
-        except ClusterError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                log.warning(
-                    "limit condition not written",
-                    reason=str(error.reason),
-                    final=error.final,
-                    claim=claim.name,
-                    error=error.message,
-                )
-            return error.final
-        return True
+    Returns false where the API server did not take it and may do so later.
+    """
+    body = limit_condition(claim, proofs, datetime.now(UTC))
+    where = path(RESOURCE_V1, "resourceclaims", claim.name, claim.namespace)
+    try:
+        if already_published(cluster.get(where), body):
+            return True
+        cluster.patch(f"{where}/status", body, APPLY_PATCH, fieldManager=PROVER, force="true")
+    except ClusterError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            log.warning(
+                "limit condition not written", reason=str(error.reason), final=error.final, claim=claim.name,
+                error=error.message,
+            )  # fmt: skip
+        return error.final
+    return True
 
 
 def limit_condition(claim: PreparedClaim, proofs: Proofs, when: datetime) -> Object:
@@ -197,7 +189,7 @@ def _states(claim: Object) -> set[tuple[object, ...]]:
 
 
 def _of_request(claim: PreparedClaim, granted: AllocatedDevice, proofs: Proofs) -> Proofs:
-    names = {each.container for each in claim.limits if each.request == granted.request}
+    names = {each.container for each in claim.limits_of(granted.request)}
     return [each for each in proofs if each[0].gpu == granted.gpu and each[0].container in names]
 
 

@@ -6,20 +6,18 @@ claim that the kubelet has prepared and our checkpoint does not know (the state 
 so that its containers can restart and are enforced.
 """
 
-from http import HTTPStatus
 from typing import Final
 
 import structlog
 
 from enforcer.attribution.living_pods import living_pods
-from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.dra.cdi_files import CdiFileStore
-from enforcer.dra.checkpoint import ClaimStore
+from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.driver import ClaimRef, Driver, PrepareCall
 from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.quota.informer import QuotaInformer
 from gpushare.errors import ClusterError, PrepareError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, find, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -33,30 +31,20 @@ class StaleClaimCleaner:
     """Looks for such claims.
 
     Args:
-        cluster: to ask whether pod and claim exist.
-        store: the prepared claims.
+        setup: has the prepared claims, and says whether pods and claims exist, and which pods have processes.
         driver: undoes them.
         books: the node's pods as last seen.
-        attributor: finds the pods that have processes on this machine.
     """
 
-    def __init__(
-        self,
-        cluster: KubeClient,
-        store: ClaimStore,
-        driver: Driver,
-        books: QuotaInformer,
-        attributor: CgroupAttributor,
-    ) -> None:
-        self._cluster, self._store, self._driver, self._books = cluster, store, driver, books
-        self._attributor = attributor
+    def __init__(self, setup: DraPluginConfig, driver: Driver, books: QuotaInformer) -> None:
+        self._setup, self._driver, self._books = setup, driver, books
         self._suspects: frozenset[str] = frozenset()
 
     def run_once(self) -> None:
         """Let go of what was gone last time already; remember what is gone now."""
         pods = self._books.pods()
-        missing = [] if pods is None else [each for each in self._store.prepared() if each.pod_uid not in pods]
-        living = living_pods(self._attributor) if missing else frozenset()
+        missing = [] if pods is None else [each for each in self._setup.store.prepared() if each.pod_uid not in pods]
+        living = living_pods(self._setup.attributor) if missing else frozenset()
         gone = [each for each in missing if each.pod_uid not in living and self._gone(each)]
         for claim in gone:
             if claim.uid in self._suspects:
@@ -74,32 +62,24 @@ class StaleClaimCleaner:
 
     def _absent(self, where: str, uid: str) -> bool:
         try:
-            return bool(self._cluster.get(where)["metadata"]["uid"] != uid)
-        except ClusterError as error:
-            return error.status == HTTPStatus.NOT_FOUND
+            found = find(self._setup.cluster, where)
+        except ClusterError:
+            return False
+        return found is None or bool(found["metadata"]["uid"] != uid)
 
 
 class OrphanCleaner:
     """Looks for files that our checkpoint does not know. The order of our own work never leaves any: it lost something.
 
     Args:
-        cluster: to read claims.
-        store: the checkpoint.
+        setup: has the checkpoint and the claims.
         files: the files.
         driver: prepares them again, or removes what is left.
         books: the node's pods and their claims as last seen.
     """
 
-    def __init__(
-        self,
-        cluster: KubeClient,
-        store: ClaimStore,
-        files: CdiFileStore,
-        driver: Driver,
-        books: QuotaInformer,
-    ) -> None:
-        self._cluster, self._store, self._files, self._driver = cluster, store, files, driver
-        self._books = books
+    def __init__(self, setup: DraPluginConfig, files: CdiFileStore, driver: Driver, books: QuotaInformer) -> None:
+        self._setup, self._files, self._driver, self._books = setup, files, driver, books
         self._suspects: frozenset[str] = frozenset()
 
     def run_once(self) -> None:
@@ -107,9 +87,9 @@ class OrphanCleaner:
         # The files are looked at twice: a claim is known before it has a file, and has none before it is forgotten, so
         # what is being prepared or undone meanwhile is never taken for lost.
         claims, folders = self._files.claims(), self._files.pods()
-        prepared = self._store.prepared()
+        prepared = self._setup.store.prepared()
         claims &= self._files.claims()
-        lost = self._orphans((claims | self._store.corrupt()) - {each.uid for each in prepared})
+        lost = self._orphans((claims | self._setup.store.corrupt()) - {each.uid for each in prepared})
         pods = self._books.pods()
         empty = frozenset() if pods is None else folders - {each.pod_uid for each in prepared} - frozenset(pods)
         for uid in lost & self._suspects:
@@ -137,13 +117,8 @@ class OrphanCleaner:
 
     def _read(self, claim: tuple[str, str]) -> ClaimRef | None:
         namespace, name = claim
-        try:
-            metadata = self._cluster.get(path(RESOURCE_V1, "resourceclaims", name, namespace))["metadata"]
-        except ClusterError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return None
-            raise
-        return ClaimRef(namespace, name, metadata["uid"])
+        found = find(self._setup.cluster, path(RESOURCE_V1, "resourceclaims", name, namespace))
+        return None if found is None else ClaimRef(namespace, name, found["metadata"]["uid"])
 
     def _adopt(self, ref: ClaimRef) -> None:
         try:

@@ -42,7 +42,7 @@ def capped_by_memory(
     for grant in (each for each in claim.granted if each.gpu is not None):
         part = max(1, WHOLE_GPU_PERCENT * grant.memory_mib // max(1, capacity.get(grant.gpu or "", 0)))
         caps[grant.request] = min(part, caps.get(grant.request, WHOLE_GPU_PERCENT))
-    return replace(claim, caps=tuple(caps.items()))
+    return replace(claim, caps=caps)
 
 
 def with_caps(claim: PreparedClaim, others: Sequence[PreparedClaim]) -> PreparedClaim:
@@ -52,16 +52,15 @@ def with_caps(claim: PreparedClaim, others: Sequence[PreparedClaim]) -> Prepared
         claim: to be prepared, its GPUs as they are shared. A cap that it has already is an upper bound.
         others: the claims that are prepared on this node.
     """
-    bounds = dict(claim.caps)
     reserved = reserved_compute((claim, *others))
     caps = {
         grant.request: min(
-            bounds.get(grant.request, WHOLE_GPU_PERCENT),
+            claim.caps.get(grant.request, WHOLE_GPU_PERCENT),
             max(FLOOR, WHOLE_GPU_PERCENT - reserved.get(grant.gpu or "", 0)),
         )
         for grant in uncapped(claim)
     }
-    return replace(claim, caps=tuple((name, cap) for name, cap in caps.items() if cap < WHOLE_GPU_PERCENT))
+    return replace(claim, caps={name: cap for name, cap in caps.items() if cap < WHOLE_GPU_PERCENT})
 
 
 def beside(claim: PreparedClaim, grant: AllocatedDevice, prepared: Sequence[PreparedClaim]) -> int:
@@ -73,14 +72,14 @@ def beside(claim: PreparedClaim, grant: AllocatedDevice, prepared: Sequence[Prep
         prepared: all claims that are prepared on this node.
     """
     return sum(
-        each.compute or dict(other.caps).get(each.request, WHOLE_GPU_PERCENT)
+        each.compute or other.caps.get(each.request, WHOLE_GPU_PERCENT)
         for other in prepared
         for each in other.granted
         if each.gpu == grant.gpu and (other.uid, each.request) != (claim.uid, grant.request)
     )
 
 
-def stated(percents: Iterable[tuple[str, int | None]]) -> tuple[tuple[str, int], ...]:
+def stated(percents: Iterable[tuple[str, int | None]]) -> dict[str, int]:
     """Return the percentages that pods give themselves, as upper bounds: CDI's would replace one that is lower.
 
     Args:
@@ -91,7 +90,7 @@ def stated(percents: Iterable[tuple[str, int | None]]) -> tuple[tuple[str, int],
     for request, percent in percents:
         found.setdefault(request, set()).add(percent)
     alike = {request: next(iter(values)) for request, values in found.items() if len(values) == 1}
-    return tuple((request, own) for request, own in alike.items() if own and own < WHOLE_GPU_PERCENT)
+    return {request: own for request, own in alike.items() if own and own < WHOLE_GPU_PERCENT}
 
 
 def reserved_compute(claims: Sequence[PreparedClaim]) -> Mapping[str, int]:

@@ -42,7 +42,7 @@ def _note(claim: PreparedClaim, grant: AllocatedDevice, prepared: Sequence[Prepa
     """Return the sentence that follows the container's name; empty where there is nothing to say."""
     if grant.mode is not Mode.MPS:
         return ""
-    if cap := dict(claim.caps).get(grant.request):
+    if cap := claim.caps.get(grant.request):
         how = f"to get more, reserve it with {contract.COMPUTE}, and set no lower percentage in the container"
         return f"reserves no compute of {grant.gpu}, so it may use {cap}% of its SMs as long as its pod lasts; {how}"
     others = beside(claim, grant, prepared) if grant.compute else 0
@@ -56,7 +56,7 @@ def _note(claim: PreparedClaim, grant: AllocatedDevice, prepared: Sequence[Prepa
 
 
 def _messages(claim: PreparedClaim, grant: AllocatedDevice, note: str) -> Iterator[UserMessage]:
-    mine = {limit.container for limit in claim.limits if limit.request == grant.request}
+    mine = {limit.container for limit in claim.limits_of(grant.request)}
     for quota in message_quotas(claim):
         if quota.container in mine and quota.gpu == grant.gpu:
             text = f"container {quota.container} {note}"

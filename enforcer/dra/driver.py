@@ -28,7 +28,7 @@ from enforcer.dra.claim_status import ClaimStatusPublisher
 from enforcer.dra.compute_caps import capped_by_memory, with_caps
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.keyed_lock import KeyedLock
-from enforcer.dra.mps_readiness import MpsReady
+from enforcer.dra.mps_readiness import wait_until_ready
 from enforcer.dra.prepared_claim import PreparedClaim, safe_uid
 from enforcer.dra.program_view import with_view
 from enforcer.dra.returned_memory import wait_until_returned, with_loan_where_free
@@ -100,7 +100,6 @@ class Driver:
 
     def __init__(self, parts: DraPluginConfig, files: CdiFileStore) -> None:
         self._parts, self._files = parts, files
-        self._ready = None if parts.mps is None else MpsReady(parts.mps)
         self._publisher = ClaimStatusPublisher(parts.cluster, parts.writer, parts.limiter, shared_memory_of(parts.run))
         self._claims = KeyedLock()
         self.crowded: Final = Wake()
@@ -151,14 +150,14 @@ class Driver:
         with self._claims.hold(ref.uid), _explained():
             known = self._parts.store.get(ref.uid)
             self._parts.upgrade.check(prepared=known is not None)
-            if known is None:
-                self._check_wait(ref.namespace)
+            if known is None and (why := self._parts.claim_wait.refusal(ref.namespace)):
+                raise PrepareError(why, Reason.TOO_MANY_KILLS)
             kept = known is not None and self._fits(known, ref)
             asked = known if known is not None and kept else self._ask(ref, call)
             with self._parts.modes.hold(asked.gpus) as modes:
                 claim = _shared_by(asked, modes)
-                if self._ready is not None:
-                    self._ready.wait(claim.gpus, lambda: call.goes_on(CALL_PATIENCE))
+                if (keeper := self._parts.mps) is not None:
+                    wait_until_ready(keeper, claim.gpus, lambda: call.goes_on(CALL_PATIENCE))
                 self._wait_until_watched(claim.gpus, call)
                 with (waits := self._parts.claim_wait).for_memory(claim.pod_uid):
                     if not kept:
@@ -177,10 +176,6 @@ class Driver:
             PreparedDevice(each.request, each.pool, each.device, each.share_id, devices.pop(each.request, ()))
             for each in claim.granted
         )
-
-    def _check_wait(self, namespace: str) -> None:
-        if why := self._parts.claim_wait.refusal(namespace):
-            raise PrepareError(why, Reason.TOO_MANY_KILLS)
 
     def unprepare(self, ref: ClaimRef) -> None:
         """Undo a claim, whether it was prepared or not, without asking the API server: the claim is gone there.

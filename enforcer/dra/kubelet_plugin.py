@@ -217,7 +217,7 @@ class Sockets:
     def _serve(self, socket: Path) -> None:
         services, workers = {"pluginregistration.Registration": self.registration.handlers()}, 2
         if socket == self._plugin_socket:
-            services, workers = {f"{_package()}.DRAPlugin": self._plugin.handlers()}, WORKERS
+            services, workers = {f"{dra.DESCRIPTOR.package}.DRAPlugin": self._plugin.handlers()}, WORKERS
             services |= dict.fromkeys(health_service.SERVICES, _health_handlers(self._health))
         self._servers[socket] = _listen(socket, services, workers)
 
@@ -263,10 +263,6 @@ def _health_handlers(service: HealthService) -> Handlers:
         response_serializer=lambda message: message.SerializeToString(),
     )
     return {"NodeWatchResources": watch}
-
-
-def _package() -> str:
-    return str(dra.DESCRIPTOR.package)
 
 
 def _ref(claim: dra.Claim) -> ClaimRef:

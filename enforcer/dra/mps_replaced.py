@@ -7,9 +7,10 @@ from typing import Final
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode, Quota
-from enforcer.runtime.files import read_regular_file, replace
+from enforcer.runtime.files import replace
 from enforcer.status.events import EventRecorder
 from enforcer.status.messages import UserMessage
+from gpushare.files import read_regular_file
 from gpushare.reasons import Reason
 
 NOTE: Final = (

@@ -62,9 +62,7 @@ def check_amount(policy: NamespacePolicy, limit: ContainerLimit, *, instance: bo
         raise PermissionRefused(f"container {limit.container}: {above}", Reason.ABOVE_MAXIMUM)
 
 
-def driver_capabilities(
-    asked: Iterable[tuple[str, str | None]], policy: NamespacePolicy
-) -> tuple[tuple[str, str], ...]:
+def driver_capabilities(asked: Iterable[tuple[str, str | None]], policy: NamespacePolicy) -> dict[str, str]:
     """What NVIDIA's toolkit brings to the containers of each request: what they ask for within the policy.
 
     It stands in CDI's variables, because an image can ask for more as well as a pod.
@@ -79,4 +77,4 @@ def driver_capabilities(
     for request, own in asked:
         wanted = set((own or "").split(","))
         found.setdefault(request, set()).update(wanted if wanted <= {*allowed} else usual)
-    return tuple((request, ",".join(sorted(each))) for request, each in sorted(found.items()))
+    return {request: ",".join(sorted(each)) for request, each in sorted(found.items())}

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from enforcer.dra.cdi_files import CdiFileStore
-from enforcer.dra.claim_status import Conditions
+from enforcer.dra.claim_status import write_condition
 from enforcer.dra.cleanup import EVERY as CLEANUP_EVERY
 from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner
 from enforcer.dra.client_memory import ClientMemory
@@ -73,7 +73,6 @@ class DraPlugin:
 
     def __init__(self, setup: DraPluginConfig) -> None:
         self._setup, self._store = setup, setup.store
-        self._conditions = Conditions(setup.cluster)
         self._files = _cdi_files(setup)
         self._driver = Driver(setup, self._files)
         self._resizer = ResizeController(setup, self._driver)
@@ -82,9 +81,9 @@ class DraPlugin:
         service, health = PluginService(self._driver, setup.metrics), HealthService(self._store, setup.availability)
         self._sockets = Sockets(setup.kubelet_root, service, health, setup.registered)
         self._replaced = ReplacementDetector(shared_memory_of(setup.run), setup.checkpoint, setup.modes, setup.events)
-        self._strays = OrphanCleaner(setup.cluster, self._store, self._files, self._driver, self.books)
+        self._strays = OrphanCleaner(setup, self._files, self._driver, self.books)
         self._withdrawn = WithdrawnClaims(setup.cluster, self._store, self._driver.crowded)
-        self._forgotten = StaleClaimCleaner(setup.cluster, self._store, self._driver, self.books, setup.attributor)
+        self._forgotten = StaleClaimCleaner(setup, self._driver, self.books)
 
     def add_to(self, manager: Manager) -> None:
         """Add the sockets and the tasks that keep claims in order."""
@@ -120,7 +119,7 @@ class DraPlugin:
     def write_conditions(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
         """Say in a claim's status whether its limits are in force; false where it has to be written again."""
         claim = self._store.get(claim_uid)
-        return claim is None or self._conditions.write(claim, proofs)
+        return claim is None or write_condition(self._setup.cluster, claim, proofs)
 
     def terminating_pods(self) -> frozenset[str]:
         """UIDs of the pods whose claims were undone while their processes live on: what those hold cannot be shared."""

@@ -4,24 +4,24 @@ Kept as one JSON object per claim, version 1, with the fields below in lowerCame
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final, Self, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, Self
 
-from enforcer.quota.file_values import flag, seconds, text, whole
 from enforcer.quota.from_claims import Terms
-from enforcer.quota.types import Mode, OnExceed
+from enforcer.quota.types import Mode
+from enforcer.runtime.codec import Form, Reader, row
 from gpushare.errors import ConfigError
 from gpushare.formats import CLAIM
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
-T = TypeVar("T")
 KEPT: Final = 100
 """Characters of an annotation that are kept to know it again."""
 _UID: Final = Pattern(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", 63)
 _REQUEST: Final = Pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", 63)
+Uid = Annotated[str, Form(_UID, "a UID")]
+Request = Annotated[str, Form(_REQUEST, "the name of a request")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class AllocatedDevice:
     ``device_mib`` is the memory of the whole card. ``mode`` is how the GPU is shared while this claim lasts.
     """
 
-    request: str
+    request: Request
     pool: str
     device: str
     share_id: str | None = None
@@ -51,7 +51,7 @@ class ContainerLimit:
     """
 
     container: str
-    request: str
+    request: Request
     memory_mib: int
     compute: int | None = None
     limit_mib: int | None = None
@@ -101,28 +101,28 @@ class Seen:
 class PreparedClaim:
     """One claim as it was prepared, for the one pod that uses it."""
 
-    uid: str
+    uid: Uid
     namespace: str
     name: str
     pod: str
-    pod_uid: str
+    pod_uid: Uid
     granted: tuple[AllocatedDevice, ...]
     limits: tuple[ContainerLimit, ...]
     terms: Terms
-    answers: tuple[ResizeResult, ...] = ()
-    own_shared_memory: tuple[str, ...] = ()
+    own_shared_memory: tuple[Request, ...] = ()
     """Requests whose containers bring a /dev/shm of their own."""
-    driver_capabilities: tuple[tuple[str, str], ...] = ()
+    driver_capabilities: Mapping[Request, str] = field(default_factory=dict)
     """By request, what NVIDIA's toolkit brings to its containers; without an entry, what they ask for."""
 
     seen: tuple[Seen, ...] = ()
     """What programs see of its GPUs; none in claims of enforcers that did not keep it."""
-    clients: tuple[tuple[str, int], ...] = ()
-    """By request, how many MPS clients it consumed."""
-    caps: tuple[tuple[str, int], ...] = ()
-    """By request that reserved no compute, the percent of the SMs it may use all the same; without an entry, all."""
-    settings: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    settings: Mapping[Request, tuple[str, ...]] = field(default_factory=dict)
     """By request, which variables of frameworks its containers get: keys of ``framework_variables.SETTINGS``."""
+    clients: Mapping[Request, int] = field(default_factory=dict)
+    """By request, how many MPS clients it consumed."""
+    caps: Mapping[Request, int] = field(default_factory=dict)
+    """By request that reserved no compute, the percent of the SMs it may use all the same; without an entry, all."""
+    answers: tuple[ResizeResult, ...] = ()
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -147,16 +147,20 @@ class PreparedClaim:
         """Name what a request was allocated of GPUs: one of each."""
         return tuple(each for each in self.granted if each.request == request and each.gpu is not None)
 
+    def limits_of(self, request: str) -> tuple[ContainerLimit, ...]:
+        """Return the limits of the containers that use a request."""
+        return tuple(each for each in self.limits if each.request == request)
+
     def thread_percentage(self, request: str) -> int | None:
         """Return the percent of the SMs that the processes of a request may use, the same for all of its containers.
 
         ``None``: there is no cap, or its containers differ, so that each states its own and one without has no cap.
         """
-        limits = {limit.compute for limit in self.limits if limit.request == request}
+        limits = {limit.compute for limit in self.limits_of(request)}
         reserved = limits or {each.compute or None for each in self.of(request)}
         if len(reserved) > 1:
             return None
-        return next(iter(reserved)) or dict(self.caps).get(request)
+        return next(iter(reserved)) or self.caps.get(request)
 
     def mib_on(self, gpu: str) -> int:
         """MiB it consumed of one GPU."""
@@ -173,50 +177,19 @@ def safe_uid(uid: str) -> bool:
     return _UID.fullmatch(uid) is not None
 
 
+_READ: Final = Reader(
+    PreparedClaim,
+    lacking={
+        "answers", "ownSharedMemory", "driverCapabilities", "seen", "sms", "clients", "caps", "settings", "limitMib",
+    },
+    blank={"asked", "effect"},
+)  # fmt: skip
+"""Files of older enforcers lack these fields."""
+
+
 def encode(claim: PreparedClaim) -> bytes:
     """Write a claim as its file holds it."""
-    content = {
-        "version": CLAIM.version,
-        "uid": claim.uid,
-        "namespace": claim.namespace,
-        "name": claim.name,
-        "pod": claim.pod,
-        "podUid": claim.pod_uid,
-        "granted": [
-            {
-                "request": each.request, "pool": each.pool, "device": each.device, "shareId": each.share_id,
-                "gpu": each.gpu, "memoryMib": each.memory_mib, "compute": each.compute, "deviceMib": each.device_mib,
-                "mode": None if each.mode is None else str(each.mode),
-            }
-            for each in claim.granted
-        ],
-        "limits": [
-            {
-                "container": each.container, "request": each.request, "memoryMib": each.memory_mib,
-                "compute": each.compute, "limitMib": each.limit_mib,
-            }
-            for each in claim.limits
-        ],
-        "terms": {
-            "onExceed": str(claim.terms.on_exceed), "graceSeconds": claim.terms.grace_seconds,
-            "toleranceMib": claim.terms.tolerance_mib, "tolerancePercent": claim.terms.tolerance_percent,
-        },
-        "ownSharedMemory": claim.own_shared_memory,
-        "driverCapabilities": dict(claim.driver_capabilities),
-        "seen": [{"gpu": each.gpu, "totalMib": each.total_mib, "byCgroup": each.by_cgroup, "sms": each.sms}
-                 for each in claim.seen],
-        "settings": dict(claim.settings),
-        "clients": dict(claim.clients),
-        "caps": dict(claim.caps),
-        "answers": [
-            {
-                "container": each.container, "asked": each.asked, "done": each.done, "beforeMib": each.before_mib,
-                "reason": each.reason, "note": each.note, "effect": each.effect,
-            }
-            for each in claim.answers
-        ],
-    }  # fmt: skip
-    return json.dumps(content, indent=1).encode() + b"\n"
+    return json.dumps({"version": CLAIM.version, **row(claim)}, indent=1, default=row).encode() + b"\n"
 
 
 def decode(data: bytes) -> PreparedClaim:
@@ -225,115 +198,22 @@ def decode(data: bytes) -> PreparedClaim:
     Raises:
         ConfigError: it is not what ``encode`` writes.
     """
-    CLAIM.check(data)
+    content = CLAIM.load(data)
     try:
-        return _decoded(json.loads(data))
+        for each in content["granted"]:  # before there were several ways to share a GPU, it was through MPS
+            each.setdefault("mode", None if each["gpu"] is None else Mode.MPS)
+        claim = _READ(content)
     except KeyError as error:
-        raise ConfigError(f"the file has no field {error}", Reason.CHECKPOINT_UNREADABLE) from error
-    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ConfigError(str(error)[:200], Reason.CHECKPOINT_UNREADABLE) from error
+        raise _unreadable(f"has no field {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _unreadable(f"cannot be read: {error}") from error
+    shared = {each.request for each in claim.granted if each.gpu is not None}
+    for limit in claim.limits:
+        if limit.request not in shared:
+            raise _unreadable(f"has a limit for request {limit.request}, to which it assigns no GPU")
+    return claim
 
 
-def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
-    granted = tuple(_granted(row) for row in content["granted"])
-    limits = tuple(_limit(row) for row in content["limits"])
-    shared = {each.request for each in granted if each.gpu is not None}
-    if any(limit.request not in shared for limit in limits):
-        raise ValueError("the file has a limit for a request to which it assigns no GPU")
-    return PreparedClaim(
-        uid=_field(content, "uid", partial(_named, form=_UID)),
-        namespace=_field(content, "namespace", text),
-        name=_field(content, "name", text),
-        pod=_field(content, "pod", text),
-        pod_uid=_field(content, "podUid", partial(_named, form=_UID)),
-        granted=granted,
-        limits=limits,
-        terms=_terms(content["terms"]),
-        # Files of older enforcers lack the fields from here on.
-        answers=tuple(_answer(row) for row in content.get("answers", [])),
-        own_shared_memory=tuple(_named(each, _REQUEST) for each in content.get("ownSharedMemory", [])),
-        driver_capabilities=tuple(
-            (_named(request, _REQUEST), text(each)) for request, each in content.get("driverCapabilities", {}).items()
-        ),
-        seen=tuple(_seen(row) for row in content.get("seen", [])),
-        clients=tuple((_named(name, _REQUEST), whole(number)) for name, number in content.get("clients", {}).items()),
-        caps=tuple((_named(name, _REQUEST), whole(cap)) for name, cap in content.get("caps", {}).items()),
-        settings=tuple(
-            (_named(request, _REQUEST), tuple(text(key) for key in keys))
-            for request, keys in content.get("settings", {}).items()
-        ),
-    )
-
-
-def _granted(row: Mapping[str, Any]) -> AllocatedDevice:
-    return AllocatedDevice(
-        request=_field(row, "request", partial(_named, form=_REQUEST)),
-        pool=_field(row, "pool", text),
-        device=_field(row, "device", text),
-        share_id=None if row["shareId"] is None else _field(row, "shareId", text),
-        gpu=None if row["gpu"] is None else _field(row, "gpu", text),
-        memory_mib=_field(row, "memoryMib", whole),
-        compute=_field(row, "compute", whole),
-        device_mib=_field(row, "deviceMib", whole),
-        mode=_mode(row),
-    )
-
-
-def _mode(row: Mapping[str, Any]) -> Mode | None:
-    """How its GPU was shared; of a claim from before there were several ways, through MPS."""
-    value = row.get("mode", None if row["gpu"] is None else Mode.MPS)
-    return None if value is None else Mode(value)
-
-
-def _limit(row: Mapping[str, Any]) -> ContainerLimit:
-    return ContainerLimit(
-        container=_field(row, "container", text),
-        request=_field(row, "request", partial(_named, form=_REQUEST)),
-        memory_mib=_field(row, "memoryMib", whole),
-        compute=None if row["compute"] is None else _field(row, "compute", whole),
-        limit_mib=None if row.get("limitMib") is None else _field(row, "limitMib", whole),
-    )
-
-
-def _seen(row: Mapping[str, Any]) -> Seen:
-    return Seen(
-        gpu=_field(row, "gpu", text),
-        total_mib=_field(row, "totalMib", whole),
-        by_cgroup=_field(row, "byCgroup", flag),
-        sms=_field(row, "sms", whole) if "sms" in row else 0,
-    )
-
-
-def _answer(row: Mapping[str, Any]) -> ResizeResult:
-    return ResizeResult(
-        container=_field(row, "container", text),
-        asked=str(row["asked"]),
-        done=_field(row, "done", flag),
-        before_mib=_field(row, "beforeMib", whole),
-        reason=_field(row, "reason", text),
-        note=_field(row, "note", text),
-        effect=str(row["effect"]),
-    )
-
-
-def _terms(row: Mapping[str, Any]) -> Terms:
-    return Terms(
-        on_exceed=_field(row, "onExceed", OnExceed),
-        grace_seconds=_field(row, "graceSeconds", seconds),
-        tolerance_mib=None if row["toleranceMib"] is None else _field(row, "toleranceMib", whole),
-        tolerance_percent=None if row["tolerancePercent"] is None else _field(row, "tolerancePercent", whole),
-    )
-
-
-def _field(row: Mapping[str, Any], name: str, parse: Callable[[Any], T]) -> T:
-    """Parse a field; an error names it."""
-    try:
-        return parse(row[name])
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"field {name}: {error}") from error
-
-
-def _named(value: Any, form: Pattern[str]) -> str:
-    if not form.fullmatch(text(value)):
-        raise ValueError(f"{value!r:.80} is not {'a UID' if form is _UID else 'the name of a request'}")
-    return str(value)
+def _unreadable(problem: str) -> ConfigError:
+    remedy = "restart the enforcer; if this stays, delete the pod for which that claim is reserved, and then the file"
+    return ConfigError(f"the file {problem}; {remedy}", Reason.CHECKPOINT_UNREADABLE)

@@ -44,18 +44,18 @@ def with_view(
         for gpu in sorted(gpus)
         if gpu.uuid in claim.gpus
     )
-    settings = _settings(claim, ask) if frameworks else ()
+    settings = _settings(claim, ask) if frameworks else {}
     return replace(claim, seen=seen, settings=settings, clients=_clients(ask.claim))
 
 
-def _clients(claim: Object) -> tuple[tuple[str, int], ...]:
+def _clients(claim: Object) -> dict[str, int]:
     """Read by request how many MPS clients were consumed; of several GPUs each has a daemon of its own."""
     found: dict[str, int] = {}
     for each in claim["status"]["allocation"]["devices"]["results"]:
         consumed = (each.get("consumedCapacity") or {}).get(contract.CAPACITY_CLIENTS)
         if each.get("driver") == contract.DRIVER and (number := parse_int(consumed)):
             found[each["request"].partition("/")[0]] = number
-    return tuple(found.items())
+    return found
 
 
 def following(claim: PreparedClaim, backends: Mapping[str, str]) -> PreparedClaim:
@@ -67,15 +67,13 @@ def following(claim: PreparedClaim, backends: Mapping[str, str]) -> PreparedClai
     return replace(claim, seen=seen)
 
 
-def _settings(claim: PreparedClaim, ask: PrepareRequest) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _settings(claim: PreparedClaim, ask: PrepareRequest) -> dict[str, tuple[str, ...]]:
     policy = NamespacePolicy.from_annotations(ask.namespace["metadata"].get("annotations") or {})
     if policy.frameworks is None:
-        return ()
+        return {}
     raw = {each["name"]: each for each, _ in containers(ask.pod)}
     found = {
-        request: framework_variables.free(
-            [raw[each.container] for each in claim.limits if each.request == request], policy.frameworks
-        )
+        request: framework_variables.free([raw[each.container] for each in claim.limits_of(request)], policy.frameworks)
         for request in dict.fromkeys(limit.request for limit in claim.limits)
     }
-    return tuple((request, keys) for request, keys in found.items() if keys)
+    return {request: keys for request, keys in found.items() if keys}

@@ -111,7 +111,7 @@ def _quota(claim: PreparedClaim, limit: ContainerLimit, terms: Terms, gpu: str, 
         grace_seconds=terms.grace_seconds,
         tolerance_mib=terms.tolerance(limit.memory_mib) if limit.memory_mib else 0,
         reserved_mib=reserved_mib,
-        clients=dict(claim.clients).get(limit.request) if limit.memory_mib else None,
+        clients=claim.clients.get(limit.request) if limit.memory_mib else None,
         limit_mib=limit.limit_mib if limit.memory_mib else None,
         resized=any(each.done and each.container == limit.container for each in claim.answers),
     )

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from enforcer.dra.allocation import ContainerUse, check_variables, containers, peak_usage
+from enforcer.dra.allocation import ContainerUse, check_variables, containers
 from enforcer.dra.contexts import context_of
 from enforcer.dra.prepared_claim import ContainerLimit, PreparedClaim, ResizeResult, shortened
 from enforcer.quota.from_claims import Object
 from gpushare import contract
 from gpushare.errors import PrepareError, QuantityError, ResizeRefused
+from gpushare.peak_usage import peak_usage
 from gpushare.quantity import DEFAULT_MIN_MIB, format_mib, parse_memory
 from gpushare.reasons import Reason
 from gpushare.resize_annotation import ResizeRequest, parse_request
@@ -201,7 +202,7 @@ def _check_variables(after: PreparedClaim, pod: Object, limit: ContainerLimit) -
     try:
         check_variables([use for use, _ in pairs], [each for _, each in pairs])
     except PrepareError as error:
-        users = ", ".join(each.container for each in after.limits if each.request == limit.request)
+        users = ", ".join(each.container for each in after.limits_of(limit.request))
         message = f"containers {users} use the same request ({limit.request}) of the ResourceClaim, so all get the same"
         hint = "the quota of one alone cannot change; change the manifest and create the pod again"
         raise ResizeRefused(f"{message} MPS memory limit; {hint}", Reason.CLAIM_MISMATCH) from error

@@ -10,18 +10,12 @@ from typing import Any, Final
 import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.dra import resize
 from enforcer.dra.config import DraPluginConfig
 from enforcer.dra.driver import Driver
 from enforcer.dra.prepared_claim import PreparedClaim, ResizeResult
-from enforcer.dra.resize import (
-    CurrentUsage,
-    ResizeBounds,
-    apply_resize,
-    ceiling_of,
-    gpus_of,
-    limit_of,
-    pending_requests,
-)
+from enforcer.dra.quotas import message_quotas
+from enforcer.dra.resize import apply_resize, ceiling_of
 from enforcer.quota.from_claims import Object
 from enforcer.quota.types import Mode, Quota
 from enforcer.runtime.manager import Wake
@@ -72,7 +66,7 @@ class ResizeController:
     def _answer(self, uid: str, pod: Object, container: str, asked: Any) -> None:
         now = partial(self._now, pod["metadata"]["uid"], container)
         ceiling = self._ceilings.get(pod["metadata"]["namespace"])
-        bounds = ResizeBounds(min_mib=self._means.policy.min_memory_mib, max_mib=ceiling)
+        bounds = resize.ResizeBounds(min_mib=self._means.policy.min_memory_mib, max_mib=ceiling)
         self._alter(uid, container, asked, lambda known: apply_resize(known, pod, container, asked, bounds, now(known)))
 
     def _alter(self, uid: str, container: str, asked: Any, change: Callable[[PreparedClaim], PreparedClaim]) -> None:
@@ -93,11 +87,11 @@ class ResizeController:
                 if answer.answers(container, asked):
                     self._publish(claim, answer)
 
-    def _now(self, pod_uid: str, container: str, claim: PreparedClaim) -> CurrentUsage:
-        gpus = gpus_of(claim, limit_of(claim, container))
+    def _now(self, pod_uid: str, container: str, claim: PreparedClaim) -> resize.CurrentUsage:
+        gpus = resize.gpus_of(claim, resize.limit_of(claim, container))
         used = self._used_mib(gpus, pod_uid, container)
         mps = any(each.mode is Mode.MPS for each in claim.granted if each.gpu in gpus)
-        return CurrentUsage(used_mib=used, applies_immediately=all(map(self._at_once, gpus)), mps=mps)
+        return resize.CurrentUsage(used_mib=used, applies_immediately=all(map(self._at_once, gpus)), mps=mps)
 
     def _at_once(self, gpu: str) -> bool:
         """Whether another limit binds processes that run on a GPU; by the mode while its back end is not chosen yet."""
@@ -146,13 +140,9 @@ def _requested(claim: PreparedClaim, pods: Mapping[str, Object]) -> dict[str, An
     pod = pods.get(claim.pod_uid)
     if pod is None or "deletionTimestamp" in pod["metadata"]:
         return {}
-    return pending_requests(claim, requests_in(pod["metadata"].get("annotations") or {}))
+    return resize.pending_requests(claim, requests_in(pod["metadata"].get("annotations") or {}))
 
 
 def quota_of(claim: PreparedClaim, container: str) -> Quota:
     """Name a container, for messages."""
-    return Quota(
-        claim_uid=claim.uid, namespace=claim.namespace, pod=claim.pod, pod_uid=claim.pod_uid, container=container,
-        container_id=None, gpu=gpus_of(claim, limit_of(claim, container))[0],
-        memory_mib=limit_of(claim, container).memory_mib,
-    )  # fmt: skip
+    return next(each for each in message_quotas(claim) if each.container == container)

@@ -41,6 +41,8 @@ class ContainerKill:
         timeouts: seconds to wait, and rounds.
     """
 
+    _intent: int
+    """Sequence number of the INTENT record."""
     _one_by_one: bool
     """Whether all processes of the container are to be killed and none of them ends the others."""
     _group: list[PinnedProcess]
@@ -71,8 +73,7 @@ class ContainerKill:
         self._others = dict[Identity, KillTarget]()
         """The other processes of the container when its first process was pinned."""
         self._group, self._leaders, self._children = [], [], {}
-        self._one_by_one = False
-        self._intent, self._informed = 0, set[ContainerRef]()
+        self._informed = set[ContainerRef]()
         self.respawned: tuple[ProcessUsage, ...] = ()
         """The GPU processes now, if new ones have replaced the killed."""
 
@@ -211,13 +212,14 @@ class ContainerKill:
             return
         one, known = self._group[0].identity, {each.identity for each in self._group}
         everyone = () if one.owner is None else self._processes.processes_of(one.owner)
-        new = [each.identity for each in everyone if each.identity not in known]
-        using = {each.identity: each for each in self._rechecker.processes(self._quota) or ()} if new else {}
-        here = [using.get(each, ProcessUsage(each, 0)) for each in new if each.cgroup_inode == one.cgroup_inode]
-        pinned, _ = self._pin(stack, here)
-        for each in pinned:
-            if each.identity in using:
-                self._killer.terminate_mps_client(each, self._quota.gpu)
+        here = [each.identity for each in everyone if each.identity.cgroup_inode == one.cgroup_inode]
+        new = [each for each in here if each not in known]
+        if not new:
+            return
+        using = {each.identity: each for each in self._rechecker.processes(self._quota) or ()}
+        pinned, _ = self._pin(stack, [using.get(each, ProcessUsage(each, 0)) for each in new])
+        for client in (each for each in pinned if each.identity in using):
+            self._killer.terminate_mps_client(client, self._quota.gpu)
         self._group += pinned
 
     def _say_why(self, processes: Sequence[PinnedProcess]) -> None:
@@ -256,8 +258,10 @@ class ContainerKill:
         A process whose client was terminated is not rechecked: its work on the GPU is over, and it uses no memory.
         """
         untouched = [each for each in _unfinished(self._group) if not each.acted_on and not each.handle.ended()]
-        usages = self._usages() if untouched else ()
-        of_all = self._reason_to_spare(usages) if untouched else None
+        if not untouched:
+            return
+        usages = self._usages()
+        of_all = self._reason_to_spare(usages)
         for each in untouched:
             reason = of_all or self._pinner.identity_mismatch(self._quota, each)
             if reason is None and not self._is_selected(each, usages):

@@ -15,7 +15,7 @@ import structlog
 
 from enforcer.attribution.cgroup import ContainerRef
 from enforcer.attribution.usage import UsageSampler
-from enforcer.limits.backend import Backend, Choice, DriverSupport, RequestedBackend, choose
+from enforcer.limits.backend import Backend, Choice, RequestedBackend, choose
 from enforcer.limits.cgroup_paths import CgroupFolders
 from enforcer.nvml.types import Gpu
 from enforcer.quota.checkpoint import Checkpoint
@@ -137,13 +137,13 @@ class LimitApplier:
 
     def _choice(self, gpu: Gpu) -> Choice | None:
         if gpu.parent is not None:
-            return choose(DriverSupport(mig=True), self._wanted)
+            return Choice(Backend.MIG_INSTANCE)  # whatever is wanted: the setting is for GPUs that are shared
         if gpu.uuid not in self._able:
             try:
                 self._able[gpu.uuid] = self._driver.limits_cgroups(gpu.uuid, str(self._folders.root))
             except NvmlError:
                 return None
-        return choose(DriverSupport(mps=self._modes.has_daemon(gpu.uuid), cgroups=self._able[gpu.uuid]), self._wanted)
+        return choose(mps=self._modes.has_daemon(gpu.uuid), cgroups=self._able[gpu.uuid], wanted=self._wanted)
 
     def _rests(self, key: Key) -> bool:
         self._pauses[key] = max(0, self._pauses.get(key, 0) - 1)

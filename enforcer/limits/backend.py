@@ -37,15 +37,6 @@ class RequestedBackend(StrEnum):
     WATCH_ONLY = "watch-only"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverSupport:
-    """What there is for one GPU: an MPS daemon, a driver that keeps limits of cgroups, or it is a MIG instance."""
-
-    mps: bool = False
-    cgroups: bool = False
-    mig: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A back end; ``problem`` is a sentence where the operator wanted one that cannot work."""
@@ -60,19 +51,17 @@ _LACKING: Final = {
 }
 
 
-def choose(ability: DriverSupport, wanted: RequestedBackend = RequestedBackend.AUTO) -> Choice:
-    """Choose what prevents best: per container before per process, and anything before nothing.
+def choose(*, mps: bool, cgroups: bool, wanted: RequestedBackend = RequestedBackend.AUTO) -> Choice:
+    """Choose what prevents best on a GPU that is shared: per container before per process, and anything before nothing.
 
-    A MIG instance is limited by itself whatever is wanted: the setting is for GPUs that are shared.
+    Args:
+        mps: whether it has an MPS daemon.
+        cgroups: whether its driver keeps limits of cgroups.
+        wanted: what the operator says.
     """
-    if ability.mig:
-        return Choice(Backend.MIG_INSTANCE)
-    best = _best(ability)
-    possible = {
-        RequestedBackend.AUTO: True, RequestedBackend.MPS_V2: ability.mps,
-        RequestedBackend.DRIVER_CGROUP: ability.cgroups, RequestedBackend.WATCH_ONLY: True,
-    }  # fmt: skip
-    if not possible[wanted]:
+    best = _best(mps=mps, cgroups=cgroups)
+    needed = {RequestedBackend.MPS_V2: mps, RequestedBackend.DRIVER_CGROUP: cgroups}
+    if not needed.get(wanted, True):
         return Choice(
             best,
             f"--limit-backend {wanted} cannot work: {_LACKING[wanted]}; the enforcer uses {best}; write auto into the "
@@ -81,9 +70,9 @@ def choose(ability: DriverSupport, wanted: RequestedBackend = RequestedBackend.A
     return Choice(best if wanted is RequestedBackend.AUTO else Backend(wanted))
 
 
-def _best(ability: DriverSupport) -> Backend:
-    if ability.cgroups:
+def _best(*, mps: bool, cgroups: bool) -> Backend:
+    if cgroups:
         return Backend.DRIVER_CGROUP
-    if ability.mps:
+    if mps:
         return Backend.MPS_V2
     return Backend.WATCH_ONLY

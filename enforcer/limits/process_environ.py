@@ -2,7 +2,7 @@
 
 import ctypes
 import threading
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +38,7 @@ class EnvironReader:
         if pid in self._stuck or len(self._stuck) >= MAX_STUCK:
             return None
         found: list[bytes] = []
-        thread = threading.Thread(target=_into, args=(found, self._read(pid)), name="environ", daemon=True)
+        thread = threading.Thread(target=self._read, args=(found, pid), name="environ", daemon=True)
         thread.start()
         thread.join(self._patience)
         if thread.is_alive():
@@ -46,15 +46,17 @@ class EnvironReader:
         stat = read_stat(self._proc / str(pid) / "stat")
         return parse_environ(found[0]) if found and stat is not None and stat.start == start else None
 
-    def _read(self, pid: int) -> Callable[[], bytes]:
-        def read() -> bytes:
+    def _read(self, found: list[bytes], pid: int) -> None:
+        """Read; a text that is cut off, or empty as of a process that is ending, says nothing."""
+        folder = self._proc / str(pid)
+        with suppress(OSError, ValueError, IndexError):
             try:
-                with (self._proc / str(pid) / "environ").open("rb") as file:
-                    return file.read(MAX_BYTES + 1)
+                with (folder / "environ").open("rb") as file:
+                    text = file.read(MAX_BYTES + 1)
             except PermissionError:
-                return from_memory(pid, (self._proc / str(pid) / "stat").read_bytes())
-
-        return read
+                text = from_memory(pid, (folder / "stat").read_bytes())
+            if 0 < len(text) <= MAX_BYTES:
+                found.append(text)
 
 
 def from_memory(pid: int, stat: bytes) -> bytes:
@@ -83,13 +85,3 @@ def from_memory(pid: int, stat: bytes) -> bytes:
 
 class _Vector(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
-
-
-def _into(found: list[bytes], read: Callable[[], bytes]) -> None:
-    """Read; a text that is cut off, or empty as of a process that is ending, says nothing."""
-    try:
-        text = read()
-    except (OSError, ValueError, IndexError):
-        return
-    if 0 < len(text) <= MAX_BYTES:
-        found.append(text)

@@ -204,10 +204,6 @@ def _unseen(evidence: Evidence) -> str:
     return f"; the enforcer tolerates up to {tolerance} MiB more" if tolerance > 0 else ""
 
 
-def _of_nobody(_: Evidence) -> tuple[Reason, str]:
-    return Reason.NOT_APPLIED, NO_LIMIT
-
-
 def _of_instance(evidence: Evidence) -> tuple[Reason, str]:
     if evidence.processes is None:
         return Reason.UNKNOWN, GPU_UNREAD
@@ -217,6 +213,6 @@ def _of_instance(evidence: Evidence) -> tuple[Reason, str]:
 _VERIFIERS: Final = {
     Backend.MPS_V2: _of_mps,
     Backend.DRIVER_CGROUP: _of_cgroup,
-    Backend.WATCH_ONLY: _of_nobody,
+    Backend.WATCH_ONLY: lambda _: (Reason.NOT_APPLIED, NO_LIMIT),
     Backend.MIG_INSTANCE: _of_instance,
 }

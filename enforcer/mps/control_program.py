@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,7 @@ class Deadline:
         return max(0.0, self._end - time.monotonic())
 
 
+@dataclass(eq=False)
 class ControlProgram:
     """Sends commands through the control program's standard input, one at a time on this node.
 
@@ -45,23 +47,18 @@ class ControlProgram:
         watched: the daemon; observed while a command runs.
     """
 
-    def __init__(
-        self,
-        binary: Path,
-        lock: Path,
-        environment: Mapping[str, str],
-        watched: DaemonWatchdog,
-    ) -> None:
-        self._binary, self._lock, self._environment = binary, lock, dict(environment)
-        self._watched = watched
-        self._hung: float | None = None
-        """When the first command was sent that found the daemon hung; none was answered since."""
+    binary: Path
+    lock: Path
+    environment: Mapping[str, str]
+    watched: DaemonWatchdog
+    _hung: float | None = field(default=None, init=False)
+    """When the first command was sent that found the daemon hung; none was answered since."""
 
     def hung_for(self) -> float:
         """Seconds for which the daemon has been hung while no connection blocked it; 0 if it is not known to hang."""
         return 0.0 if self._hung is None else time.monotonic() - self._hung
 
-    def ask(self, command: str, deadline: Deadline | None = None, moot: Callable[[], bool] | None = None) -> str:
+    def ask(self, command: str, deadline: Deadline | None = None, moot: Callable[[], bool] = bool) -> str:
         """Send one command and return the answer.
 
         Args:
@@ -78,7 +75,7 @@ class ControlProgram:
         limit = deadline or Deadline()
         try:
             with self._turn(limit):
-                code, out, err = self._run(f"{command}\n", limit, moot or _never)
+                code, out, err = self._run(f"{command}\n", limit, moot)
         except TimeoutError as error:
             raise MpsError(
                 f"the MPS control daemon did not answer {command!r:.80} in time; a process that keeps a silent "
@@ -86,7 +83,7 @@ class ControlProgram:
                 Reason.MPS_CONTROL_BLOCKED,
             ) from error
         except OSError as error:
-            raise MpsError(f"the enforcer cannot run {self._binary}: {error}") from error
+            raise MpsError(f"the enforcer cannot run {self.binary}: {error}") from error
         if code != 0:
             problem = (err or out).strip() or "the MPS control daemon closed the connection"
             raise MpsError(f"MPS refused {command!r:.80}: {problem}")
@@ -94,7 +91,7 @@ class ControlProgram:
 
     def _run(self, line: str, deadline: Deadline, moot: Callable[[], bool]) -> tuple[int, str, str]:
         """Run the program once; return its exit code, standard output and standard error."""
-        observer, begun = self._watched.new_probe(), time.monotonic()
+        observer, begun = StallProbe(self.watched), time.monotonic()
         if moot():
             raise MpsError(
                 f"the enforcer did not send {line.strip()!r:.80} to MPS: the MPS client that it is for had already "
@@ -102,7 +99,7 @@ class ControlProgram:
                 Reason.ALREADY_EXITED,
             )
         program = subprocess.Popen(  # noqa: S603 - our own program
-            [self._binary], env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [self.binary], env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, encoding="ascii", errors="replace",
         )  # fmt: skip
         with program:
@@ -119,16 +116,12 @@ class ControlProgram:
 
     @contextmanager
     def _turn(self, deadline: Deadline) -> Iterator[None]:
-        with self._lock.open("a") as file:
+        with self.lock.open("a") as file:
             while not _locked(file.fileno()):
                 if not deadline.left():
                     raise TimeoutError
                 time.sleep(POLL)
             yield
-
-
-def _never() -> bool:
-    return False
 
 
 def _check(moot: Callable[[], bool]) -> None:

@@ -54,7 +54,7 @@ class ControlSocket:
         if handle is None:
             return {}
         with handle:
-            lent = [_lend(handle, descriptor) for descriptor in sorted(set(_read_from(daemon)))]
+            lent = [_lend(handle, descriptor) for descriptor in sorted(set(waiting(daemon, READS)))]
         found, spared = {}, {ours, *family(daemon)[1:]}
         for connection in filter(None, lent):
             if _at_the_door(connection) and _peer(connection)[0] not in spared:
@@ -78,11 +78,6 @@ class ControlSocket:
         self._incidents.record(Incident(self._gpu, Reason.MPS_CONTROL_BLOCKED, note), pid=pid, uid=uid, **whose)
 
 
-def _read_from(pid: int) -> Iterator[int]:
-    """Descriptors that threads of a process wait for in a read."""
-    return waiting(pid, READS)
-
-
 def waiting(pid: int, calls: Mapping[str, Collection[int]]) -> Iterator[int]:
     """Descriptors that threads of a process wait for in one of these system calls, by machine."""
     wanted = calls.get(platform.machine(), ())
@@ -104,7 +99,7 @@ def family(pid: int) -> list[int]:
 
 def _lend(handle: PidHandle, descriptor: int) -> socket.socket | None:
     """The same open connection in our own hand; ``None`` where it is no socket, or we may not."""
-    found = _libc().syscall(PIDFD_GETFD, handle.fileno(), descriptor, 0)
+    found = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, handle.fileno(), descriptor, 0)
     if found < 0:
         return None
     try:
@@ -112,10 +107,6 @@ def _lend(handle: PidHandle, descriptor: int) -> socket.socket | None:
     except OSError:
         os.close(found)
         return None
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 def _at_the_door(connection: socket.socket) -> bool:

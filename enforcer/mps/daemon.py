@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -62,13 +62,8 @@ class ComputeModes(Protocol):
         """Change it. Raises ``NvmlError``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MpsHealth:
-    """What a daemon that answers says of itself. ``servers``: pid to status, ``None`` where it is too old to say."""
-
-    servers: Mapping[int, ServerStatus | None]
-    limit_mib: int
-    exclusive: bool | None = None
+Servers = Mapping[int, ServerStatus | None]
+"""Status of each server by its pid; ``None`` where the daemon is too old to say."""
 
 
 class MpsDaemon:
@@ -169,7 +164,7 @@ class MpsDaemon:
             return True
         return False
 
-    def health(self) -> MpsHealth:
+    def health(self) -> Servers:
         """Ask the daemon how it is, and put defaults and compute mode right where they were changed.
 
         Raises:
@@ -177,15 +172,14 @@ class MpsDaemon:
             NvmlError: the compute mode cannot be read or set.
         """
         with self._explained():
-            exclusive = None if self._modes is None else self._assert_exclusive()
+            self._assert_exclusive()
             self._watched.drain_log_pipe(blocked=False)
             try:
-                servers = self._checkup.run(Deadline())
+                return self._checkup.run(Deadline())
             except MpsError as error:
                 if error.reason is Reason.MPS_CONTROL_BLOCKED and self.control.hung_for() >= HUNG_SECONDS:
                     self._give_up()
                 raise
-        return MpsHealth(servers=servers, limit_mib=self.limit_mib, exclusive=exclusive)
 
     def _give_up(self) -> None:
         """End a daemon that hangs and that nobody holds up; raises ``MpsError``, so that it is started again."""
@@ -331,10 +325,10 @@ class MpsDaemon:
             cause=cause,
         )
 
-    def _assert_exclusive(self) -> bool:
+    def _assert_exclusive(self) -> None:
         """Only MPS's server may open contexts: a tenant that misses the pipe gets nothing instead of everything."""
         if self._modes is None:
-            return False
+            return
         mode = self._modes.compute_mode(self.gpu)
         if mode is not ComputeMode.EXCLUSIVE_PROCESS:
             note = self._notes.read()
@@ -342,7 +336,6 @@ class MpsDaemon:
                 # Noted before it is changed: after a crash in between there is still something to go back to.
                 self._notes.write(replace(note, previous_mode=int(mode)))
             self._modes.set_compute_mode(self.gpu, ComputeMode.EXCLUSIVE_PROCESS)
-        return True
 
     def _end_process(self) -> None:
         """End the noted daemon by its pid, if it is still the same process.

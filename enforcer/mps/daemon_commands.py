@@ -64,18 +64,18 @@ class DaemonCommands:
 
     def status(self, server: int, deadline: Deadline | None = None) -> ServerStatus | None:
         """Return a server's status; ``None`` if the daemon is too old for the command."""
-        return protocol.parse_status(self._control.ask(protocol.get_status(server), deadline))
+        return protocol.parse_status(self._control.ask(f"get_server_status {server}", deadline))
 
     def clients(self, server: int, deadline: Deadline | None = None) -> tuple[int, ...]:
         """Return the pids of a server's clients, in the daemon's pid namespace."""
-        return protocol.parse_pids(self._control.ask(protocol.get_clients(server), deadline))
+        return protocol.parse_pids(self._control.ask(f"get_client_list {server}", deadline))
 
     def start_server(self, uid: int, deadline: Deadline | None = None) -> None:
         """Start a user's server before its first client connects. ``servers`` shows whether it started."""
         self._control.ask(protocol.start_server(uid), deadline)
 
     def terminate(
-        self, server: int, pid: int, deadline: Deadline | None = None, ended: Callable[[], bool] | None = None
+        self, server: int, pid: int, deadline: Deadline | None = None, ended: Callable[[], bool] = bool
     ) -> str | None:
         """Terminate a client: its contexts end, other clients and the process itself go on.
 

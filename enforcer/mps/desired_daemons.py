@@ -9,16 +9,17 @@ missing. Daemons that ran before us are known by their notes before anything els
 """
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from enforcer.attribution.usage import UsageSampler
-from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
+from enforcer.mps.daemon import ComputeModes, MpsDaemon
 from enforcer.mps.incidents import IncidentLog
 from enforcer.mps.launcher import FOLDER, HostPodLauncher, folder_of
 from enforcer.mps.manager import MpsManager
@@ -43,37 +44,11 @@ QUIET: Final = 45.0
 """Seconds without a claim after which a daemon that is not needed goes: the kubelet's patience with a call."""
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonConfig:
-    """What daemons are run with: NVIDIA's control program, its environment, who starts it, a door to compute modes.
-
-    ``modes`` is ``None`` where GPUs keep the mode they have.
-    """
-
-    modes: ComputeModes | None
-    program: Path = PROGRAM
-    environment: Mapping[str, str] | None = None
-    launcher: HostPodLauncher | None = None
-    incidents: IncidentLog = field(default_factory=IncidentLog)
-    server_uid: int | None = 0
-    """Whose server is started before the first client comes: root's serves everybody where MPS serves many users."""
+MakeDaemon = Callable[..., MpsDaemon]
+"""Makes a daemon of a GPU's UUID, a directory and ``limit_mib``. Raises ``ConfigError``: the directory is too long."""
 
 
-def daemon_of(gpu: str, limit_mib: int, run: Path, tools: DaemonConfig) -> MpsDaemon:
-    """Make the daemon of a GPU, in a short directory of its own (``folder_of``). Raises ``ConfigError``: too long."""
-    return MpsDaemon(
-        gpu,
-        run / FOLDER / folder_of(gpu),
-        tools.program,
-        limit_mib=limit_mib,
-        modes=tools.modes,
-        environment=tools.environment,
-        launcher=tools.launcher,
-        incidents=tools.incidents,
-        server_uid=tools.server_uid,
-    )
-
-
+@dataclass(eq=False)
 class DriverTools:
     """Finds the program of the daemons each time again: a driver may be upgraded.
 
@@ -85,21 +60,19 @@ class DriverTools:
         incidents: of the daemons.
     """
 
-    def __init__(
-        self,
-        modes: ComputeModes | None,
-        driver: DriverRoot,
-        run: Path,
-        launcher: HostPodLauncher | None,
-        incidents: IncidentLog,
-    ) -> None:
-        self._modes, self._driver, self._run, self._launcher = modes, driver, run, launcher
-        self._incidents = incidents
+    modes: ComputeModes | None
+    driver: DriverRoot
+    run: Path
+    launcher: HostPodLauncher | None
+    incidents: IncidentLog
 
-    def find(self) -> DaemonConfig:
-        """Return it. Raises ``GpuShareError`` while the driver is away."""
-        program, environment = self._driver.program(), self._driver.environment(self._run)
-        return DaemonConfig(self._modes, program, environment, self._launcher, self._incidents)
+    def find(self) -> MakeDaemon:
+        """Return what makes daemons. Raises ``GpuShareError`` while the driver is away."""
+        return partial(
+            MpsDaemon, binary=self.driver.program(), environment=self.driver.environment(self.run), modes=self.modes,
+            launcher=self.launcher, incidents=self.incidents,
+            server_uid=0,  # root's server serves everybody where MPS serves many users
+        )  # fmt: skip
 
 
 class ShareableGpus:
@@ -123,8 +96,7 @@ class ShareableGpus:
         if self._cluster is None:
             return frozenset(gpu.uuid for gpu in gpus)
         with suppress(ClusterError, ConfigError):  # the offer, which reads the same, says what is wrong
-            node = self._cluster.get(path(CORE_V1, "nodes", self._node))
-            self._modes.update_from_node(node)
+            node = self._modes.read_node(partial(self._cluster.get, path(CORE_V1, "nodes", self._node)))
             self._known = frozenset(gpu.uuid for gpu in shareable_gpus(gpus, node))
         return self._known
 
@@ -206,12 +178,12 @@ class DaemonPlanner:
                 self.problem = None
                 return DaemonPlan()
             try:
-                tools = self._sources.tools.find()
+                make = self._sources.tools.find()
             except GpuShareError as error:
                 self._complain(error.message)
                 return DaemonPlan()
             self.problem = None
-            self._take(wanted, tools)
+            self._take(wanted, make)
             return self._duty(wanted, contended, settled=named is not None) if self._gpus else DaemonPlan()
 
     def used(self, gpu: str) -> None:
@@ -255,18 +227,19 @@ class DaemonPlanner:
         policy = replace(self._sources.policy, mode=Mode.MPS)
         return frozenset(self._gpus.keys() - {out.uuid for out in build_devices(self._gpus.values(), policy).left_out})
 
-    def _take(self, wanted: Iterable[str], tools: DaemonConfig) -> None:
+    def _take(self, wanted: Iterable[str], make: MakeDaemon) -> None:
         """Take in those of an enforcer before us, and those that are wanted."""
         for gpu in {*self._unmet, *wanted} - self._manager.daemons.keys():
-            self._manager.add(self._made(gpu, tools))
+            self._manager.add(self._made(gpu, make))
         for gpu in self._blank & self._gpus.keys():
-            self._manager.replace(self._made(gpu, tools))
+            self._manager.replace(self._made(gpu, make))
         self._blank = (self._blank | self._unmet) - self._gpus.keys()
         self._unmet = frozenset()
 
-    def _made(self, gpu: str, tools: DaemonConfig) -> MpsDaemon:
+    def _made(self, gpu: str, make: MakeDaemon) -> MpsDaemon:
         card = self._gpus.get(gpu)
-        return daemon_of(gpu, 0 if card is None else capacity_mib(card, self._sources.policy), self._run, tools)
+        limit = 0 if card is None else capacity_mib(card, self._sources.policy)
+        return make(gpu, self._run / FOLDER / folder_of(gpu), limit_mib=limit)
 
     def _duty(self, wanted: frozenset[str], contended: Collection[str], *, settled: bool) -> DaemonPlan:
         there, claimed = self._manager.daemons.keys(), self._sources.claimed()

@@ -21,16 +21,8 @@ from typing import Final
 
 import structlog
 
+from enforcer.mps import launcher
 from enforcer.mps.daemon import ComputeModes, MpsDaemon
-from enforcer.mps.launcher import (
-    FOLDER,
-    LIMIT,
-    SECONDS,
-    SOCKET,
-    ChildLauncher,
-    read_request,
-    shared_memory_of,
-)
 from enforcer.mps.shared_memory import mount_shared_memory, unmount_shared_memory
 from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import HERE, DriverRoot
@@ -75,7 +67,7 @@ class Host:
     def answer(self, line: bytes) -> Mapping[str, object]:
         """Do what a request asks, and say what came of it."""
         try:
-            asked = read_request(line, self._run)
+            asked = launcher.read_request(line, self._run)
             return {"host": os.getpid()} if asked is None else {"pid": self._daemon(*asked).pid}
         except (GpuShareError, ValueError, OSError, RecursionError) as error:
             log.warning("MPS daemon not started", reason=str(Reason.MPS_UNREACHABLE), error=str(error))
@@ -117,7 +109,9 @@ class Host:
         self.reap()
         if directory not in self._daemons:
             environment = self._driver.environment(self._run)
-            self._daemons[directory] = ChildLauncher().launch(gpu, directory, self._driver.program(), environment)
+            self._daemons[directory] = launcher.ChildLauncher().launch(
+                gpu, directory, self._driver.program(), environment
+            )
             self._gpus[directory] = gpu
             log.info("MPS control daemon started", reason=str(Reason.MPS_STARTED), gpu=gpu)
         return self._daemons[directory]
@@ -156,33 +150,33 @@ def _share_memory(options: argparse.Namespace) -> None:
     """
     if options.shared_memory is None:
         _withdraw_memory(options)
-    elif not mount_shared_memory(shared_memory_of(options.run), options.shared_memory):
+    elif not mount_shared_memory(launcher.shared_memory_of(options.run), options.shared_memory):
         log.warning(
             "shared memory of MPS has no size limit: gpu-share mps may not mount a tmpfs (CAP_SYS_ADMIN)",
-            reason=str(Reason.MPS_STARTED), folder=str(shared_memory_of(options.run)),
+            reason=str(Reason.MPS_STARTED), folder=str(launcher.shared_memory_of(options.run)),
         )  # fmt: skip
 
 
 def _withdraw_memory(options: argparse.Namespace) -> None:
-    if not unmount_shared_memory(shared_memory_of(options.run)):
+    if not unmount_shared_memory(launcher.shared_memory_of(options.run)):
         log.warning(
             "shared memory of MPS still mounted on the node: run umount on the node",
-            reason=str(Reason.MPS_STOPPED), folder=str(shared_memory_of(options.run)),
+            reason=str(Reason.MPS_STOPPED), folder=str(launcher.shared_memory_of(options.run)),
         )  # fmt: skip
 
 
 def listen(run: Path) -> socket.socket:
     """Make the socket, which only root can open. Raises ``OSError``."""
-    folder = run / FOLDER
+    folder = run / launcher.FOLDER
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    made = folder / f".{SOCKET}.new"
+    made = folder / f".{launcher.SOCKET}.new"
     made.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     mask = os.umask(0o177)
     try:
         listener.bind(str(made))
         listener.listen()
-        made.rename(folder / SOCKET)  # a client that sees it can connect
+        made.rename(folder / launcher.SOCKET)  # a client that sees it can connect
     except BaseException:
         listener.close()
         raise
@@ -196,10 +190,10 @@ def serve(listener: socket.socket, host: Host, patience: float = POLL_SECONDS) -
     if not select.select([listener], [], [], patience)[0]:
         return
     with suppress(OSError), listener.accept()[0] as channel:
-        channel.settimeout(SECONDS)
+        channel.settimeout(launcher.SECONDS)
         uid = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))[1]
         if uid == os.geteuid():
-            answer = host.answer(channel.makefile("rb").readline(LIMIT))
+            answer = host.answer(channel.makefile("rb").readline(launcher.LIMIT))
             channel.sendall(json.dumps(answer).encode() + b"\n")
 
 

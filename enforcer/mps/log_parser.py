@@ -10,7 +10,7 @@ and escaped, and nothing is ever done because of it. Lines as in NVIDIA's docume
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Final
 
 from gpushare.patterns import Pattern
@@ -29,52 +29,23 @@ class Severity(IntEnum):
     TROUBLE = 2
 
 
-class LogPattern(StrEnum):
-    """What a line is about."""
-
-    FATAL = "fatal GPU error"
-    STICKY = "clients with a sticky error"
-    FAILED = "server failed"
-    STARTING = "server starts"
-    READY = "server ready"
-    ENDED = "server ended"
-    CONTEXT = "server context"
-    CHANGING = "changing command"
-    ASKING = "asking command"
-    CAME = "client came"
-    STATE = "client state"
-    WENT = "client went"
-    CONNECTION = "connection"
-    UNKNOWN = "unknown"
-
-
-_WEIGHTS: Final[Mapping[LogPattern, Severity]] = {
-    **dict.fromkeys((LogPattern.FATAL, LogPattern.STICKY, LogPattern.FAILED), Severity.TROUBLE),
-    **dict.fromkeys(
-        (LogPattern.STARTING, LogPattern.READY, LogPattern.ENDED, LogPattern.CONTEXT, LogPattern.CHANGING),
-        Severity.CHANGE,
-    ),
-}
 _KNOWN: Final = tuple(
-    (kind, Pattern(pattern, MAX_LINE))
-    for kind, pattern in (
-        (LogPattern.FATAL, r"Volta MPS: Server is handling a fatal GPU error\."),
-        (LogPattern.FATAL, r"Client \{PID: \d+, Context ID: \d+\} on the error-trigging process \d+ to be torn down"),
+    (severity, Pattern(pattern, MAX_LINE))
+    for severity, pattern in (
+        (Severity.TROUBLE, r"Volta MPS: Server is handling a fatal GPU error\."),
+        (Severity.TROUBLE, r"Client \{PID: \d+, Context ID: \d+\} on the error-trigging process \d+ to be torn down"),
         # Whose they are stands behind it, or on lines of their own, which look like answers to commands.
-        (LogPattern.STICKY, r"The following clients have a sticky error set:.*"),
-        (LogPattern.ENDED, r"Server \d+ exited with status 0"),
-        (LogPattern.FAILED, r"Server \d+ exited with status -?\d+"),
-        (LogPattern.STARTING, r"Starting new server \d+ for user \d+"),
-        (LogPattern.READY, r"NEW SERVER \d+: Ready"),
-        (LogPattern.CONTEXT, r"(Volta MPS: )?(Creat|Destroy)(ing|e)? server context on device \d.*"),
-        (LogPattern.ASKING, r"Cmd:\s*(get_\w+|ps|lspart|device_query|server list|namespace list|client list)\b.*"),
-        (LogPattern.CHANGING, r"Cmd:.*"),
-        (LogPattern.CAME, r"NEW CLIENT \d+ from user \d+: .*"),
-        (LogPattern.STATE, r"(Volta MPS: )?status of client \{\d+, \d+\} is \w+"),
-        (LogPattern.WENT, r"(Volta MPS: )?Client \{\d+, \d+\} exit"),
-        (LogPattern.CONNECTION, r"(Accepting connection\.\.\.|NEW UI|UI closed)"),
+        (Severity.TROUBLE, r"The following clients have a sticky error set:.*"),
+        (Severity.CHANGE, r"Server \d+ exited with status 0"),
+        (Severity.TROUBLE, r"Server \d+ exited with status -?\d+"),
+        (Severity.CHANGE, r"Starting new server \d+ for user \d+"),
+        (Severity.CHANGE, r"NEW SERVER \d+: Ready"),
+        (Severity.CHANGE, r"(Volta MPS: )?(Creat|Destroy)(ing|e)? server context on device \d.*"),
+        (Severity.ROUTINE, r"Cmd:\s*(get_\w+|ps|lspart|device_query|server list|namespace list|client list)\b.*"),
+        (Severity.CHANGE, r"Cmd:.*"),
     )
 )
+"""Lines that matter, and commands that change nothing; all others are routine."""
 _HEAD: Final = Pattern(rb"(?s)\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) (\w{1,32} +\d{1,10})\] ?(.*)", MAX_LINE)
 _ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), ord("\\"), *range(0x7F, 0x100))}
 
@@ -83,20 +54,10 @@ _ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), ord("\\"), 
 class Line:
     """One line. ``at`` and ``by`` are its own word for when, and for which process; empty where it has none."""
 
-    pattern: LogPattern
+    severity: Severity
     text: str
     at: str = ""
     by: str = ""
-
-    @property
-    def severity(self) -> Severity:
-        """How much it matters."""
-        return severity_of(self.pattern)
-
-
-def severity_of(kind: LogPattern) -> Severity:
-    """How much lines of this kind matter."""
-    return _WEIGHTS.get(kind, Severity.ROUTINE)
 
 
 def split(half: bytes, data: bytes) -> tuple[list[bytes], bytes]:
@@ -118,9 +79,10 @@ def read(raw: bytes) -> Line | None:
         return None
     head = _HEAD.fullmatch(raw)
     if head is None:
-        return Line(LogPattern.UNKNOWN, safe(raw))
+        return Line(Severity.ROUTINE, safe(raw))
     text = safe(head[3])
-    return Line(_pattern(text), text, head[1].decode("ascii"), head[2].decode("ascii"))
+    severity = next((severity for severity, pattern in _KNOWN if pattern.fullmatch(text)), Severity.ROUTINE)
+    return Line(severity, text, head[1].decode("ascii"), head[2].decode("ascii"))
 
 
 def safe(raw: bytes) -> str:
@@ -129,17 +91,13 @@ def safe(raw: bytes) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
-def most_severe(lines: Sequence[Line], most: int) -> tuple[list[Line], Mapping[LogPattern, int]]:
-    """Pick what is passed on: the gravest, in their order, and how many of which kind are not."""
+def most_severe(lines: Sequence[Line], most: int) -> tuple[list[Line], Mapping[Severity, int]]:
+    """Pick what is passed on: the gravest, in their order, and how many of which severity are not."""
     graver = sorted(range(len(lines)), key=lambda number: (-lines[number].severity, number))
     taken, left = sorted(graver[:most]), graver[most:]
-    return [lines[number] for number in taken], Counter(lines[number].pattern for number in left)
+    return [lines[number] for number in taken], Counter(lines[number].severity for number in left)
 
 
 def parsed(raw: Iterable[bytes]) -> list[Line]:
     """Read lines, without the empty ones."""
     return [line for each in raw if (line := read(each)) is not None]
-
-
-def _pattern(text: str) -> LogPattern:
-    return next((kind for kind, pattern in _KNOWN if pattern.fullmatch(text)), LogPattern.UNKNOWN)

@@ -153,8 +153,8 @@ def _report(gpu: str, file: str, lines: list[Line], skipped: int) -> None:
     named = log.bind(reason=str(Reason.MPS_LOG), gpu=gpu, file=file)
     say = {Severity.TROUBLE: named.warning, Severity.CHANGE: named.info, Severity.ROUTINE: named.debug}
     for line in shown:
-        say[line.severity]("MPS log", kind=str(line.pattern), line=line.text, at=line.at, by=line.by)
+        say[line.severity]("MPS log", line=line.text, at=line.at, by=line.by)
     if left or skipped:
-        heaviest = max([*map(log_parser.severity_of, left), Severity.CHANGE if skipped else Severity.ROUTINE])
-        counts = {str(kind): count for kind, count in left.items()}
+        heaviest = max([*left, Severity.CHANGE if skipped else Severity.ROUTINE])
+        counts = {severity.name.lower(): count for severity, count in left.items()}
         say[min(heaviest, Severity.CHANGE)]("MPS log: lines left out", left_out=counts, skipped_bytes=skipped)

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from enforcer.mps.daemon import MpsDaemon, MpsHealth
+from enforcer.mps.daemon import MpsDaemon, Servers
 from gpushare.errors import GpuShareError
 from gpushare.reasons import Reason
 
@@ -99,8 +99,8 @@ class MpsManager:
             self._absent = (self._absent - found.keys()) | (failed & self._daemons.keys())
         return failures
 
-    def health(self, gpus: Collection[str] | None = None) -> dict[str, MpsHealth | GpuShareError]:
-        """Ask those of ``gpus`` (``None``: all); by UUID, the state of each, or why it is unknown."""
+    def health(self, gpus: Collection[str] | None = None) -> dict[str, Servers | GpuShareError]:
+        """Ask those of ``gpus`` (``None``: all); by UUID, the status of each one's servers, or why it is unknown."""
         return self._each(MpsDaemon.health, gpus)
 
     def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = bool) -> bool | None:

@@ -99,16 +99,6 @@ def start_server(uid: int) -> str:
     return f"start_server -uid {uid}"
 
 
-def get_clients(server: int) -> str:
-    """Ask which processes use a server."""
-    return f"get_client_list {server}"
-
-
-def get_status(server: int) -> str:
-    """Ask a server how it is; older daemons do not know the question."""
-    return f"get_server_status {server}"
-
-
 def terminate_client(server: int, client: int) -> str:
     """End a client's contexts without hurting its neighbours. The process itself lives on."""
     return f"terminate_client {server} {client}"

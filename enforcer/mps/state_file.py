@@ -10,6 +10,7 @@ from enforcer.mps.launcher import folder_of
 from enforcer.nvml.types import ComputeMode
 from enforcer.runtime import files
 from gpushare.errors import ConfigError, MpsError
+from gpushare.files import read_regular_file
 from gpushare.formats import MPS_DAEMON
 
 FILE: Final = "daemon.json"
@@ -51,7 +52,7 @@ class DaemonStateFile:
     def check_owner(self) -> None:
         """Leave another GPU's daemon alone, should its note lie here, and a newer release's. Raises ``MpsError``."""
         try:
-            MPS_DAEMON.check(files.read_regular_file(self._file, MAX_BYTES))
+            MPS_DAEMON.check(read_regular_file(self._file, MAX_BYTES))
         except ConfigError as error:
             raise MpsError(f"{self._gpu}: {error.message}") from error
         except OSError:
@@ -86,9 +87,8 @@ class DaemonStateFile:
 
 def _read(file: Path) -> DaemonRecord:
     try:
-        MPS_DAEMON.check(data := files.read_regular_file(file, MAX_BYTES))
-        found = json.loads(data)
-        note = DaemonRecord(**{each.name: found.get(each.name) for each in fields(DaemonRecord)})
-    except (ConfigError, OSError, ValueError, TypeError, AttributeError, RecursionError):
+        found = MPS_DAEMON.load(read_regular_file(file, MAX_BYTES))
+    except (ConfigError, OSError):
         return DaemonRecord()
+    note = DaemonRecord(**{each.name: found.get(each.name) for each in fields(DaemonRecord)})
     return note if note.plausible else DaemonRecord()

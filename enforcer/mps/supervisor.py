@@ -107,17 +107,15 @@ class MpsSupervisor:
 
     def _supervise_gpu(self, gpu: str, *, leaving: bool) -> None:
         with self._locks[gpu]:
-            if not leaving:
-                self._supervise(gpu)
-            else:
-                self._leave(gpu)
+            (self._leave if leaving else self._supervise)(gpu)
 
     def _supervise(self, gpu: str) -> bool:
         """Ask a daemon, and start it where it does not answer; whether there is one."""
         found = self._manager.health({gpu})
         if gpu not in found:
             return False
-        failure = _failure(found[gpu])
+        answer = found[gpu]
+        failure = answer if isinstance(answer, GpuShareError) else None
         if failure is not None and failure.reason not in STANDING:
             failure = self._manager.start({gpu}).get(gpu)
         self._serving[gpu] = failure is None
@@ -160,7 +158,3 @@ class MpsSupervisor:
 def takes_clients(modes: SharingModeController, keeper: MpsSupervisor | None, gpu: str) -> bool:
     """Say whether shares of a GPU can be used: of one shared through MPS once its daemon takes clients."""
     return modes.of(gpu) in {Mode.TIME_SLICING, Mode.MIG} or keeper is None or keeper.is_ready(gpu)
-
-
-def _failure(answer: object) -> GpuShareError | None:
-    return answer if isinstance(answer, GpuShareError) else None

@@ -53,10 +53,6 @@ class DaemonWatchdog:
         self.notes: Final = notes
         self._gpu, self._log, self._incidents = gpu, pipe / "log", incidents
 
-    def new_probe(self) -> "StallProbe":
-        """Begin to look out during one transaction."""
-        return StallProbe(self)
-
     def resume_stopped(self) -> bool:
         """Set daemon and servers going again where somebody stopped them; whether one was."""
         pid = self.notes.process()

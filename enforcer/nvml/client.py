@@ -186,8 +186,8 @@ class NvmlClient(GpuReader):
     def problem(self) -> str | None:
         """Name the processes that could not be killed; ``None`` where there are none."""
         left = [each for each in self._left if not each.exited]
-        pids = ", ".join(str(each.pid) for each in left)
-        return f"NVML worker processes still run after SIGKILL, stuck in the driver: {pids}" if left else None
+        pids, what = ", ".join(str(each.pid) for each in left), "stuck in the driver (drain the node and reboot it)"
+        return f"NVML worker processes still run after SIGKILL, {what}: {pids}" if left else None
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         now = time.monotonic()

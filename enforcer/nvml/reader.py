@@ -146,39 +146,32 @@ class NvmlReader(GpuReader):
     def close(self) -> None:
         """Let go of the library; the next question initialises it again."""
         with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        self._handles.clear()
-        if self._events is not None:
-            with suppress(pynvml.NVMLError):
-                self._nvml.nvmlEventSetFree(self._events)
-            self._events = None
-        if self._started:
-            self._started = False
-            with suppress(pynvml.NVMLError):
-                self._nvml.nvmlShutdown()
+            self._handles.clear()
+            if self._events is not None:
+                with suppress(pynvml.NVMLError):
+                    self._nvml.nvmlEventSetFree(self._events)
+                self._events = None
+            if self._started:
+                self._started = False
+                with suppress(pynvml.NVMLError):
+                    self._nvml.nvmlShutdown()
 
     def _guarded(self, ask: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         with self._lock:
-            return self._translated(ask, *args, **kwargs)
-
-    def _translated(self, ask: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            if not self._started:
-                if self._driver is not None:
-                    self._driver.load()
-                self._nvml.nvmlInitWithFlags(0)
-                self._started = True
-            return ask(*args, **kwargs)
-        except NvmlError:
-            raise
-        except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, OSError) as error:
-            self.close()
-            raise classify_error(_number(error), str(error)) from error
-        except (IndexError, ValueError) as error:
-            self.close()
-            raise NvmlError(f"the enforcer cannot parse NVML's answer: {error}", Reason.IMPLAUSIBLE_SAMPLE) from error
+            try:
+                if not self._started:
+                    if self._driver is not None:
+                        self._driver.load()
+                    self._nvml.nvmlInitWithFlags(0)
+                    self._started = True
+                return ask(*args, **kwargs)
+            except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, OSError) as error:
+                self.close()
+                raise classify_error(_number(error), str(error)) from error
+            except (IndexError, ValueError) as error:
+                self.close()
+                message = f"the enforcer cannot parse NVML's answer: {error}"
+                raise NvmlError(message, Reason.IMPLAUSIBLE_SAMPLE) from error
 
     def _handle(self, uuid: str) -> Any:
         if uuid not in self._handles:
@@ -254,7 +247,7 @@ class NvmlReader(GpuReader):
             pci_bus_id=bus_id.decode() if isinstance(bus_id, bytes) else bus_id,
             driver_version=driver,
             cuda_version=cuda,
-            mig_enabled=self._mig_enabled(handle),
+            mig_enabled=self._count(lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) == MIG_ON,
             sms=multiprocessors.of_cores(self._count(lambda: nvml.nvmlDeviceGetNumGpuCores(handle)), (major, minor)),
         )
         return check_gpu(found)
@@ -293,16 +286,10 @@ class NvmlReader(GpuReader):
         """Total, reserved and used in MiB, rounded down."""
         try:
             info = self._nvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-        except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
+        except SILENT:
             info = self._nvml.nvmlDeviceGetMemoryInfo(handle)
             return {"total": info.total // MIB, "reserved": 0, "used": info.used // MIB}
         return {name: getattr(info, name) // MIB for name in ("total", "reserved", "used")}
-
-    def _mig_enabled(self, handle: Any) -> bool:
-        try:
-            return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0] == MIG_ON)
-        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
-            return False
 
     def _read_limit(self, uuid: str, cgroup: str) -> int | None:
         """Bytes; ``None`` where the driver knows no such limits."""

@@ -14,47 +14,25 @@ MOST_MIB: Final = 2**24
 MOST_PID: Final = 2**22
 """The kernel's own bound."""
 _LOADED: Final = "check that the NVIDIA driver is loaded"
-_AWAY: Final = "the GPU may have fallen off the bus"
-_VERSIONS: Final = (
-    "driver and library have different versions; after a driver upgrade, restart this pod or reboot the node"
-)
-_DENIED: Final = "this process needs root and access to the devices /dev/nvidia*"
-_RESET: Final = "reset the GPU or reboot the node"
-_PASSING: Final = "the error may be temporary"
-_CARD: Final = "read the kernel log for this GPU"
-ERRORS: Final[Mapping[int, tuple[Reason, str]]] = {
-    1: (Reason.NVML_UNAVAILABLE, _LOADED),
-    2: (Reason.NVML_UNAVAILABLE, _AWAY),
-    3: (Reason.NVML_UNAVAILABLE, "this GPU or driver does not support the query"),
-    4: (Reason.NVML_DENIED, _DENIED),
-    5: (Reason.NVML_UNAVAILABLE, _PASSING),
-    6: (Reason.NVML_UNAVAILABLE, _AWAY),
-    7: (Reason.NVML_UNAVAILABLE, "the process list grew while NVML copied it"),
-    8: (Reason.NVML_UNAVAILABLE, "the power cables of the GPU are not properly attached"),
-    9: (Reason.NVML_UNAVAILABLE, _LOADED),
-    10: (Reason.NVML_HUNG, "the driver hangs"),
-    11: (Reason.NVML_HUNG, "the kernel does not get the interrupts of the GPU"),
-    12: (Reason.NVML_UNAVAILABLE, _LOADED),
-    13: (Reason.DRIVER_MISMATCH, _VERSIONS),
-    14: (Reason.NVML_UNAVAILABLE, f"the infoROM of the GPU is corrupted; {_CARD}"),
-    15: (Reason.GPU_LOST, _RESET),
-    16: (Reason.GPU_LOST, _RESET),
-    17: (Reason.NVML_DENIED, _DENIED),
-    18: (Reason.DRIVER_MISMATCH, _VERSIONS),
-    19: (Reason.NVML_UNAVAILABLE, _PASSING),
-    20: (Reason.NVML_UNAVAILABLE, "the machine has no memory left for the driver"),
-    21: (Reason.NVML_UNAVAILABLE, _PASSING),
-    22: (Reason.NVML_UNAVAILABLE, "this GPU or driver does not support the query"),
-    23: (Reason.NVML_UNAVAILABLE, _PASSING),
-    24: (Reason.NVML_UNAVAILABLE, "this GPU or driver does not support the query"),
-    25: (Reason.DRIVER_MISMATCH, _VERSIONS),
-    26: (Reason.DRIVER_MISMATCH, _VERSIONS),
-    27: (Reason.NVML_UNAVAILABLE, _PASSING),
-    28: (Reason.NVML_UNAVAILABLE, _AWAY),
-    29: (Reason.NVML_UNAVAILABLE, _PASSING),
-    30: (Reason.NVML_UNAVAILABLE, "this GPU or driver does not support the query"),
-    999: (Reason.NVML_UNAVAILABLE, _LOADED),
+_MEANINGS: Final[Mapping[tuple[Reason, str], tuple[int, ...]]] = {
+    (Reason.NVML_UNAVAILABLE, _LOADED): (1, 9, 12, 999),
+    (Reason.NVML_UNAVAILABLE, "the GPU may have fallen off the bus"): (2, 6, 28),
+    (Reason.NVML_UNAVAILABLE, "this GPU or driver does not support the query"): (3, 22, 24, 30),
+    (Reason.NVML_DENIED, "this process needs root and access to the devices /dev/nvidia*"): (4, 17),
+    (Reason.NVML_UNAVAILABLE, "the error may be temporary"): (5, 19, 21, 23, 27, 29),
+    (Reason.NVML_UNAVAILABLE, "the process list grew while NVML copied it"): (7,),
+    (Reason.NVML_UNAVAILABLE, "the power cables of the GPU are not properly attached"): (8,),
+    (Reason.NVML_HUNG, "the driver hangs"): (10,),
+    (Reason.NVML_HUNG, "the kernel does not get the interrupts of the GPU"): (11,),
+    (
+        Reason.DRIVER_MISMATCH,
+        "driver and library have different versions; after a driver upgrade, restart this pod or reboot the node",
+    ): (13, 18, 25, 26),
+    (Reason.NVML_UNAVAILABLE, "the infoROM of the GPU is corrupted; read the kernel log for this GPU"): (14,),
+    (Reason.GPU_LOST, "reset the GPU or reboot the node"): (15, 16),
+    (Reason.NVML_UNAVAILABLE, "the machine has no memory left for the driver"): (20,),
 }
+ERRORS: Final = {number: meaning for meaning, numbers in _MEANINGS.items() for number in numbers}
 """By NVML's number: our reason, and what may help. Every number that nvidia-ml-py knows is here: a test says so."""
 
 

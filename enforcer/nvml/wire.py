@@ -6,9 +6,10 @@ A question is ``{"n": 7, "ask": "sample", "with": ["GPU-..."]}``, its answer ``{
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import starmap
 from typing import Any, Final
 
-from enforcer.nvml.types import ComputeMode, Gpu, GpuProcess, GpuSample, Utilization
+from enforcer.nvml.types import ComputeMode, Gpu, GpuProcess, GpuSample
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 
@@ -18,9 +19,9 @@ def encode_request(number: int, what: str, arguments: tuple[Any, ...]) -> bytes:
     return json.dumps({"n": number, "ask": what, "with": arguments}).encode() + b"\n"
 
 
-def encode_result(number: int, what: str, value: Any) -> bytes:
-    """Write an answer."""
-    return json.dumps({"n": number, "value": _WRITE.get(what, _same)(value)}).encode() + b"\n"
+def encode_result(number: int, value: Any) -> bytes:
+    """Write an answer: GPUs and samples as lists of their fields."""
+    return json.dumps({"n": number, "value": value}).encode() + b"\n"
 
 
 def encode_error(number: int, error: NvmlError) -> bytes:
@@ -63,31 +64,19 @@ def _same(given: Any) -> Any:
 
 def _gpus(rows: Any) -> tuple[Gpu, ...]:
     return tuple(
-        Gpu(**row | {name: tuple(row[name]) for name in ("compute_capability", "cuda_version")}) for row in rows
+        gpu._replace(compute_capability=_pair(gpu.compute_capability), cuda_version=_pair(gpu.cuda_version))
+        for gpu in starmap(Gpu, rows)
     )
 
 
 def _sample(found: Any) -> GpuSample:
     uuid, total, used, processes, clients = found
-    found = tuple(GpuProcess(pid, mib) for pid, mib in processes)
-    return GpuSample(uuid=uuid, total_mib=total, used_mib=used, processes=found, clients=tuple(clients))
+    return GpuSample(uuid, total, used, tuple(starmap(GpuProcess, processes)), tuple(clients))
 
 
-def _rows(sample: GpuSample) -> list[Any]:
-    found = [[each.pid, each.used_mib] for each in sample.processes]
-    return [sample.uuid, sample.total_mib, sample.used_mib, found, sample.clients]
-
-
-def _ailment(found: Any) -> Reason | None:
-    return None if found is None else Reason(found)
-
-
-def _errors(rows: Any) -> list[tuple[str, int]]:
-    return [(uuid, number) for uuid, number in rows]
-
-
-def _utilization(rows: Any) -> Utilization | None:
-    return None if rows is None else tuple((pid, percent) for pid, percent in rows)
+def _pair(found: Any) -> tuple[Any, Any]:
+    one, other = found
+    return one, other
 
 
 QUESTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -98,13 +87,8 @@ QUESTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "limits_cgroups": bool,
     "cgroup_limit_mib": _same,
     "set_cgroup_limit": _same,
-    "ailment": _ailment,
-    "critical_errors": _errors,
-    "utilization": _utilization,
+    "ailment": lambda found: None if found is None else Reason(found),
+    "critical_errors": lambda rows: list(map(_pair, rows)),
+    "utilization": lambda rows: None if rows is None else tuple(map(_pair, rows)),
 }
 """What can be asked, by the reader's own names, and how the answer is read."""
-_WRITE: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "gpus": lambda gpus: [gpu._asdict() for gpu in gpus],
-    "sample": _rows,
-    "compute_mode": int,
-}

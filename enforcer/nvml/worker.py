@@ -40,7 +40,7 @@ def answer(reader: NvmlReader, line: bytes) -> bytes:
     try:
         if what == "set_compute_mode":
             arguments = (arguments[0], ComputeMode(arguments[1]))
-        return wire.encode_result(number, what, getattr(reader, what)(*arguments))
+        return wire.encode_result(number, getattr(reader, what)(*arguments))
     except NvmlError as error:
         return wire.encode_error(number, error)
 

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
-from http import HTTPStatus
 from operator import itemgetter
 from typing import Final
 
@@ -19,14 +17,14 @@ from enforcer.attribution.container_processes import HostProcesses
 from enforcer.attribution.procfs import PidHandle
 from enforcer.kill.pidfd_target import is_protected
 from enforcer.mps.manager import MpsManager
-from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, by_deadline, release_interval
+from enforcer.pod_deletion.deadlines import TerminationDeadline, by_deadline, release_interval
 from enforcer.pod_deletion.terminating_pods import TerminatingPods
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime.clock import CLOCK, Clock
 from enforcer.runtime.manager import Manager, Wake
 from enforcer.status.metrics import Metrics
-from gpushare.errors import ClusterError, MpsError
-from gpushare.kube_client import CORE_V1, KubeClient, path
+from gpushare.errors import MpsError
+from gpushare.kube_client import CORE_V1, KubeClient, find, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -269,17 +267,7 @@ EVERY: Final = 1.0
 
 def ask_for_missing(departures: TerminatingPods, cluster: KubeClient) -> None:
     """Ask the API server by name for the pods that a list lacked."""
-    departures.resync(partial(_pod, cluster))
-
-
-def _pod(cluster: KubeClient, namespace: str, name: str) -> Object | None:
-    """Read a pod; ``None`` where there is none. Raises ``ClusterError``."""
-    try:
-        return cluster.get(path(CORE_V1, "pods", namespace=namespace, name=name))
-    except ClusterError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return None
-        raise
+    departures.resync(lambda namespace, name: find(cluster, path(CORE_V1, "pods", name, namespace)))
 
 
 def release_in_time(manager: Manager, mps: MpsManager, tools: ReleaserDependencies) -> None:

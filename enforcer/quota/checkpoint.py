@@ -5,19 +5,18 @@ replaced whole, and one that cannot be read changes nothing: the last good one s
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
-from enforcer.quota.file_values import flag, seconds, text, whole
 from enforcer.quota.types import OnExceed, Quota
-from enforcer.runtime import files
+from enforcer.runtime.codec import FieldError, Reader, inside, listed, row
 from enforcer.runtime.files import replace
-from gpushare import formats
+from gpushare import files, formats
 from gpushare.errors import ConfigError, NewerFormatError
 from gpushare.reasons import Reason
 
@@ -27,40 +26,18 @@ NAME: Final = "checkpoint.json"
 MAX_BYTES: Final = 16 * 1024 * 1024
 
 
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-def _optional(reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else reader(value)
-
-
-_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "claim_uid": text,
-    "namespace": text,
-    "pod": text,
-    "pod_uid": text,
-    "container": text,
-    "container_id": _optional(text),
-    "gpu": text,
-    "memory_mib": whole,
-    "compute_percent": _optional(whole),
-    "on_exceed": OnExceed,
-    "grace_seconds": seconds,
-    "tolerance_mib": _optional(whole),
-    "reserved_mib": _optional(whole),
-    "clients": _optional(whole),
-    "resized": flag,
-    "limit_mib": _optional(whole),
-}
-_REQUIRED: Final = ("claim_uid", "namespace", "pod", "pod_uid", "container", "gpu", "memory_mib")
+_LACKING: Final = frozenset({
+    "containerId", "computePercent", "onExceed", "graceSeconds", "toleranceMib", "reservedMib", "clients", "resized",
+    "limitMib",
+})  # fmt: skip
+"""What files of earlier releases lack, or may."""
+_READ: Final = Reader(Quota, lacking=_LACKING)
 
 
 def encode(quotas: Sequence[Quota]) -> bytes:
     """Write quotas as the file holds them."""
-    rows = [{_camel(field.name): getattr(quota, field.name) for field in fields(Quota)} for quota in quotas]
-    return json.dumps({"version": formats.CHECKPOINT.version, "quotas": rows}, indent=1).encode() + b"\n"
+    content = {"version": formats.CHECKPOINT.version, "quotas": quotas}
+    return json.dumps(content, indent=1, default=row).encode() + b"\n"
 
 
 def decode(data: bytes) -> tuple[Quota, ...]:
@@ -69,34 +46,11 @@ def decode(data: bytes) -> tuple[Quota, ...]:
     Raises:
         ConfigError: it is not what ``encode`` writes; the message names the quota and the field.
     """
+    content = formats.CHECKPOINT.load(data)
     try:
-        formats.CHECKPOINT.check(data)
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(f"the file is not valid JSON: {str(error)[:100]}") from error
-    rows = content.get("quotas")
-    if not isinstance(rows, list):
-        raise _unreadable("the file has no list `quotas`")
-    return tuple(_quota(number, row) for number, row in enumerate(rows))
-
-
-def _quota(number: int, row: Any) -> Quota:
-    if not isinstance(row, dict):
-        raise _unreadable(f"quotas[{number}] is not an object")
-    values: dict[str, Any] = {}
-    for name, reader in _READERS.items():
-        key = _camel(name)
-        if key not in row and name not in _REQUIRED:
-            continue
-        try:
-            values[name] = reader(row.get(key))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise _unreadable(f"quotas[{number}].{key}: {error}") from error
-    return Quota(**({"container_id": None} | values))
-
-
-def _unreadable(why: str) -> ConfigError:
-    return ConfigError(f"{NAME} cannot be read: {why}", Reason.CHECKPOINT_UNREADABLE)
+        return inside("quotas", partial(listed, _READ), content.get("quotas"))
+    except FieldError as error:
+        raise ConfigError(f"{NAME} cannot be read: {error}", Reason.CHECKPOINT_UNREADABLE) from error
 
 
 class Checkpoint:

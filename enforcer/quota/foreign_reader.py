@@ -3,7 +3,8 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,6 @@ import structlog
 
 from enforcer.nvml.types import Gpu
 from enforcer.quota.checkpoint import Checkpoint
-from enforcer.quota.file_values import flag, whole
 from enforcer.quota.foreign_claims import Cause, Finding, Kept, Seen, foreign_quotas
 from enforcer.quota.foreign_objects import Device, kept_claim
 from enforcer.quota.from_claims import parse_policy
@@ -19,8 +19,10 @@ from enforcer.quota.informer import EVERYTHING, ContainerIds, QuotaInformer, add
 from enforcer.quota.kept_fields import kept_pod
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.runtime import files
+from enforcer.runtime.codec import Reader, listed, row, text
 from enforcer.runtime.manager import Manager, Wake
 from gpushare.errors import ConfigError, NewerFormatError
+from gpushare.files import read_regular_file
 from gpushare.formats import FOREIGN_CLAIMS
 from gpushare.kube_client import KubeClient
 from gpushare.pod_claims import Use
@@ -36,6 +38,8 @@ MOST_SHOWN: Final = 5
 """Findings that operators read in the status; the log has all."""
 _HARMLESS: Final = {Cause.EXCLUSIVE, Cause.WHOLE}
 """Claims that nothing was to be enforced of: they are logged, and no problem."""
+_DEVICE: Final = Reader(Device, blank={"uuid", "kind", "parent"})
+_USE: Final = Reader(Use, blank={"container", "claim", "request", "entry"})
 
 Object = dict[str, Any]
 
@@ -110,7 +114,7 @@ class ForeignRule:
 
     def _load(self) -> Kept:
         try:
-            return decode(files.read_regular_file(self._file, MAX_BYTES), self._boot)
+            return decode(read_regular_file(self._file, MAX_BYTES), self._boot)
         except FileNotFoundError:
             return Kept()
         except (ConfigError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -181,12 +185,11 @@ def follow_foreign_claims(
 def encode(kept: Kept, boot: str) -> bytes:
     """Write what is kept as the file has it."""
     devices = [
-        {"claim": claim, "pool": pool, "device": name, **asdict(device)}
+        {"claim": claim, "pool": pool, "device": name, **row(device)}
         for (claim, pool, name), device in kept.devices.items()
     ]
-    used = {pod: [asdict(each) for each in found] for pod, found in kept.uses.items()}
-    content = {"version": FOREIGN_CLAIMS.version, "boot": boot, "devices": devices, "uses": used}
-    return json.dumps(content, indent=1).encode() + b"\n"
+    content = {"version": FOREIGN_CLAIMS.version, "boot": boot, "devices": devices, "uses": dict(kept.uses)}
+    return json.dumps(content, indent=1, default=row).encode() + b"\n"
 
 
 def decode(data: bytes, boot: str) -> Kept:
@@ -195,32 +198,15 @@ def decode(data: bytes, boot: str) -> Kept:
     Raises:
         ConfigError, ValueError, TypeError, KeyError, AttributeError: it is not what ``encode`` writes.
     """
-    FOREIGN_CLAIMS.check(data)
-    content = json.loads(data)
+    content = FOREIGN_CLAIMS.load(data)
     if not boot or content["boot"] != boot:
         return Kept()
+    any_text = partial(text, blank=True)
     devices = {
-        (_text(row["claim"]), _text(row["pool"]), _text(row["device"])): _device(row) for row in content["devices"]
+        (any_text(each["claim"]), any_text(each["pool"]), any_text(each["device"])): _DEVICE(each)
+        for each in content["devices"]
     }
-    names = ("container", "claim", "request", "entry")
-    used = {
-        pod: tuple(Use(**{name: _text(row[name]) for name in names}) for row in rows)
-        for pod, rows in content["uses"].items()
-    }
-    return Kept(devices, used)
-
-
-def _device(row: Mapping[str, Any]) -> Device:
-    return Device(
-        uuid=_text(row["uuid"]), kind=_text(row["kind"]), parent=_text(row["parent"]),
-        capacity=None if row["capacity"] is None else whole(row["capacity"]), shareable=flag(row["shareable"]),
-    )  # fmt: skip
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.40} is not text")
-    return value
+    return Kept(devices, {pod: listed(_USE, rows) for pod, rows in content["uses"].items()})
 
 
 def state_folder(state: Path) -> Path:

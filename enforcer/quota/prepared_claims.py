@@ -15,12 +15,6 @@ class PreparedClaims(Protocol):
     def gpus(self) -> frozenset[str] | None:
         """Return the UUIDs of the GPUs that claims hold; ``None`` until the claims were read."""
 
-    def namespaces(self) -> frozenset[str]:
-        """Return the namespaces of prepared claims."""
-
-    def terminating_pods(self) -> frozenset[str]:
-        """Return the UIDs of the pods that have terminating claims and no others."""
-
 
 class NoClaims:
     """Stands in where the enforcer prepares no claims: no GPU is known to be in use, nor to be free."""
@@ -31,11 +25,3 @@ class NoClaims:
 
     def gpus(self) -> None:
         """See ``PreparedClaims``."""
-
-    def namespaces(self) -> frozenset[str]:
-        """See ``PreparedClaims``."""
-        return frozenset()
-
-    def terminating_pods(self) -> frozenset[str]:
-        """See ``PreparedClaims``."""
-        return frozenset()

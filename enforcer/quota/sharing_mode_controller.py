@@ -1,7 +1,7 @@
 """The modes of a node's GPUs as they are now: what its label says, what tenants hold, what is just being done."""
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,9 +32,20 @@ class SharingModeController:
         self._claims, self._default, self._changed, self._labelled = claims, default, changed, labelled
         self._wanted = None if labelled else default
         self._kept: dict[str, tuple[Mode | None, int]] = {}
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
         self.problem: str | None = None
         """What is wrong with the node's label; ``None`` where nothing is."""
+
+    def read_node(self, read: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Read the node's object, and take in what it says. One thread at a time, so that the newest is the last taken.
+
+        Args:
+            read: gets the object; what it raises is raised.
+        """
+        with self._reading:
+            node = read()
+            self.update_from_node(node)
+        return node
 
     def update_from_node(self, node: Mapping[str, Any]) -> SharingModes:
         """Take in what the node's object says now."""

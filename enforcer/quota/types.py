@@ -12,8 +12,6 @@ TOLERANCE_SHARE: Final = 20
 """One twentieth, 5 %: a process that fills its pinned limit is never over quota."""
 WHOLE_POD: Final = "*"
 """Stands for all containers of a pod; none is called so."""
-MOST: Final = 2**53
-"""No number in a file of ours is larger: metrics are floating-point, and what they cannot hold would end us."""
 
 
 class Mode(StrEnum):
@@ -64,7 +62,7 @@ class Quota:
     pod: str
     pod_uid: str
     container: str
-    container_id: str | None
+    container_id: str | None = None
     gpu: str
     memory_mib: int
     compute_percent: int | None = None

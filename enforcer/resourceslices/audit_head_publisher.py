@@ -96,9 +96,10 @@ class AnchorPublisher:
         return seen == self._written or self._log.contains(seen)
 
     def _report_loss(self, name: str, seen: ChainHead) -> None:
-        problem = f"ResourceSlice {name} has the anchor {seen}, but the audit log of this node has no such record"
         problem = (
-            f"{problem}: the log was cut, replaced or restarted; to set a new anchor, run {REMOVE.format(slice=name)}"
+            f"record {seen.seq} of this node's audit log is not the one that ResourceSlice {name} has as its anchor: "
+            "the log was cut, replaced or changed, and gpu-share audit verify says where; to set a new anchor, run "
+            f"{REMOVE.format(slice=name)}"
         )
         if problem != self.lost:
             self._events.record_on_node(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))

@@ -49,7 +49,7 @@ def claimed_by_slices(gpus: Iterable[Gpu], slices: Iterable[Mapping[str, Any]]) 
             continue
         for device in spec.get("devices") or []:
             names = frozenset(device_names(driver, device))
-            for gpu in (card for card in cards if names & {gpu_name(card), address(card.pci_bus_id)}):
+            for gpu in (card for card in cards if names & {card.uuid.lower(), address(card.pci_bus_id)}):
                 found.setdefault(gpu.uuid, f"the DRA driver {driver} offers the GPU as device {device.get('name')}")
     return found
 
@@ -59,11 +59,6 @@ def address(pci_bus_id: str) -> str:
     domain, _, rest = pci_bus_id.lower().rpartition(":")[0].rpartition(":")
     tail = f"{rest}:{pci_bus_id.lower().rpartition(':')[2]}"
     return f"{domain.lstrip('0') or '0'}:{tail}"
-
-
-def gpu_name(gpu: Gpu) -> str:
-    """Write a UUID the way names are compared here."""
-    return gpu.uuid.lower()
 
 
 def _meant(gpus: Sequence[Gpu], resource: str, ids: Sequence[str]) -> Iterator[Gpu]:
@@ -84,7 +79,7 @@ def _names_gpu(identifier: str, gpu: Gpu) -> bool:
 
 
 def device_names(driver: str, device: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a device of a ResourceSlice is known by, as ``gpu_name`` and ``address`` write it."""
+    """Yield what a device of a ResourceSlice is known by, in lower case."""
     for qualified, value in (device.get("attributes") or {}).items():
         name, text = qualified.rpartition("/")[2].lower(), value.get("string")
         if isinstance(text, str) and name in UUID_NAMES:

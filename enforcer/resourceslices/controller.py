@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
@@ -16,25 +17,8 @@ from enforcer.detection.lending import SLACK_MIB
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Quota
+from enforcer.resourceslices import devices, foreign_memory
 from enforcer.resourceslices.availability import GpuAvailability
-from enforcer.resourceslices.devices import (
-    ExcludedGpu,
-    InventoryPolicy,
-    Order,
-    build_devices,
-    in_listed_order,
-    order_is_acceptable,
-    resource_slices,
-    shareable_gpus,
-)
-from enforcer.resourceslices.foreign_memory import (
-    NOTHING,
-    SmoothedUsage,
-    foreign_mib,
-    rounded,
-    smooth,
-    terminating_mib,
-)
 from enforcer.resourceslices.publisher import SlicePublisher
 from gpushare.errors import ClusterError, ConfigError, NvmlError
 from gpushare.kube_client import CORE_V1, KubeClient, path
@@ -71,7 +55,7 @@ class SliceController:
         self,
         cluster: KubeClient,
         node: str,
-        policy: InventoryPolicy,
+        policy: devices.InventoryPolicy,
         availability: GpuAvailability,
         own: OwnProcesses,
         modes: SharingModeController,
@@ -84,9 +68,9 @@ class SliceController:
         self._taken: Mapping[str, int] = {}
         self._made = float("-inf")
         self._order: tuple[str, ...] | None = None
-        self._foreign: dict[str, SmoothedUsage] = {}
+        self._foreign: dict[str, foreign_memory.SmoothedUsage] = {}
         self._publisher = SlicePublisher(cluster, node)
-        self._logged: tuple[ExcludedGpu, ...] = ()
+        self._logged: tuple[devices.ExcludedGpu, ...] = ()
         self.problem: str | None = None
         """Why the offer on the API server may be out of date; ``None`` where it is not."""
         self.offered = False
@@ -97,26 +81,25 @@ class SliceController:
         views: Sequence[GpuSnapshot],
         quotas: Sequence[Quota],
         leaving: Collection[str] = (),
-        withdrawn: Mapping[str, int] = NOTHING,
+        withdrawn: Mapping[str, int] = foreign_memory.NOTHING,
     ) -> None:
         """Make the offer fit what was just seen. What fails is tried again next time."""
         self._made = time.monotonic()
         try:
             if self._order is None:
                 self._order = self._publisher.device_order()
-            node = self._cluster.get(path(CORE_V1, "nodes", self._node))
-            ways = self._modes.update_from_node(node)
+            node = self._modes.read_node(partial(self._cluster.get, path(CORE_V1, "nodes", self._node)))
             # Without any the annotation's names mean nothing, and what was offered before has to go.
-            gpus = shareable_gpus([view.gpu for view in views], node) if views else ()
-            found = build_devices(
+            gpus = devices.shareable_gpus([view.gpu for view in views], node) if views else ()
+            found = devices.build_devices(
                 gpus, self._policy, foreign_mib=self._take(views, quotas, leaving, withdrawn),
-                reserved_mib=reserved_mib(quotas), standing=self._availability.check(gpus), ways=ways,
+                reserved_mib=reserved_mib(quotas), standing=self._availability.check(gpus), ways=self._modes.current(),
                 before=self._order,
             )  # fmt: skip
             owner = node["metadata"]["uid"]
-            devices = found.devices if gpus else ()
-            self._publisher.publish(resource_slices(self._node, devices, owner, found.left_out))
-            self._order = tuple(device["name"] for device in devices)
+            offered = found.devices if gpus else ()
+            self._publisher.publish(devices.resource_slices(self._node, offered, owner, found.left_out))
+            self._order = tuple(device["name"] for device in offered)
         except (ClusterError, ConfigError) as error:
             self._complain(f"the enforcer cannot publish the current GPUs in ResourceSlices: {error.message}")
             return
@@ -128,7 +111,7 @@ class SliceController:
         views: Sequence[GpuSnapshot],
         quotas: Sequence[Quota],
         leaving: Collection[str] = (),
-        withdrawn: Mapping[str, int] = NOTHING,
+        withdrawn: Mapping[str, int] = foreign_memory.NOTHING,
     ) -> bool:
         """Say whether the slices have to be published again soon. Quick.
 
@@ -138,13 +121,15 @@ class SliceController:
         if self.problem is not None or time.monotonic() - self._made < APART:
             return False  # what could not be offered is tried again in its turn
         seen = self._others(views, quotas, leaving)
-        left = terminating_mib(views, leaving, withdrawn)
-        more = any(rounded(mib) + left.get(gpu, 0) > self._taken.get(gpu, 0) for gpu, mib in seen.items())
-        return more or (self._policy.order is Order.SPREAD and not self._spreads(views, quotas))
+        left = foreign_memory.terminating_mib(views, leaving, withdrawn)
+        more = any(
+            foreign_memory.rounded(mib) + left.get(gpu, 0) > self._taken.get(gpu, 0) for gpu, mib in seen.items()
+        )
+        return more or (self._policy.order is devices.Order.SPREAD and not self._spreads(views, quotas))
 
     def _spreads(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota]) -> bool:
-        offered = in_listed_order((view.gpu for view in views), self._order or ())
-        return order_is_acceptable(offered, self._policy, reserved_mib(quotas))
+        offered = devices.in_listed_order((view.gpu for view in views), self._order or ())
+        return devices.order_is_acceptable(offered, self._policy, reserved_mib(quotas))
 
     def _take(
         self,
@@ -158,9 +143,8 @@ class SliceController:
         holding = frozenset(holder.identity.pid for view in views for holder in view.holders)
         self._servers = holding & self._servers.union(self._own.mps_servers())
         self._ours = self._own.pods()
-        seen = self._others(views, quotas, leaving)
-        self._foreign = smooth(self._foreign, seen)
-        left = terminating_mib(views, leaving, withdrawn)
+        self._foreign = foreign_memory.smooth(self._foreign, self._others(views, quotas, leaving))
+        left = foreign_memory.terminating_mib(views, leaving, withdrawn)
         self._taken = {gpu: steady.mib + left.get(gpu, 0) for gpu, steady in self._foreign.items()}
         return self._taken
 
@@ -168,7 +152,7 @@ class SliceController:
         self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str]
     ) -> dict[str, int]:
         """Add up, by GPU, what processes of no share hold, what nobody is counted for, and what stays for borrowers."""
-        foreign = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
+        foreign = foreign_memory.foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
         hidden = {gpu: finding.withheld_mib for gpu, finding in self._hidden.found.items()}
         lending = {quota.gpu: SLACK_MIB for quota in quotas if quota.may_borrow}
         return {gpu: mib + hidden.get(gpu, 0) + lending.get(gpu, 0) for gpu, mib in foreign.items()}
@@ -178,7 +162,7 @@ class SliceController:
             log.warning("ResourceSlices not published", reason=str(Reason.INTERNAL), error=problem)
         self.problem = problem
 
-    def _say(self, left_out: tuple[ExcludedGpu, ...]) -> None:
+    def _say(self, left_out: tuple[devices.ExcludedGpu, ...]) -> None:
         if left_out != self._logged:
             for each in left_out:
                 log.warning("GPU excluded", reason=str(Reason.GPU_EXCLUDED), gpu=each.uuid, why=each.why)
@@ -233,7 +217,7 @@ class SlicePublishing:
             self.changed.set()
 
     def _withdrawn(self) -> Mapping[str, int]:
-        return NOTHING if self.claims is None else self.claims.withdrawn_mib()
+        return foreign_memory.NOTHING if self.claims is None else self.claims.withdrawn_mib()
 
     def _leaving(self) -> frozenset[str]:
         return frozenset() if self.claims is None else self.claims.terminating_pods()

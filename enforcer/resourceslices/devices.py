@@ -15,24 +15,7 @@ from enforcer.nvml.device_health import Effect, GpuConditions
 from enforcer.nvml.types import Gpu
 from enforcer.quota.sharing_mode import SharingModes
 from enforcer.quota.types import Mode
-from gpushare.contract import (
-    ATTRIBUTE_MODEL,
-    ATTRIBUTE_PROFILE,
-    ATTRIBUTE_UUID,
-    CAPACITY_CLIENTS,
-    CAPACITY_COMPUTE,
-    CAPACITY_MEMORY,
-    DRIVER,
-    EXCLUDED_GPUS,
-    KIND_GPU,
-    KIND_MIG,
-    KIND_STATUS,
-    MAX_CLIENTS,
-    NODE_GPUS,
-    NODE_LABEL,
-    NODE_MODE,
-    UNHEALTHY,
-)
+from gpushare import contract
 from gpushare.errors import ConfigError
 from gpushare.quantity import DEFAULT_MIN_MIB, WHOLE_GPU_PERCENT
 from gpushare.reasons import Reason
@@ -49,7 +32,7 @@ DEFAULT_CONTEXT_MIB: Final = 1024
 SHAREABLE_SINCE: Final = (7, 0)
 """Volta: older GPUs have no memory limit per MPS client."""
 STATUS_DEVICE: Final = "status"
-MIG_HINT: Final = f"set the node label {NODE_MODE}=mig to share MIG instances"
+MIG_HINT: Final = f"set the node label {contract.NODE_MODE}=mig to share MIG instances"
 LIMIT_BACKEND: Final = "limitBackend"
 MAX_LABEL: Final = 63
 ARCHITECTURES: Final = (
@@ -85,7 +68,7 @@ class InventoryPolicy:
     mode: Mode = Mode.MPS
     context_mib: int = DEFAULT_CONTEXT_MIB
     min_memory_mib: int = DEFAULT_MIN_MIB
-    clients: int = MAX_CLIENTS
+    clients: int = contract.MAX_CLIENTS
     compute: int = WHOLE_GPU_PERCENT
     health_taint: Effect = Effect.NO_SCHEDULE
 
@@ -113,9 +96,9 @@ def shareable_gpus(gpus: Sequence[Gpu], node: Mapping[str, Any]) -> tuple[Gpu, .
         ConfigError: the annotation names no GPU of this node.
     """
     metadata = node["metadata"]
-    if (metadata.get("labels") or {}).get(NODE_LABEL) != "true":
+    if (metadata.get("labels") or {}).get(contract.NODE_LABEL) != "true":
         return ()
-    return select_gpus(gpus, (metadata.get("annotations") or {}).get(NODE_GPUS))
+    return select_gpus(gpus, (metadata.get("annotations") or {}).get(contract.NODE_GPUS))
 
 
 def select_gpus(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
@@ -135,7 +118,7 @@ def select_gpus(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
     if unknown or not entries:
         problem = f"{unknown[0]!r:.80} is not a GPU of this node" if unknown else f"{wanted!r:.80} lists no GPU"
         raise ConfigError(
-            f"node annotation {NODE_GPUS}: {problem}; write one or more of {known}, or remove the annotation"
+            f"node annotation {contract.NODE_GPUS}: {problem}; write one or more of {known}, or remove the annotation"
         )
     chosen = {by_name[entry].uuid for entry in entries}
     return tuple(gpu for gpu in gpus if chosen & {gpu.uuid, gpu.parent})
@@ -195,7 +178,7 @@ def resource_slices(
         node_uid: of the Node object, so that the slices go when it goes.
         left_out: what is not offered, noted in an annotation of each slice.
     """
-    noted = {EXCLUDED_GPUS: json.dumps({each.uuid: each.why for each in left_out})} if left_out else {}
+    noted = {contract.EXCLUDED_GPUS: json.dumps({each.uuid: each.why for each in left_out})} if left_out else {}
     more = (
         {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}]} if node_uid else {}
     )
@@ -207,8 +190,8 @@ def resource_slices(
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
-            "metadata": {"name": f"{node}-{DRIVER}-{number}", "annotations": noted, **more},
-            "spec": {"driver": DRIVER, "nodeName": node, "pool": dict(pool), "devices": list(chunk)},
+            "metadata": {"name": f"{node}-{contract.DRIVER}-{number}", "annotations": noted, **more},
+            "spec": {"driver": contract.DRIVER, "nodeName": node, "pool": dict(pool), "devices": list(chunk)},
         }
         for number, chunk in enumerate(chunks)
     )
@@ -297,7 +280,7 @@ def _taints(gpu: Gpu, policy: InventoryPolicy, standing: GpuConditions) -> Objec
     unhealthy = of_gpu(standing.unhealthy, gpu)
     if unhealthy is None or policy.health_taint is Effect.NONE:
         return {"taints": []}
-    return {"taints": [{"key": UNHEALTHY, "value": str(unhealthy), "effect": str(policy.health_taint)}]}
+    return {"taints": [{"key": contract.UNHEALTHY, "value": str(unhealthy), "effect": str(policy.health_taint)}]}
 
 
 def order_is_acceptable(gpus: Sequence[Gpu], policy: InventoryPolicy, reserved: Mapping[str, int]) -> bool:
@@ -325,11 +308,7 @@ def _in_order(
 
 
 def _rank(gpu: Gpu, policy: InventoryPolicy, reserved: Mapping[str, int]) -> float:
-    return _fullness(gpu, policy, reserved) * (-1 if policy.order is Order.BINPACK else 1)
-
-
-def _fullness(gpu: Gpu, policy: InventoryPolicy, reserved: Mapping[str, int]) -> float:
-    return reserved.get(gpu.uuid, 0) / max(1, capacity_mib(gpu, policy))
+    return reserved.get(gpu.uuid, 0) / max(1, capacity_mib(gpu, policy)) * (-1 if policy.order is Order.BINPACK else 1)
 
 
 def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> Object:
@@ -337,14 +316,14 @@ def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | No
     smallest = {"min": quantity(policy.min_memory_mib), "step": "1Mi"}
     one = {"default": "1", "validValues": ["1"]}
     # The number of clients is a limit of an MPS server, and a GPU that is time-sliced has none.
-    clients = {CAPACITY_CLIENTS: {"value": str(policy.clients), "requestPolicy": one}}
+    clients = {contract.CAPACITY_CLIENTS: {"value": str(policy.clients), "requestPolicy": one}}
     return {
         "name": device_name(gpu),
         "allowMultipleAllocations": True,
         "attributes": _attributes(gpu, mode),
         "capacity": {
-            CAPACITY_MEMORY: {"value": memory, "requestPolicy": {"default": memory, "validRange": smallest}},
-            CAPACITY_COMPUTE: {
+            contract.CAPACITY_MEMORY: {"value": memory, "requestPolicy": {"default": memory, "validRange": smallest}},
+            contract.CAPACITY_COMPUTE: {
                 "value": str(policy.compute),
                 "requestPolicy": {
                     "default": "0",
@@ -363,18 +342,18 @@ def _instance(gpu: Gpu, mode: Mode | None) -> Object:
         "name": device_name(gpu),
         "attributes": _attributes(gpu, mode)
         | {
-            ATTRIBUTE_PROFILE: {"string": gpu.profile[:MAX_STRING]},
+            contract.ATTRIBUTE_PROFILE: {"string": gpu.profile[:MAX_STRING]},
             "parentUUID": {"string": str(gpu.parent)[:MAX_STRING]},
         },
-        "capacity": {CAPACITY_MEMORY: {"value": memory}},
+        "capacity": {contract.CAPACITY_MEMORY: {"value": memory}},
     }
 
 
 def _attributes(gpu: Gpu, mode: Mode | None) -> Object:
     strings = {
-        "kind": KIND_GPU if gpu.parent is None else KIND_MIG,
-        ATTRIBUTE_UUID.partition("/")[2]: gpu.uuid,
-        ATTRIBUTE_MODEL: gpu.model,
+        "kind": contract.KIND_GPU if gpu.parent is None else contract.KIND_MIG,
+        contract.ATTRIBUTE_UUID.partition("/")[2]: gpu.uuid,
+        contract.ATTRIBUTE_MODEL: gpu.model,
         "architecture": architecture(gpu.compute_capability),
         "mode": str(mode),
         "pciBusID": gpu.pci_bus_id,
@@ -394,5 +373,5 @@ def _attributes(gpu: Gpu, mode: Mode | None) -> Object:
 
 def _status_device() -> Object:
     """No GPU at all: what a sidecar claims, so that the driver mounts its pod's status directory."""
-    attributes = {"kind": {"string": KIND_STATUS}}
+    attributes = {"kind": {"string": contract.KIND_STATUS}}
     return {"name": STATUS_DEVICE, "allowMultipleAllocations": True, "attributes": attributes}

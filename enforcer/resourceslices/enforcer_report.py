@@ -28,7 +28,7 @@ APART: Final = 60.0
 STALE: Final = 120.0
 """Seconds without a report that was compared with the annotation: longer than an API server needs to be replaced."""
 MAX_PROBLEMS: Final = 8
-MAX_PROBLEM: Final = 300
+MAX_PROBLEM: Final = 500
 """Characters of a problem that are kept."""
 
 
@@ -38,12 +38,12 @@ class EnforcerState:
 
     ``breaker`` is since when the circuit breaker is open, empty where that is unknown, ``None`` while it is closed;
     ``breaker_reason`` is why, empty where that is unknown.
-    ``audit_log`` is why the audit log cannot be written, empty where it can.
+    ``audit_log`` names what is wrong with the audit log: it cannot be written, is broken, or lacks its anchor.
     """
 
     enforcing: bool
     breaker: str | None
-    audit_log: str
+    audit_log: tuple[str, ...]
     problems: tuple[str, ...]
     breaker_reason: str = ""
 
@@ -54,7 +54,7 @@ class EnforcerState:
             "enforcing": self.enforcing,
             "breaker": self.breaker,
             "breakerReason": self.breaker_reason,
-            "auditLog": self.audit_log[:MAX_PROBLEM],
+            "auditLog": "; ".join(each[:MAX_PROBLEM] for each in self.audit_log),
         }
 
     def whole(self) -> dict[str, Any]:

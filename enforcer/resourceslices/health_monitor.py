@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import structlog
@@ -51,6 +52,7 @@ class DaemonFailures(Protocol):
         """By GPU, why its daemon does not serve."""
 
 
+@dataclass(eq=False)
 class GpuHealthMonitor:
     """Keeps a judgement on each GPU.
 
@@ -63,18 +65,13 @@ class GpuHealthMonitor:
         changed: set when a judgement changed.
     """
 
-    def __init__(
-        self,
-        watch: UsageSampler,
-        examiner: HealthProbe,
-        mps: DaemonFailures | None,
-        checkpoint: Checkpoint,
-        events: EventRecorder,
-        changed: threading.Event,
-    ) -> None:
-        self._watch, self._examiner, self._mps = watch, examiner, mps
-        self._checkpoint, self._events, self._changed = checkpoint, events, changed
-        self._known: dict[str, Health] = {}
+    watch: UsageSampler
+    examiner: HealthProbe
+    mps: DaemonFailures | None
+    checkpoint: Checkpoint
+    events: EventRecorder
+    changed: threading.Event
+    _known: dict[str, Health] = field(default_factory=dict, init=False)
 
     @property
     def unhealthy(self) -> Mapping[str, Reason]:
@@ -92,7 +89,7 @@ class GpuHealthMonitor:
 
     def check(self) -> bool:
         """Look once; return whether a judgement changed."""
-        before, views, mps = self.unhealthy, self._watch.latest, {} if self._mps is None else self._mps.failures
+        before, views, mps = self.unhealthy, self.watch.latest, {} if self.mps is None else self.mps.failures
         struck = self._struck()
         for view in views:
             gpu = view.gpu.uuid
@@ -100,7 +97,7 @@ class GpuHealthMonitor:
             self._known[gpu] = update_health(self._known.get(gpu, Health()), seen, xid=gpu in struck)
         self._tell(before, self.unhealthy)
         if before != self.unhealthy:
-            self._changed.set()
+            self.changed.set()
         return before != self.unhealthy
 
     def _seen(self, view: GpuSnapshot, mps: GpuShareError | None) -> Reason | None:
@@ -108,7 +105,7 @@ class GpuHealthMonitor:
         if view.problem is not None and view.problem.reason in WORDS:
             return view.problem.reason
         try:
-            if (found := self._examiner.ailment(view.gpu.uuid)) is not None:
+            if (found := self.examiner.ailment(view.gpu.uuid)) is not None:
                 return found
         except NvmlError as error:
             log.debug("not examined", reason=str(error.reason), gpu=view.gpu.uuid, error=error.message)
@@ -118,7 +115,7 @@ class GpuHealthMonitor:
 
     def _struck(self) -> frozenset[str]:
         try:
-            errors = self._examiner.critical_errors()
+            errors = self.examiner.critical_errors()
         except NvmlError:
             return frozenset()
         for gpu, number in errors:
@@ -128,17 +125,17 @@ class GpuHealthMonitor:
     def _tell(self, before: Mapping[str, Reason], now: Mapping[str, Reason]) -> None:
         for gpu in now.keys() - before.keys():
             why = WORDS.get(now[gpu], str(now[gpu]))
-            self._events.record_on_node(NodeEvent(now[gpu], f"GPU {gpu} gets no new shares: {why}"))
+            self.events.record_on_node(NodeEvent(now[gpu], f"GPU {gpu} gets no new shares: {why}"))
             self._tell_tenants(gpu, now[gpu], f"the GPU of this container, {gpu}, is unhealthy: {why}")
         for gpu in before.keys() - now.keys():
-            self._events.record_on_node(NodeEvent(Reason.RECOVERED, f"GPU {gpu} is healthy again", warning=False))
+            self.events.record_on_node(NodeEvent(Reason.RECOVERED, f"GPU {gpu} is healthy again", warning=False))
             self._tell_tenants(gpu, Reason.RECOVERED, f"the GPU of this container, {gpu}, is healthy again")
 
     def _tell_tenants(self, gpu: str, reason: Reason, note: str) -> None:
         warning = reason is not Reason.RECOVERED
-        for quota in self._checkpoint.latest:
+        for quota in self.checkpoint.latest:
             if quota.gpu == gpu and quota.granted:
-                self._events.record(UserMessage(quota=quota, reason=reason, note=note, action="Watch", warning=warning))
+                self.events.record(UserMessage(quota=quota, reason=reason, note=note, action="Watch", warning=warning))
 
 
 def _daemon_fails(error: GpuShareError) -> bool:

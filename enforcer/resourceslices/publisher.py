@@ -5,13 +5,13 @@ reader never mixes old with new; the stale ones go last.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from http import HTTPStatus
 from typing import Any, Final
 
 from gpushare.contract import ATTRIBUTE_UUID, DRIVER, EXCLUDED_GPUS, UNHEALTHY
 from gpushare.errors import ClusterError
 from gpushare.kube_client import RESOURCE_V1, KubeClient, path
+from gpushare.quantity import same_quantity
 from gpushare.reasons import Reason
 
 Object = dict[str, Any]
@@ -19,9 +19,6 @@ Object = dict[str, Any]
 UUID: Final = ATTRIBUTE_UUID.rpartition("/")[2]
 ATTEMPTS: Final = 3
 """Another writer of our name (the kubelet removes slices, an old enforcer still runs) is met by reading again."""
-UNITS: Final = {
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
-}  # fmt: skip
 VAIN: Final = 3
 """So often the same slices are written that are never found as written, before a missing feature gate is blamed."""
 GATES: Final = {"allowMultipleAllocations": "DRAConsumableCapacity", "taints": "DRADeviceTaints"}
@@ -173,14 +170,5 @@ def equivalent(mine: object, theirs: object, *, closed: bool = False) -> bool:
     if isinstance(mine, list) and isinstance(theirs, list):
         return len(mine) == len(theirs) and all(map(equivalent, mine, theirs))
     if isinstance(mine, str) and isinstance(theirs, str) and mine != theirs:
-        number = _number(mine)
-        return number is not None and number == _number(theirs)
+        return same_quantity(mine, theirs)
     return mine == theirs
-
-
-def _number(text: str) -> Decimal | None:
-    unit = next((unit for unit in UNITS if text.endswith(unit)), "")
-    try:
-        return Decimal(text.removesuffix(unit)) * UNITS.get(unit, 1)
-    except InvalidOperation:
-        return None

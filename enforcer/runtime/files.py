@@ -1,38 +1,53 @@
-"""Replace our own files atomically; read them although a tenant may have put a pipe or a link in their place."""
+"""Replace our own files atomically."""
 
-import errno
 import os
-import stat
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from gpushare.errors import NewerFormatError
+from gpushare.files import read_regular_file, sync
 from gpushare.formats import HEAD_BYTES, newer, version_of
 
+READABLE: Final = 0o644
 
-def replace(path: Path, data: bytes, *, durable: bool = False, report: bool = False) -> None:
+
+def replace(path: Path, data: bytes, *, durable: bool = False, report: bool = False, readable: bool = False) -> None:
     """Put a file in place whole: a reader sees the old or the new one, also after a crash if it is to be durable.
 
-    A ``report`` says how things are now: it replaces also one that a newer release wrote.
+    Args:
+        path: of the file; its folder is never made here.
+        data: its content.
+        durable: wait for the disk.
+        report: it says how things are now: it replaces also one that a newer release wrote.
+        readable: for everybody, whatever the umask.
 
     Raises:
         NewerFormatError: the file there is of a newer version than ``data``.
-        OSError: it could not be written.
+        OSError: it could not be written; no half of it is left.
     """
     if not report:
         _keep_newer(path, version_of(data))
     temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with open(temporary, "wb", opener=_no_link) as file:
+            if readable:
+                os.fchmod(file.fileno(), READABLE)
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     if durable:
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync(path.parent)
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def _keep_newer(path: Path, version: int) -> None:
@@ -42,20 +57,3 @@ def _keep_newer(path: Path, version: int) -> None:
         return
     if found > version:
         raise NewerFormatError(newer(path.name, found, version))
-
-
-def read_regular_file(file: Path, most: int) -> bytes:
-    """Read a file from its beginning, at most so many bytes of it.
-
-    Raises:
-        FileNotFoundError: there is none.
-        OSError: it cannot be read, or is not a regular file: a pipe, a device, a folder or a link.
-    """
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "the path is not a regular file; remove it", str(file))
-        with open(descriptor, "rb", closefd=False) as opened:
-            return opened.read(most)
-    finally:
-        os.close(descriptor)

@@ -7,7 +7,7 @@ leaves no series behind.
 import time
 from collections import Counter as Counts
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -53,20 +53,12 @@ class Metrics:
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.seconds: Final = Histogram(
-            "gpu_share_enforcer_loop_duration_seconds",
-            "One iteration of the loop: sample, attribute, detect, start kills, report.",
-            buckets=BUCKETS,
-            registry=self.registry,
-        )
+        what = "One iteration of the loop: sample, attribute, detect, start kills, report."
+        self.seconds: Final = self._histogram("enforcer_loop_duration_seconds", what, BUCKETS)
         self.violations: Final = self._counter("limit_violations", "Detections of containers over quota.", "action")
         self.reclaims: Final = self._counter("reclaims", "Decisions to take back borrowed memory.", "action")
-        self.reclaim_seconds: Final = Histogram(
-            "gpu_share_reclaim_duration_seconds",
-            "Time for which a GPU with borrowers had too little free memory for what its shares reserved.",
-            buckets=RECLAIM_BUCKETS,
-            registry=self.registry,
-        )
+        what = "Time for which a GPU with borrowers had too little free memory for what its shares reserved."
+        self.reclaim_seconds: Final = self._histogram("reclaim_duration_seconds", what, RECLAIM_BUCKETS)
         self.results: Final = self._counter("kill_results", "Results of kill decisions.", "reason")
         self.signalled: Final = self._counter("process_results", "Results of kills, per process.", "reason")
         self.released: Final = self._counter(
@@ -77,13 +69,9 @@ class Metrics:
         )
         self.nvml_errors: Final = self._counter("nvml_errors", "Failed NVML samples.", "reason")
         self.record_errors: Final = self._counter("audit_write_errors", "Audit records that failed to write.")
-        self.claim_seconds: Final = Histogram(
-            "gpu_share_claim_duration_seconds",
-            "Duration of preparing or unpreparing a claim.",
-            ("operation",),
-            buckets=(*BUCKETS, 10.0, 20.0),
-            registry=self.registry,
-        )
+        what = "Duration of preparing or unpreparing a claim."
+        buckets = (*BUCKETS, 10.0, 20.0)
+        self.claim_seconds: Final = self._histogram("claim_duration_seconds", what, buckets, "operation")
         self.claim_failures: Final = self._counter(
             "claim_failures", "Failed prepare and unprepare calls.", "operation", "reason"
         )
@@ -118,6 +106,9 @@ class Metrics:
             self.claim_seconds.labels(operation)
             self.claim_failures.labels(operation, str(Reason.INTERNAL))
         self.nvml_errors.labels(str(Reason.NVML_UNAVAILABLE))
+
+    def _histogram(self, name: str, help_: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(f"gpu_share_{name}", help_, labels, buckets=buckets, registry=self.registry)
 
     def _counter(self, name: str, help_: str, *labels: str) -> Counter:
         return Counter(f"gpu_share_{name}", help_, labels, registry=self.registry)
@@ -167,10 +158,7 @@ class StatusCollector(Collector):
 
     def _last_kills(self) -> GaugeMetricFamily:
         help_ = f"When a container was killed (Unix time), of the last {LAST_KILLS} kills."
-        family = GaugeMetricFamily("gpu_share_kill_timestamp_seconds", help_, labels=[*_OF_CONTAINER, "reason"])
-        for labels, when in dict(self.last).items():
-            family.add_metric(labels, when)
-        return family
+        return _family("kill_timestamp_seconds", help_, (*_OF_CONTAINER, "reason"), dict(self.last).items())
 
 
 class VerificationCollector(Collector):
@@ -184,12 +172,8 @@ class VerificationCollector(Collector):
         finished = self._verifier.finished
         help_ = "When the enforcer last verified its audit log (Unix time); 0 before the first time."
         yield _plain("audit_verification_timestamp_seconds", help_, finished or 0)
-        intact = GaugeMetricFamily(
-            "gpu_share_audit_intact", "1 if the last verification of the audit log found no problem, else 0."
-        )
-        if finished is not None:
-            intact.add_metric([], self._verifier.problem is None)
-        yield intact
+        help_ = "1 if the last verification of the audit log found no problem, else 0."
+        yield _family("audit_intact", help_, (), [] if finished is None else [((), self._verifier.problem is None)])
 
 
 _OF_CONTAINERS: Final[Sequence[tuple[str, str, str, float]]] = (
@@ -234,67 +218,59 @@ def _plain(name: str, help_: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"gpu_share_{name}", help_, value=value)
 
 
-def _of_gpu(name: str, help_: str, key: str, factor: float, gpus: Any) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"gpu_share_{name}", help_, labels=["gpu"])
-    for gpu in gpus:
-        if gpu[key] is not None:
-            family.add_metric([gpu["uuid"]], gpu[key] * factor)
+def _family(
+    name: str, help_: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"gpu_share_{name}", help_, labels=labels)
+    for values, number in rows:
+        family.add_metric(values, number)
     return family
+
+
+def _of_gpu(name: str, help_: str, key: str, factor: float, gpus: Any) -> GaugeMetricFamily:
+    rows = (([gpu["uuid"]], gpu[key] * factor) for gpu in gpus if gpu[key] is not None)
+    return _family(name, help_, ["gpu"], rows)
 
 
 def _problems(present: Collection[str]) -> GaugeMetricFamily:
     help_ = "1 while the enforcer has a problem with this Reason."
-    family = GaugeMetricFamily("gpu_share_enforcer_problem", help_, labels=["reason"])
-    for reason in sorted({*map(str, PROBLEMS), *present}):
-        family.add_metric([reason], reason in present)
-    return family
+    rows = (([reason], reason in present) for reason in sorted({*map(str, PROBLEMS), *present}))
+    return _family("enforcer_problem", help_, ["reason"], rows)
 
 
 def _info(gpus: Any, node: str) -> GaugeMetricFamily:
+    rows = (([gpu["uuid"], str(gpu["index"]), gpu["model"], node, gpu["mode"] or ""], 1) for gpu in gpus)
     labels = ("gpu", "index", "model", "node", "mode")
-    family = GaugeMetricFamily("gpu_share_gpu_info", "Model and sharing mode of a GPU; always 1.", labels=labels)
-    for gpu in gpus:
-        family.add_metric([gpu["uuid"], str(gpu["index"]), gpu["model"], node, gpu["mode"] or ""], 1)
-    return family
+    return _family("gpu_info", "Model and sharing mode of a GPU; always 1.", labels, rows)
 
 
 def _unavailable(gpus: Any) -> GaugeMetricFamily:
     help_ = "Seconds for which the enforcer could not read the GPU through NVML; the label reason has the cause."
-    family = GaugeMetricFamily("gpu_share_gpu_nvml_unavailable_seconds", help_, labels=["gpu", "reason"])
-    for gpu in gpus:
-        if gpu["blindFor"] is not None:
-            family.add_metric([gpu["uuid"], gpu["blindReason"] or ""], gpu["blindFor"])
-    return family
-
-
-def _states(containers: Any) -> GaugeMetricFamily:
-    help_ = "1 for the current state of a container."
-    family = GaugeMetricFamily("gpu_share_container_state", help_, labels=[*_OF_CONTAINER, "state"])
-    for container in containers:
-        family.add_metric([*(container[label] for label in _OF_CONTAINER), container["state"]], 1)
-    return family
+    unread = (gpu for gpu in gpus if gpu["blindFor"] is not None)
+    rows = (([gpu["uuid"], gpu["blindReason"] or ""], gpu["blindFor"]) for gpu in unread)
+    return _family("gpu_nvml_unavailable_seconds", help_, ["gpu", "reason"], rows)
 
 
 def _condition(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"gpu_share_{name}", help_, labels=["gpu"])
-    for gpu in gpus:
-        family.add_metric([gpu["uuid"]], gpu.get(key) is not None)
-    return family
+    return _family(name, help_, ["gpu"], (([gpu["uuid"]], gpu.get(key) is not None) for gpu in gpus))
+
+
+def _names(container: Any) -> list[str]:
+    return [container[label] for label in _OF_CONTAINER]
+
+
+def _states(containers: Any) -> GaugeMetricFamily:
+    rows = (([*_names(each), each["state"]], 1) for each in containers)
+    return _family("container_state", "1 for the current state of a container.", (*_OF_CONTAINER, "state"), rows)
 
 
 def _limit_states(containers: Any) -> GaugeMetricFamily:
     help_ = "1 for the verified state of a limit: InForce, PerProcessOnly, NotApplied, LimitEscaped or Unknown."
-    family = GaugeMetricFamily("gpu_share_limit_state", help_, labels=[*_OF_CONTAINER, "backend", "state"])
-    for container in containers:
-        if (limit := container.get("limit")) is not None:
-            values = [container[label] for label in _OF_CONTAINER]
-            family.add_metric([*values, limit["backend"], limit["state"]], 1)
-    return family
+    found = ((each, each["limit"]) for each in containers if each.get("limit") is not None)
+    rows = (([*_names(each), limit["backend"], limit["state"]], 1) for each, limit in found)
+    return _family("limit_state", help_, (*_OF_CONTAINER, "backend", "state"), rows)
 
 
 def _of_container(name: str, help_: str, key: str, factor: float, containers: Any) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"gpu_share_{name}", help_, labels=_OF_CONTAINER)
-    for container in containers:
-        if container.get(key) is not None:
-            family.add_metric([container[label] for label in _OF_CONTAINER], container[key] * factor)
-    return family
+    rows = ((_names(each), each[key] * factor) for each in containers if each.get(key) is not None)
+    return _family(name, help_, _OF_CONTAINER, rows)

@@ -80,16 +80,11 @@ class StatusCache:
     def render(self, snapshot: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
         """Give a look its number, from 1, and say what it led to, of the shape of ``enforcer.status.node_status``."""
         content = _CONTENT(snapshot)
-        if content != self._content or not time_independent(snapshot):
+        if content != self._content or snapshot.sight or not no_timer_running(snapshot.state):
             self._number += 1
             self._content, self._found = content, status(snapshot)
         numbered = replace(snapshot, edition=self._number)
         return numbered, {**self._found, "time": snapshot.time}
-
-
-def time_independent(snapshot: Snapshot) -> bool:
-    """Whether time alone changes nothing of what there is to say: nobody is over a quota or was ended lately."""
-    return not snapshot.sight and no_timer_running(snapshot.state)
 
 
 def no_timer_running(state: DetectorState) -> bool:

@@ -8,8 +8,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from dataclasses import replace as replaced
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +23,7 @@ from enforcer.status.events import KEPT, EventRecorder
 from enforcer.status.messages import Message
 from enforcer.status.node_status import Snapshot
 from enforcer.status.pod_status import NAME, Peaks, Seen, by_pod, pod_status
+from gpushare.files import read_regular_file
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
@@ -147,10 +147,11 @@ class PodStatusWriter:
         content = {key: value for key, value in found.items() if key != "time"}
         before = self._written.get(uid, WrittenFile({}, 0.0, None))
         if content == before.content and self._clock.monotonic() - before.when < REFRESH:
-            self._written[uid] = replaced(before, made_of=made_of)
+            self._written[uid] = replace(before, made_of=made_of)
             return
         try:
-            replace(self._folder / uid / NAME, json.dumps(found).encode() + b"\n")
+            data = json.dumps(found).encode() + b"\n"
+            files.replace(self._folder / uid / NAME, data, report=True, readable=True)
         except FileNotFoundError:  # the folder has just gone
             self._written.pop(uid, None)
         except OSError as error:
@@ -168,7 +169,7 @@ class PodStatusWriter:
 def load_previous(file: Path) -> tuple[Message, ...]:
     """Read the messages of a file written before; none from what is no such file."""
     with suppress(*UNREADABLE):
-        raw = json.loads(files.read_regular_file(file, MAX_BYTES))
+        raw = json.loads(read_regular_file(file, MAX_BYTES))
         return tuple(Message(str(each["time"]), str(each["text"])) for each in raw["messages"][-KEPT:])
     return ()
 
@@ -176,22 +177,7 @@ def load_previous(file: Path) -> tuple[Message, ...]:
 def load_peaks(file: Path) -> dict[tuple[str, str], int]:
     """Read the peaks of a file written before; none from what is no such file, or older than peaks."""
     with suppress(*UNREADABLE):
-        raw = json.loads(files.read_regular_file(file, MAX_BYTES))
+        raw = json.loads(read_regular_file(file, MAX_BYTES))
         found = [(str(each["container"]), str(each["gpu"]), each.get("peakMiB")) for each in raw["containers"]]
         return {(container, gpu): mib for container, gpu, mib in found if isinstance(mib, int)}
     return {}
-
-
-def replace(file: Path, data: bytes) -> None:
-    """Put a file in place whole, readable by everybody whatever the umask: its reader is not a member of our group.
-
-    Raises:
-        FileNotFoundError: its folder is not there; it is never made here.
-        OSError: it could not be written.
-    """
-    temporary = file.with_name(f".{file.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    with open(descriptor, "wb") as opened:  # noqa: PTH123 - a descriptor, not a path
-        os.fchmod(descriptor, 0o644)
-        opened.write(data)
-    temporary.replace(file)

@@ -69,7 +69,7 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "--node is missing"), ([*BASE, "--poll-seconds", "0"], "--poll-seconds 0.0 is out of range"),
+        ([], "--node is missing"), ([*BASE, "--poll-seconds", "0"], "--poll-seconds 0 is out of range"),
         ([*BASE, "--audit-keep-days", "-1"], "--audit-keep-days -1 is out of range; write 0 for no limit"),
         ([*BASE, "--audit-keep-mib", "9999999"], "or 1 to 1048576"),
         ([*BASE, "--max-kills-per-minute", "0"], "--max-kills-per-minute 0 allows no kill"),
@@ -78,9 +78,9 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
         ([*BASE, "--poll-seconds", "nan"], "--poll-seconds nan is out of range"),
         ([*BASE, "--poll-seconds", "inf"], "--poll-seconds inf is out of range"),
         ([*BASE, "--poll-seconds", "1e-9"], "is out of range"),
-        ([*BASE, "--termination-timeout", "-1"], "--termination-timeout -1.0 is out of range"),
+        ([*BASE, "--termination-timeout", "-1"], "--termination-timeout -1 is out of range"),
         ([*BASE, "--termination-timeout", "nan"], "is out of range"),
-        ([*BASE, "--termination-timeout", "1e9"], "--termination-timeout 1000000000.0 is out of range"),
+        ([*BASE, "--termination-timeout", "1e9"], "--termination-timeout 1e+09 is out of range"),
         ([*BASE, "--reclaim-notice-seconds", "0"], "--reclaim-notice-seconds 0 is out of range; write seconds from 1"),
         ([*BASE, "--reclaim-notice-seconds", "15.5"], "--reclaim-notice-seconds 15.5 is out of range"),
         ([*BASE, "--memory-reserve", "512"], "--memory-reserve: '512' is not a quantity of memory; did you mean 512Mi"),

@@ -134,11 +134,22 @@ V1 = b"2:name=systemd:/a/b\n1:memory:/a/b\n0::/a/b\n"
         (V1, V1, True),
         (b"2:name=systemd:/\n1:memory:/\n0::/a/b\n", V1, True),
         (b"2:name=systemd:/\n1:memory:/a/c\n0::/a/b\n", V1, False),
+        (b"1:memory:/\n0::/a:/b\n", b"1:memory:/a:/b\n0::/a:/b\n", True),
+        (b"1:memory:/a:/\n0::/a:/b\n", b"1:memory:/a:/b\n0::/a:/b\n", False),
         (b"2:name=systemd:/\n1:memory:/\n", V1, False),
         (b"0::/\n", b"0::/a/b\n", False),
         (b"", V1, False),
     ],
-    ids=["as it was", "a leader that ends", "moved", "of another machine", "moved in cgroup v2", "nothing"],
+    ids=[
+        "as it was",
+        "a leader that ends",
+        "moved",
+        "a leader of a name with a colon",
+        "moved to it",
+        "of another machine",
+        "moved in cgroup v2",
+        "nothing",
+    ],
 )
 def test_a_process_that_begins_to_end_stays_whose_it_was(
     process: subprocess.Popen[bytes], folder: Path, now: bytes, before: bytes, *, kept: bool

@@ -47,6 +47,8 @@ def test_a_pod_within_its_sum_and_the_largest_tolerance_of_its_containers_holds_
     assert beyond(*full, holder(3, 101, LOST)) == [3]
     assert beyond(holder(3, 1636, LOST)) == []
     assert beyond(holder(3, 1637, LOST)) == [3]
+    of_others = quota(pod_uid=OTHERS, container_id="c" * 64, memory_mib=512, tolerance_mib=9000)
+    assert beyond(holder(3, 1637, LOST), rows=(*ROWS, of_others, POD_ROW)) == [3]
 
 
 def test_what_a_container_holds_over_its_own_quota_is_its_own_violation() -> None:

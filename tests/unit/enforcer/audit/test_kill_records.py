@@ -1,12 +1,15 @@
 """What records hold, word for word: people and programs read them for years."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from enforcer.attribution.cgroup import Identity
 from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.audit import kill_records
 from enforcer.detection.types import Decision, KillDecision
-from enforcer.quota.types import OnExceed
+from enforcer.quota.types import WHOLE_POD, OnExceed
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, holder, quota
 
@@ -47,6 +50,28 @@ def test_one_that_stands_for_several_says_for_how_many(times: int, text: dict[st
         "overFor": "5.2s",
         **text,
     }
+
+
+@pytest.mark.parametrize(
+    ("why", "text"),
+    [
+        ({}, {}),
+        ({"reclaim_mib": 512}, {"cause": "Reclaimed", "reclaimMiB": 512}),
+        ({"unaccounted_mib": 800}, {"cause": "UnaccountedMemory", "unaccountedMiB": 800}),
+        ({"unaccounted_mib": 0}, {}),
+    ],
+    ids=["of the quota", "reserved by others", "unaccounted", "all accounted"],
+)
+def test_a_warning_and_an_intent_name_the_cause_and_its_mib(why: dict[str, Any], text: dict[str, Any]) -> None:
+    decision = replace(DECISION, **why)
+    assert kill_records.warning_fields("gpu-7", decision) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s", **text}
+    intent = kill_records.intent_record("gpu-7", decision, [holder(501, 9500)])
+    assert intent == {**_intent(holder(501, 9500)), **text}
+
+
+def test_of_a_whole_pod_no_container_is_named_by_its_id() -> None:
+    whole = quota(tolerance_mib=100, container=WHOLE_POD)
+    assert kill_records.target_fields("gpu-7", whole) == {**ABOUT, "container": WHOLE_POD, "containerId": None}
 
 
 def test_what_an_enforcer_died_over_keeps_whom_it_was_about() -> None:

@@ -17,14 +17,18 @@ from enforcer.audit.record import (
     append_hash,
     digest_of,
     head_of,
+    published_head,
     read,
     verify,
 )
+from gpushare import contract
 from gpushare.errors import RecordError
+from gpushare.formats import AUDIT_RECORD, newer
 
 NO_NUMBER = "the line has no `seq` or no `prev`, so it is not an audit record"
 FORM = "the line is not in the exact JSON form of the enforcer: another program wrote or edited the line"
 EDITED = "`hash` of record 7 is not the hash of its fields: the record was edited"
+HEAD = ChainHead(7, "sha256:" + "a" * 64)
 NO_KIND = "line 7 has no `kind` or no `time`, so it is not an audit record"
 
 
@@ -54,6 +58,25 @@ def _refused(line: bytes) -> str:
     with pytest.raises(RecordError) as raised:
         read(line)
     return raised.value.message
+
+
+def test_a_record_of_a_newer_release_is_refused_as_such() -> None:
+    assert _refused(b'{"version":2,"seq":1}\n') == newer(AUDIT_RECORD.name, 2, 1, AUDIT_RECORD.fix)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "head"),
+    [
+        ({}, None),
+        ({"annotations": None}, None),
+        ({"annotations": {}}, None),
+        ({"annotations": {contract.AUDIT_HEAD: "7"}}, None),
+        ({"annotations": {contract.AUDIT_HEAD: str(HEAD)}}, HEAD),
+    ],
+    ids=["no annotations", "null", "none of ours", "no head", "a head"],
+)
+def test_the_head_on_a_slice_is_read_where_there_is_one(annotations: dict[str, Any], head: ChainHead | None) -> None:
+    assert published_head({"metadata": {"name": "gpu-7", **annotations}}) == head
 
 
 def test_a_record_is_one_line_of_compact_json_in_a_fixed_order() -> None:

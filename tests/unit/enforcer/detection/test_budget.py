@@ -254,3 +254,14 @@ class Hand:
         self.over = over
         self.killed = over and self.row >= 3 and self.left <= 0
         return self.killed
+
+
+@pytest.mark.parametrize(("overdraft", "seconds"), [(0.0, budget.REFILL), (0.5, budget.REFILL / 2), (2.0, 0.0)])
+def test_what_all_namespaces_may_use_beyond_their_budget_leaves_none_of_them_without(
+    overdraft: float, seconds: float
+) -> None:
+    accounts = {
+        MINE: Account(used=1.0, size=5.0, over=True),
+        ALL: Account(used=6.0, size=5.0, over=True),
+    }
+    assert budget.seconds_empty(accounts, *MINE, 0.0, overdraft) == pytest.approx(seconds)

@@ -232,6 +232,8 @@ def test_the_largest_go_first_and_no_more_than_needed() -> None:
     usages = [holder(1, 100), holder(2, 3000), holder(3, 2500), holder(4, 3000)]
     assert [each.identity.pid for each in select_targets(quota(), usages)] == [2, 4]
     assert [each.identity.pid for each in select_targets(quota(memory_mib=6000), usages)] == [2]
+    full = [holder(1, 3000), holder(2, 2000), holder(3, 2096)]
+    assert [each.identity.pid for each in select_targets(quota(), full)] == [1], "at its kill threshold it may stay"
     everybody = select_targets(quota(on_exceed=OnExceed.KILL_CONTAINER), usages)
     assert [each.identity.pid for each in everybody] == [2, 4, 3, 1]
 

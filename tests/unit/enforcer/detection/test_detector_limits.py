@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 
 from enforcer.attribution.snapshot import ProcessUsage
-from enforcer.detection.detector import close_breaker, phase, record_kill_result
-from enforcer.detection.types import Decision, Phase
+from enforcer.detection.budget import Account
+from enforcer.detection.detector import DOUBT, close_breaker, phase, record_kill_result
+from enforcer.detection.types import ContainerState, Decision, DetectorState, Phase, container_key, key_of
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.detection.test_detector import OVER, POLL, RULES, UNDER, Bench
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
@@ -245,6 +246,34 @@ def test_a_kill_says_whether_a_budget_is_overdrawn(looks: int, *, overdrawn: boo
     assert decision.overdrawn is overdrawn
 
 
+@pytest.mark.parametrize(
+    ("own", "all_of_its_namespace", "overdrawn"),
+    [(6.9, 0.0, False), (7.0, 0.0, True), (1.0, 6.0, False), (1.0, 6.99, True)],
+)
+def test_a_budget_is_overdrawn_from_two_seconds_beyond_it_on(
+    own: float, all_of_its_namespace: float, *, overdrawn: bool
+) -> None:
+    """The container's has 5.5 s and is charged half a second now, its namespace's 5 s and 0.03 s."""
+    bench = Bench(quota())
+    case = ContainerState(phase=Phase.WARNED, used=own, at=bench.now, samples=9, over_for=9.0)
+    account = Account(used=all_of_its_namespace, at=bench.now, size=5.0, over=True)
+    accounts = {(bench.quotas[0].namespace, GPU): account} if all_of_its_namespace else {}
+    bench.state = DetectorState(cases={key_of(bench.quotas[0]): case}, accounts=accounts, sampled={GPU: bench.now})
+    (decision,) = bench.see(OVER)
+    assert (decision.decision, decision.overdrawn) == (Decision.KILL, overdrawn)
+
+
+def test_of_a_pod_one_container_is_killed_at_a_time_and_other_pods_do_not_wait_for_it() -> None:
+    second = quota(container="second", container_id="a" * 64)
+    bench = Bench(quota(), second, neighbour())
+    most, more = holder(10, 9000), holder(11, 8000, "a" * 64)
+    for _ in range(20):
+        bench.see(most, more, holder(20, 7000, NEIGHBOUR, neighbour().pod_uid))
+        if killed := [each.quota.container_id for _, each in bench.taken if each.decision is Decision.KILL]:
+            break
+    assert killed == [CONTAINER, NEIGHBOUR]
+
+
 def test_a_process_of_nobody_knows_whom_keeps_nobody_from_the_kill_of_who_is_over_without_it() -> None:
     bench = Bench(quota(), neighbour())
     decisions = [each for _ in range(12) for each in bench.see_a_part(OVER, holder(20, 1, NEIGHBOUR))]
@@ -262,3 +291,71 @@ def test_who_seems_within_while_a_process_is_of_nobody_knows_whom_stays_as_it_wa
         assert bench.see_a_part(UNDER) == []
     assert (bench.state.cases, bench.state.accounts) == (before.cases, before.accounts)
     assert [each.decision for _ in range(3) for each in bench.see(OVER)] == [Decision.KILL]
+
+
+def test_a_namespace_that_is_over_without_an_unknown_process_is_charged() -> None:
+    bench = Bench(quota())
+    for _ in range(3):
+        bench.see(OVER)
+    before = bench.state.accounts[bench.quotas[0].namespace, GPU]
+    bench.see_a_part(OVER)
+    now = bench.state.accounts[bench.quotas[0].namespace, GPU]
+    assert (now.at, now.over) == (bench.now, True)
+    assert now.used > before.used
+
+
+def test_who_is_only_warned_uses_nothing_of_its_namespaces_budget() -> None:
+    bench = Bench(quota(on_exceed=OnExceed.WARN))
+    for _ in range(20):
+        bench.see(OVER)
+    assert bench.state.accounts == {}
+
+
+def test_a_namespace_that_is_within_again_is_over_no_longer() -> None:
+    bench = Bench(quota())
+    for holding in (OVER, OVER, UNDER):
+        bench.see(holding)
+    assert not bench.state.accounts[bench.quotas[0].namespace, GPU].over
+
+
+def test_a_kill_counts_for_a_minute_once_it_has_ended() -> None:
+    bench = Bench(quota())
+    case, place = ContainerState(used=5.0, at=bench.now), container_key(bench.quotas[0])
+    bench.state = DetectorState(cases={key_of(bench.quotas[0]): case}, kills={place: bench.now})
+    bench.see(UNDER, after=RULES.window / 2)
+    assert bench.state.kills
+    bench.see(UNDER, after=RULES.window / 2)
+    assert bench.state.kills == {}
+
+
+def test_the_doubt_about_a_lowered_quota_begins_when_it_was_lowered() -> None:
+    bench = Bench(quota(grace_seconds=9000.0))
+    bench.see(OVER)
+    bench.see(OVER)
+    bench.quotas = [quota(grace_seconds=9000.0, memory_mib=3000)]
+    for after, expected in ((DOUBT - 1, Phase.LOWERED), (2.0, Phase.LOWERED), (DOUBT, Phase.OVER)):
+        bench.see(holder(10, 4000), after=after)
+        assert phase(bench.state, bench.quotas[0], bench.now) is expected
+
+
+def test_a_violation_ended_with_the_last_reading_before_a_long_gap() -> None:
+    bench = Bench(quota())
+    key, account = key_of(bench.quotas[0]), (bench.quotas[0].namespace, GPU)
+    case = ContainerState(phase=Phase.WARNED, used=3.0, at=bench.now + 3, samples=9, over_for=4.0)
+    accounts = {account: Account(used=3.0, at=bench.now, size=5.0, over=True)}
+    bench.state = DetectorState(cases={key: case}, accounts=accounts, sampled={GPU: bench.now})
+    read = bench.now
+    bench.now += 2 * RULES.max_gap
+    bench.see_a_part(UNDER)
+    assert bench.state.cases[key] == replace(case, phase=Phase.WITHIN, at=read, samples=0, over_for=0.0)
+    assert bench.state.accounts[account].over is False
+
+
+def test_a_container_that_was_away_is_looked_at_as_often_as_any_other() -> None:
+    bench = Bench(quota(grace_seconds=0.0))
+    bench.see(OVER), bench.see(OVER)
+    bench.quotas = [quota(container_id=None)]
+    bench.see()
+    bench.quotas = [quota(grace_seconds=0.0)]
+    assert Decision.KILL not in [each.decision for _ in range(RULES.samples - 1) for each in bench.see(OVER)]
+    assert bench.state.cases[key_of(bench.quotas[0])].samples == RULES.samples - 1

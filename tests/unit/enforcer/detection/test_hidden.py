@@ -107,6 +107,13 @@ def test_a_process_outside_of_shares_that_nvml_lists_may_hold_any_amount() -> No
     )
 
 
+@pytest.mark.parametrize(("mib", "owner"), [(0, CONTAINER), (1, None)])
+def test_a_process_that_does_not_show_whose_it_is_may_hold_it(mib: int, owner: str | None) -> None:
+    seen = replace(view(mine(), SERVER), unknown_mib=mib)
+    account = Account(level_mib=HIDDEN, present=KNOWN)
+    assert owned(find(account, seen, (MINE, THEIRS), Holders((descriptors(),)), {66}, {}))[0] == owner
+
+
 def test_pytorchs_ipc_and_expandable_segments_are_not_charged_for_what_somebody_hides() -> None:
     """A process that NVML lists keeps descriptors of memory in its own row; its data loaders inherit them by fork.
 
@@ -147,6 +154,7 @@ def test_what_nvml_lists_for_processes_that_have_ended_may_be_anybodys() -> None
 
     assert owned_mib(0) == HIDDEN - TOLERANCE_MIB
     assert owned_mib(5000) == HIDDEN - TOLERANCE_MIB - 5000
+    assert owned_mib(1) == HIDDEN - TOLERANCE_MIB - 1
     assert owned_mib(HIDDEN) == 0
     assert owned_mib(HIDDEN, present=ALONE, has=()) == HIDDEN - TOLERANCE_MIB, "one that was alone has those as well"
 

@@ -109,7 +109,8 @@ def test_another_boot_remembers_nothing() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        (b"[]", b"5"), (b'"overFor": 2.0', b'"overFor": "2"'), (b'"overFor": 2.0', b'"overFor": NaN'),
+        (b"[]", b"5"), (b'"overFor": 2.0', b'"overFor": "2"'), (b'"overFor": 2.0', b'"overFor": true'),
+        (b'"overFor": 2.0', b'"overFor": NaN'),
         (b'"overFor": 2.0', b'"overFor": -2.0'),
         (b'"overFor": 2.0', b'"overFor": 9.5'), (b'"used": 2.5', b'"used": 9.5'),
         (b'"version": 5', b'"version": 4'), (b'"gpu"', b'"gpus"'),

@@ -1,16 +1,18 @@
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.dra.allocation import PrepareRequest, compute_limits, peak_usage, still_valid
+from enforcer.dra.allocation import PrepareRequest, compute_limits, still_valid
 from enforcer.dra.cdi import document
 from enforcer.dra.prepared_claim import PreparedClaim, decode, encode
 from enforcer.quota.types import Mode, OnExceed
 from gpushare import contract
 from gpushare.errors import ConfigError, PrepareError
+from gpushare.peak_usage import peak_usage
 from tests.unit.enforcer.dra.objects import (
     NODE,
     Object,
@@ -337,10 +339,37 @@ def test_what_is_written_is_read_back(made: Object) -> None:
     assert decode(encode(found)) == found
 
 
-@given(st.binary() | st.just(b'{"version": 1, "granted": 3}') | st.just(b'{"version": 2}') | st.just(b"[]"))
-def test_a_file_that_is_none_is_an_error_and_nothing_else(data: bytes) -> None:
-    with pytest.raises(ConfigError):
+@given(
+    st.binary()
+    | st.just(b'{"version": 1, "granted": 3}')
+    | st.just(b'{"version": 1, "gra')
+    | st.just(b'{"version": 2}')
+    | st.just(b"[]")
+)
+def test_a_file_that_is_none_is_an_error_with_what_to_do_and_nothing_else(data: bytes) -> None:
+    with pytest.raises(ConfigError, match=r"move the file away|restart the enforcer|a newer release wrote it"):
         decode(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (lambda content: content["granted"][0].update(gpu=None, mode=None), "request main"),
+        (lambda content: content["granted"][0].update(request=3), "cannot be read"),
+        (lambda content: content.pop("granted"), "granted"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_said_with_what_is_wrong_and_what_to_do(
+    change: Callable[[Any], object], names: str
+) -> None:
+    made = pod("tts", {contract.MEMORY: "4Gi"})
+    content = json.loads(encode(prepared(claim(made), made)))
+    content["granted"] = content["granted"][:1]
+    content["limits"] = [content["limits"][0] | {"request": "main"}]
+    content["granted"][0]["request"] = "main"
+    change(content)
+    with pytest.raises(ConfigError, match=rf"{names}.*; restart the enforcer.*delete the pod"):
+        decode(json.dumps(content).encode())
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -68,14 +68,14 @@ def test_a_container_without_a_percentage_gets_what_others_have_not_reserved(
 
 
 def test_what_is_reserved_of_another_gpu_or_where_processes_take_turns_caps_nobody() -> None:
-    assert with_caps(made("mine"), [made("other", 50, OTHER_GPU)]).caps == ()
-    assert with_caps(made("mine", mode=Mode.TIME_SLICING), [made("other", 50, mode=Mode.TIME_SLICING)]).caps == ()
+    assert with_caps(made("mine"), [made("other", 50, OTHER_GPU)]).caps == {}
+    assert with_caps(made("mine", mode=Mode.TIME_SLICING), [made("other", 50, mode=Mode.TIME_SLICING)]).caps == {}
 
 
 @given(st.lists(st.integers(1, 100), max_size=6), st.integers(1, 100))
 def test_a_reservation_is_kept_whatever_others_have(reserved: list[int], mine: int) -> None:
     found = with_caps(made("mine", mine), [made(str(number), percent) for number, percent in enumerate(reserved)])
-    assert (found.caps, found.thread_percentage("main")) == ((), mine)
+    assert (found.caps, found.thread_percentage("main")) == ({}, mine)
 
 
 def test_caps_stay_as_they_were_when_claims_come_and_go(world: World) -> None:
@@ -127,8 +127,8 @@ def test_a_tenants_own_percentage_only_lowers_the_cap(world: World, own: str, gi
 def test_a_percentage_that_not_all_containers_of_a_request_state_is_not_theirs(
     percents: tuple[int | None, ...],
 ) -> None:
-    assert stated(("main", percent) for percent in percents) == ()
-    assert stated((("main", 10), ("main", 10), ("aux", 20))) == (("main", 10), ("aux", 20))
+    assert stated(("main", percent) for percent in percents) == {}
+    assert stated((("main", 10), ("main", 10), ("aux", 20))) == {"main": 10, "aux": 20}
 
 
 def test_containers_of_one_request_that_differ_keep_their_own(world: World) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.claim_status import Conditions, limit_condition
+from enforcer.dra.claim_status import limit_condition, write_condition
 from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.quota.types import LimitStatus, Quota
@@ -72,12 +72,11 @@ def test_of_several_containers_in_one_request_the_worst_counts(claim: PreparedCl
 
 
 def test_it_is_written_once_and_again_only_when_it_is_another(world: World, claim: PreparedClaim, quota: Quota) -> None:
-    conditions = Conditions(world.api)  # type: ignore[arg-type]
     well, escaped = proven(Reason.IN_FORCE), proven(Reason.LIMIT_ESCAPED)
     other = replace(well, sentence="other figures")
     for said in (well, well, other, other, escaped, replace(escaped, sentence="of another process")):
         before = len(world.api.patched)
-        assert conditions.write(claim, [(quota, said)])
+        assert write_condition(world.setup.cluster, claim, [(quota, said)])
         if len(world.api.patched) > before:
             _, body, content_type = world.api.patched[-1]
             assert content_type == APPLY_PATCH
@@ -89,13 +88,13 @@ def test_it_is_written_once_and_again_only_when_it_is_another(world: World, clai
 def test_an_api_server_that_does_not_answer_is_notified_later_and_one_that_refuses_is_not(
     world: World, claim: PreparedClaim, quota: Quota
 ) -> None:
-    conditions, proofs = Conditions(world.api), [(quota, proven(Reason.IN_FORCE))]  # type: ignore[arg-type]
+    proofs = [(quota, proven(Reason.IN_FORCE))]
     world.api.down = True
-    assert not conditions.write(claim, proofs)
+    assert not write_condition(world.setup.cluster, claim, proofs)
     world.api.down, world.api.refuse_patches = False, True
-    assert conditions.write(claim, proofs)
+    assert write_condition(world.setup.cluster, claim, proofs)
     world.api.objects.clear()
-    assert conditions.write(claim, proofs), "the claim is gone"
+    assert write_condition(world.setup.cluster, claim, proofs), "the claim is gone"
 
 
 @pytest.mark.parametrize("status", [401, 409, 429])
@@ -106,10 +105,10 @@ def test_an_api_server_that_has_no_time_now_is_notified_later(
         raise ClusterError("later", status)
 
     monkeypatch.setattr(world.api, "patch", later)
-    assert not Conditions(world.api).write(claim, [(quota, proven(Reason.IN_FORCE))])  # type: ignore[arg-type]
+    assert not write_condition(world.setup.cluster, claim, [(quota, proven(Reason.IN_FORCE))])
 
 
 def test_a_claim_of_the_same_name_is_left_alone(world: World, claim: PreparedClaim, quota: Quota) -> None:
     world.api.objects[world.where(claim.name)]["metadata"]["uid"] = "another"
-    assert Conditions(world.api).write(claim, [(quota, proven(Reason.IN_FORCE))])  # type: ignore[arg-type]
+    assert write_condition(world.setup.cluster, claim, [(quota, proven(Reason.IN_FORCE))])
     assert not world.api.patched

@@ -150,7 +150,8 @@ class Living:
 
 def forgotten(world: World, pods: Collection[str] | None, living: Collection[str] = ()) -> StaleClaimCleaner:
     # Stand-ins take the place of the declared types.
-    return StaleClaimCleaner(world.api, world.store, world.driver, Pods(pods), Living(living))  # type: ignore[arg-type]
+    setup = replace(world.setup, attributor=Living(living))  # type: ignore[arg-type] # it has what is asked
+    return StaleClaimCleaner(setup, world.driver, Pods(pods))
 
 
 def test_a_claim_nobody_undoes_is_let_go_after_two_looks(world: World) -> None:
@@ -196,8 +197,7 @@ def strays(world: World, pods: Collection[str] | None = ()) -> OrphanCleaner:
             found = [each for where, each in world.api.objects.items() if "/pods/" in where]
             return frozenset((each["metadata"]["namespace"], name) for each in found for name in claim_names(each))
 
-    # Stand-ins take the place of the declared types.
-    return OrphanCleaner(world.api, world.store, world.files, world.driver, Shown(pods))  # type: ignore[arg-type]
+    return OrphanCleaner(world.setup, world.files, world.driver, Shown(pods))
 
 
 @pytest.mark.parametrize("loss", ["all", "torn"])
@@ -277,7 +277,7 @@ def test_the_claims_status_names_device_limits_and_nobody_else(world: World) -> 
     assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "True", "ClaimPrepared")
     assert all(each["shareID"] and each["driver"] == contract.DRIVER for each in entries.values())
     assert "data" not in entries["status"]
-    (entry, _) = status_of(replace(claim, caps=(("model", 60),)), datetime.now(UTC))["status"]["devices"]
+    (entry, _) = status_of(replace(claim, caps={"model": 60}), datetime.now(UTC))["status"]["devices"]
     assert entry["data"]["limits"][0]["computeCap"] == 60
 
 

@@ -144,7 +144,7 @@ def test_images_and_pods_ask_the_toolkit_for_no_more_than_the_namespace_allows(
 ) -> None:
     env = [{"name": contract.NVIDIA_DRIVER_CAPABILITIES, "value": own}] if own else []
     found = prepared(*hand_written(env=env), {contract.ALLOWED_CAPABILITIES: allowed} if allowed else {})
-    assert found.driver_capabilities == (("gpu", expected),)
+    assert found.driver_capabilities == {"gpu": expected}
     assert decode(encode(found)) == found
 
 

@@ -103,7 +103,7 @@ def test_it_follows_the_reserve_and_another_limit() -> None:
 
 
 def test_a_claim_of_an_older_enforcer_gets_a_fraction_of_the_card_and_no_variables() -> None:
-    found = replace(viewed(pod("llm", {contract.MEMORY: "4Gi"})), seen=(), settings=())
+    found = replace(viewed(pod("llm", {contract.MEMORY: "4Gi"})), seen=(), settings={})
     assert told(env(found)) == ("3584", "0.218750", "0.875000")
     assert not {*USUAL} & env(found).keys()
 
@@ -155,7 +155,7 @@ def test_by_default_three_frameworks_get_variables_and_on_request_others() -> No
 def test_namespace_and_node_can_switch_them_off() -> None:
     made = pod("llm", {contract.MEMORY: "4Gi"})
     for found in (viewed(made, {contract.FRAMEWORKS: "none"}), viewed(made, frameworks=False)):
-        assert found.settings == ()
+        assert found.settings == {}
         assert told(env(found)) == ("3542", "0.223160", "0.864746")
 
 
@@ -165,7 +165,7 @@ def test_a_variable_is_left_to_containers_that_name_it_or_may() -> None:
     assert USUAL[0] not in env(viewed(made))
     assert USUAL[1] in env(viewed(made))
     unseen = container("model", envFrom=[{"secretRef": {"name": "settings"}}])
-    assert viewed(pod("llm", {contract.MEMORY: "4Gi"}, unseen)).settings == ()
+    assert viewed(pod("llm", {contract.MEMORY: "4Gi"}, unseen)).settings == {}
 
 
 def test_containers_of_one_request_get_what_all_of_them_leave_free() -> None:

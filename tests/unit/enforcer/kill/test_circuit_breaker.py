@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.detection.types import ContainerState, DetectorState, Phase
-from enforcer.kill.circuit_breaker import NAME, OPEN, CircuitBreaker, opened_at, reset
+from enforcer.kill.circuit_breaker import NAME, OPEN, CircuitBreaker, opened_at, opened_for, reset
 from enforcer.runtime.background import BackgroundExecutor
 from tests.support.patience import patient
 from tests.unit.enforcer.made import GPU
@@ -45,7 +45,10 @@ def test_a_disk_that_cannot_tell_changes_nothing(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Path, "lstat", fails)
     for state in (DetectorState(), DetectorState(open=True)):
-        assert make(tmp_path).sync_from_disk(state) == state
+        breaker = make(tmp_path)
+        assert (breaker.is_open, breaker.problem) == (False, None)
+        assert breaker.sync_from_disk(state) == state
+        assert breaker.is_open is False
 
 
 @pytest.mark.parametrize(
@@ -65,6 +68,22 @@ def test_no_more_of_the_file_is_read_than_it_can_have(tmp_path: Path, size: int,
     data = f'{{"time": "{time}"'.encode()
     (tmp_path / NAME).write_bytes(data + b" " * (size - len(data) - 1) + b"}")
     assert opened_at(tmp_path) == (time if whole else "")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, ""),
+        (b"{}", ""),
+        (b'{"reason": "a new driver"}', "a new driver"),
+        (b'{"reason": "' + b"x" * 400 + b'"}', "x" * 300),
+    ],
+    ids=["closed", "no reason", "reason", "long"],
+)
+def test_why_it_is_open_is_what_the_operator_wrote(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    if content is not None:
+        (tmp_path / NAME).write_bytes(content)
+    assert opened_for(tmp_path) == reason
 
 
 @pytest.mark.timeout(20)

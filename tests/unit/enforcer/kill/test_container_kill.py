@@ -121,6 +121,30 @@ def test_a_signal_is_waited_for_by_its_own_timeout(tmp_path: Path) -> None:
     assert [(pid, round(seconds, -1)) for pid, seconds in waits] == [(501, 20.0), (501, 50.0)]
 
 
+def test_a_container_that_replaces_its_processes_is_not_waited_for_after_sigterm(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000, dies_of=STUBBORN))
+    waits = waits_of(world)
+    world.timeouts, world.respawns = type(world.timeouts)(term=20.0, kill=50.0), True
+    assert world.run().reason is Reason.KILLED
+    assert [(pid, round(seconds, -1)) for pid, seconds in waits] == [(501, 50.0)]
+
+
+def test_what_starts_meanwhile_in_a_container_without_first_process_is_terminated_and_killed(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000))
+    world.answer = True
+
+    def start() -> None:
+        world.processes |= {502: process(502, 3000), 503: process(503, 700, holds=False)}
+
+    at_look(world, 2, start)
+    assert world.run(about=quota(on_exceed=OnExceed.KILL_CONTAINER)).reason is Reason.KILLED
+    assert world.story == [
+        "terminate_client 501", "terminate_client 502", "SIGTERM 501", "SIGTERM 502", "SIGTERM 503",
+    ]  # fmt: skip
+    rows = {row["pid"]: row["usedMiB"] for row in world.records()[-1]["targets"]}
+    assert rows == {501: 9000, 502: 3000, 503: 0}
+
+
 def test_of_those_that_end_with_the_first_only_those_to_which_something_was_tried_are_on_record(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 0, holds=False), process(502, 9000), process(503, 0, holds=False))
     world.answer, world.leaders, world.refused = True, {501}, {502}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from enforcer.kill.recheck import READS, Rechecker
+from enforcer.kill.recheck import READ_SECONDS, READS, Rechecker
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 from tests.support.quotas import in_force
@@ -29,6 +29,22 @@ def test_the_quota_now_counts_and_the_policy_of_the_kill_decision() -> None:
 
 def test_the_sample_is_of_the_container_of_the_kill_decision() -> None:
     assert _rechecker(None).processes(DECIDED) == (holder(501, 4096),)
+
+
+def test_who_takes_turns_cannot_tell_when_the_next_reading_is() -> None:
+    waited = list[float]()
+
+    class Hurried(Rechecker):
+        def wait(self, seconds: float) -> None:
+            waited.append(seconds)
+
+    rechecker = Hurried(Usages(lambda _: (holder(501, 1),)), in_force())
+    rechecker.processes(DECIDED)
+    assert waited == []
+    rechecker.processes(DECIDED, overdrawn=True)
+    shortest, longest = 0.5 * READ_SECONDS, 1.5 * READ_SECONDS
+    assert shortest <= min(waited) < 1.3 * shortest
+    assert 0.9 * longest < max(waited) <= longest
 
 
 @pytest.mark.parametrize(

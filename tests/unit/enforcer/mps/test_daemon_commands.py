@@ -17,8 +17,8 @@ class Control:
     def __init__(self, *answers: str) -> None:
         self.asked, self._answers = list[str](), iter(answers)
 
-    def ask(self, command: str, _: Deadline | None = None, ended: Callable[[], bool] | None = None) -> str:
-        assert ended is None
+    def ask(self, command: str, _: Deadline | None = None, ended: Callable[[], bool] = bool) -> str:
+        assert not ended()
         self.asked.append(command)
         return next(self._answers)
 

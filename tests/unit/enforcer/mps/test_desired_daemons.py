@@ -1,6 +1,7 @@
 """Which GPUs have a daemon, and that nothing which is not known takes one away."""
 
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,12 +9,13 @@ from typing import Any
 import pytest
 
 from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.desired_daemons import (
     QUIET,
-    DaemonConfig,
     DaemonPlan,
     DaemonPlanner,
     DriverTools,
+    MakeDaemon,
     PlannerInputs,
     ShareableGpus,
 )
@@ -48,11 +50,12 @@ class Tools(DriverTools):
     def __init__(self, node: "Node") -> None:
         self._node = node
 
-    def find(self) -> DaemonConfig:
+    def find(self) -> MakeDaemon:
         if not self._node.driver:
             raise MpsError("no program below /driver")
         # Stand-ins take the place of the declared types.
-        return DaemonConfig(Reader(), Path("/driver/usr/bin/control"), {"A": "b"})  # type: ignore[arg-type]
+        modes: Any = Reader()  # it has what a daemon calls
+        return partial(MpsDaemon, binary=Path("/driver/usr/bin/control"), modes=modes, environment={"A": "b"})
 
 
 class Node:

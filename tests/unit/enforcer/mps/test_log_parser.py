@@ -6,61 +6,59 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.mps.log_parser import MAX_LINE, SHOWN, Line, LogPattern, Severity, most_severe, parsed, read, safe, split
+from enforcer.mps.log_parser import MAX_LINE, SHOWN, Line, Severity, most_severe, parsed, read, safe, split
 
 CONTROL = b"[2026-11-21 10:00:00.123 Control 4711] "
 SERVER = b"[2026-11-21 10:00:00.123 Other 4712] "
 
 
 @pytest.mark.parametrize(
-    ("message", "said", "weight"),
+    ("message", "weight"),
     [
-        ("Starting new server 25951 for user 0", LogPattern.STARTING, Severity.CHANGE),
-        ("NEW SERVER 25951: Ready", LogPattern.READY, Severity.CHANGE),
-        ("Server 25951 exited with status 0", LogPattern.ENDED, Severity.CHANGE),
-        ("Server 25951 exited with status 1", LogPattern.FAILED, Severity.TROUBLE),
-        ("NEW CLIENT 11801 from user 1000: Server already exists", LogPattern.CAME, Severity.ROUTINE),
+        ("Starting new server 25951 for user 0", Severity.CHANGE),
+        ("NEW SERVER 25951: Ready", Severity.CHANGE),
+        ("Server 25951 exited with status 0", Severity.CHANGE),
+        ("Server 25951 exited with status 1", Severity.TROUBLE),
+        ("NEW CLIENT 11801 from user 1000: Server already exists", Severity.ROUTINE),
         (
             "NEW CLIENT 0 from user 1000: Server is not ready, push client to pending list",
-            LogPattern.CAME,
             Severity.ROUTINE,
         ),
-        ("Accepting connection...", LogPattern.CONNECTION, Severity.ROUTINE),
-        ("NEW UI", LogPattern.CONNECTION, Severity.ROUTINE),
-        ("UI closed", LogPattern.CONNECTION, Severity.ROUTINE),
-        ("Cmd:get_server_list", LogPattern.ASKING, Severity.ROUTINE),
-        ("Cmd:ps -p 4", LogPattern.ASKING, Severity.ROUTINE),
-        ("Cmd:psx", LogPattern.CHANGING, Severity.CHANGE),
-        ("Cmd:set_default_device_pinned_mem_limit 0 1G", LogPattern.CHANGING, Severity.CHANGE),
-        ("Cmd:quit", LogPattern.CHANGING, Severity.CHANGE),
-        ("Volta MPS: Server is handling a fatal GPU error.", LogPattern.FATAL, Severity.TROUBLE),
-        ("The following clients have a sticky error set:", LogPattern.STICKY, Severity.TROUBLE),
-        ("11661", LogPattern.UNKNOWN, Severity.ROUTINE),
+        ("Accepting connection...", Severity.ROUTINE),
+        ("NEW UI", Severity.ROUTINE),
+        ("UI closed", Severity.ROUTINE),
+        ("Cmd:get_server_list", Severity.ROUTINE),
+        ("Cmd:ps -p 4", Severity.ROUTINE),
+        ("Cmd:psx", Severity.CHANGE),
+        ("Cmd:set_default_device_pinned_mem_limit 0 1G", Severity.CHANGE),
+        ("Cmd:quit", Severity.CHANGE),
+        ("Volta MPS: Server is handling a fatal GPU error.", Severity.TROUBLE),
+        ("The following clients have a sticky error set:", Severity.TROUBLE),
+        ("11661", Severity.ROUTINE),
         (
             "Client {PID: 4293, Context ID: 1} on the error-trigging process 4293 to be torn down",
-            LogPattern.FATAL,
             Severity.TROUBLE,
         ),
-        ("Volta MPS: status of client {11661, 1} is ACTIVE", LogPattern.STATE, Severity.ROUTINE),
-        ("Client {11661, 1} exit", LogPattern.WENT, Severity.ROUTINE),
-        ("Destroy server context on device 0", LogPattern.CONTEXT, Severity.CHANGE),
-        ("Volta MPS: Creating server context on device 0", LogPattern.CONTEXT, Severity.CHANGE),
-        ("Removed Shm file at ", LogPattern.UNKNOWN, Severity.ROUTINE),
-        ("NEW SERVER 1: Ready, Server 2 exited with status 1", LogPattern.UNKNOWN, Severity.ROUTINE),
+        ("Volta MPS: status of client {11661, 1} is ACTIVE", Severity.ROUTINE),
+        ("Client {11661, 1} exit", Severity.ROUTINE),
+        ("Destroy server context on device 0", Severity.CHANGE),
+        ("Volta MPS: Creating server context on device 0", Severity.CHANGE),
+        ("Removed Shm file at ", Severity.ROUTINE),
+        ("NEW SERVER 1: Ready, Server 2 exited with status 1", Severity.ROUTINE),
     ],
 )
-def test_known_lines_are_distinguished(message: str, said: LogPattern, weight: Severity) -> None:
+def test_known_lines_are_distinguished(message: str, weight: Severity) -> None:
     line = read(CONTROL + message.encode())
     assert line is not None
-    assert (line.pattern, line.severity, line.by) == (said, weight, "Control 4711")
+    assert (line.severity, line.by) == (weight, "Control 4711")
     assert (line.at, line.text) == ("2026-11-21 10:00:00.123", message.strip())
 
 
-def test_a_line_without_a_head_is_unknown_whatever_it_says() -> None:
+def test_a_line_without_a_head_is_routine_whatever_it_says() -> None:
     for raw in (b"Server 1 exited with status 1", b"[soon Control 1] NEW UI", b"\xff\xfe\x00junk"):
         line = read(raw)
         assert line is not None
-        assert (line.pattern, line.at, line.by) == (LogPattern.UNKNOWN, "", "")
+        assert (line.severity, line.at, line.by) == (Severity.ROUTINE, "", "")
 
 
 def test_what_would_move_a_terminal_or_forge_a_line_is_escaped() -> None:
@@ -73,7 +71,7 @@ def test_nothing_and_zeros_are_no_line() -> None:
     assert [read(raw) for raw in (b"", b"\0" * 4096, b" \r")] == [None] * 3
     after_a_hole = read(b"\0" * 50 + SERVER + b"NEW UI")
     assert after_a_hole is not None
-    assert after_a_hole.pattern is LogPattern.CONNECTION
+    assert after_a_hole.text == "NEW UI"
 
 
 @given(st.binary(max_size=4000), st.lists(st.integers(0, 4000), max_size=8))
@@ -113,6 +111,6 @@ def test_a_flood_does_not_hide_what_is_grave() -> None:
         [*flood, SERVER + b"Volta MPS: Server is handling a fatal GPU error.", *flood, CONTROL + b"Cmd:quit"]
     )
     told, left = most_severe(lines, 3)
-    assert [line.pattern for line in told] == [LogPattern.UNKNOWN, LogPattern.FATAL, LogPattern.CHANGING]
-    assert left == {LogPattern.UNKNOWN: 1999}
-    assert most_severe([Line(LogPattern.WENT, "")], 3) == ([Line(LogPattern.WENT, "")], {})
+    assert [line.severity for line in told] == [Severity.ROUTINE, Severity.TROUBLE, Severity.CHANGE]
+    assert left == {Severity.ROUTINE: 1999}
+    assert most_severe([Line(Severity.ROUTINE, "")], 3) == ([Line(Severity.ROUTINE, "")], {})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.mps_readiness import MpsReady
+from enforcer.dra.mps_readiness import wait_until_ready
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.desired_daemons import DaemonPlan
 from enforcer.mps.manager import AT_ONCE, MpsManager, side_by_side
@@ -265,10 +265,10 @@ def test_a_wait_ends_in_its_time_though_nobody_answers() -> None:
     with pytest.raises(
         PrepareError, match=f"the MPS daemon of {GPU} is not ready, or has not stopped yet; the kubelet retries"
     ):
-        MpsReady(keeper_that(hangs)).wait([GPU], lambda: time.monotonic() - began < 0.5)
+        wait_until_ready(keeper_that(hangs), [GPU], lambda: time.monotonic() - began < 0.5)
     assert time.monotonic() - began < 10
     free.set()
-    MpsReady(keeper_that(hangs)).wait([GPU, OTHER_GPU], lambda: True)
+    wait_until_ready(keeper_that(hangs), [GPU, OTHER_GPU], lambda: True)
 
 
 def test_a_bug_in_asking_is_not_taken_for_an_answer() -> None:
@@ -276,7 +276,7 @@ def test_a_bug_in_asking_is_not_taken_for_an_answer() -> None:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
-        MpsReady(keeper_that(breaks)).wait([GPU], lambda: True)
+        wait_until_ready(keeper_that(breaks), [GPU], lambda: True)
 
 
 def test_a_daemon_whose_time_is_over_is_ended_and_forgotten() -> None:

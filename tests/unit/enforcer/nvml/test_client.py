@@ -275,7 +275,7 @@ def test_what_is_reported_arrives_as_it_was_meant() -> None:
     assert VALUES.keys() == wire.QUESTIONS.keys()
     for what, values in VALUES.items():
         for value in values:
-            line = wire.encode_result(4, what, value)
+            line = wire.encode_result(4, value)
             assert line.index(b"\n") == len(line) - 1
             number, found = wire.request_id(line[:-1])
             assert (number, wire.decode_value(what, found)) == (4, value)

@@ -64,9 +64,9 @@ class Worker(WorkerProcess):
         return self._pid
 
     def send(self, line: bytes) -> None:
-        number, what, (uuid,) = wire.decode_request(line)
+        number, _, (uuid,) = wire.decode_request(line)
         sample = GpuSample(uuid=uuid, total_mib=100, used_mib=0, processes=(), clients=())
-        self._line = wire.encode_result(number, what, sample)
+        self._line = wire.encode_result(number, sample)
         begun, (first, last) = max(self._ready, self._driver.now), self._driver.hangs
         hung = first <= begun < last
         self._at = begun + self._driver.answer if not hung else NEVER if self._driver.calls is Calls.LOST else last

@@ -30,11 +30,11 @@ class Driver(WorkerProcess):
         number, what, arguments = wire.decode_request(line)
         assert self.answer == b"", "one question at a time"
         if what == "gpus":
-            self.left, self.answer = 0.0, wire.encode_result(number, what, GPUS)
+            self.left, self.answer = 0.0, wire.encode_result(number, GPUS)
             return
         self.asked.append(arguments[0])
         sample = GpuSample(uuid=arguments[0], total_mib=16384, used_mib=0, processes=())
-        self.left, self.answer = self.takes, wire.encode_result(number, what, sample)
+        self.left, self.answer = self.takes, wire.encode_result(number, sample)
 
     def receive(self, end: float) -> bytes | None:
         waited = min(self.left, max(0.0, end - self.now))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from enforcer.quota.checkpoint import NAME, Checkpoint, decode, encode
 from enforcer.quota.types import OnExceed
-from enforcer.runtime import files
+from gpushare import files
 from gpushare.errors import ConfigError
 from tests.unit.enforcer.made import neighbour, quota
 

@@ -90,6 +90,27 @@ def test_a_mistyped_label_is_a_problem_and_shares_nothing_again() -> None:
     assert (modes.update_from_node(labelled("mps")).of(OTHER_GPU), modes.problem) == (Mode.MPS, None)
 
 
+def test_what_was_read_first_is_never_taken_after_what_was_read_later() -> None:
+    """Two threads read the node. The API server answers the first one late, with the label as it was."""
+    modes, answer = label_modes({}), threading.Event()
+    reads = [labelled("mpss"), labelled("time-slicing")]
+
+    def late() -> dict[str, Any]:
+        node = reads.pop(0)
+        answer.wait(5)
+        return node
+
+    first = threading.Thread(target=modes.read_node, args=(late,))
+    first.start()
+    second = threading.Thread(target=modes.read_node, args=(lambda: reads.pop(0),))
+    second.start()
+    second.join(0.2)
+    answer.set()
+    first.join()
+    second.join()
+    assert (reads, modes.of(GPU), modes.problem) == ([], Mode.TIME_SLICING, None)
+
+
 def test_whoever_keeps_daemons_is_woken_by_a_change_alone() -> None:
     changed = threading.Event()
     modes = label_modes({}, changed=changed)

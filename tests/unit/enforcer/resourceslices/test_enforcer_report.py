@@ -1,20 +1,27 @@
 """The enforcer's report stands in its node's slice: written where it changed, and rarely for problems alone."""
 
+import argparse
 import json
 from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
+from enforcer.build_audit import AuditParts
 from enforcer.resourceslices import enforcer_report
 from enforcer.resourceslices.enforcer_report import APART, MAX_PROBLEM, MAX_PROBLEMS, EnforcerState, ReportPublisher
+from enforcer.status.metrics import Metrics
 from gpushare.contract import ENFORCER
 from gpushare.errors import ClusterError
 from gpushare.version import installed
 from tests.support.clock import FakeClock
 from tests.unit.enforcer.resourceslices.test_audit_head_publisher import GPUS, SLICE, Patchable, offered
 
-WELL: Final = EnforcerState(enforcing=True, breaker=None, audit_log="", problems=())
+WELL: Final = EnforcerState(enforcing=True, breaker=None, audit_log=(), problems=())
 
 
 class Node:
@@ -52,7 +59,10 @@ def test_the_report_is_written_once_and_again_when_something_changed(server: Any
     assert server.patches == 1
     assert node.look(breaker="2026-11-24T10:00:00Z")["breaker"] == "2026-11-24T10:00:00Z"
     assert node.look(breaker=None) == expected
-    assert node.look(audit_log="no space left")["auditLog"] == "no space left"
+    assert (
+        node.look(audit_log=("no space left", "record 4 is changed"))["auditLog"]
+        == "no space left; record 4 is changed"
+    )
     assert node.look(enforcing=False)["enforcing"] is False
     assert server.patches == 5
 
@@ -75,10 +85,25 @@ def test_the_end_of_all_problems_is_written_at_once(server: Any, node: Node) -> 
 
 
 def test_a_report_has_a_bound(node: Node) -> None:
-    found = node.look(problems=("x" * 9999,) * 99, audit_log="y" * 9999)
+    found = node.look(problems=("x" * 9999,) * 99, audit_log=("y" * 9999,))
     assert (len(found["problems"]), len(found["problems"][0]), len(found["auditLog"])) == (
         MAX_PROBLEMS, MAX_PROBLEM, MAX_PROBLEM,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", list(product([None, "no space"], [None, "record 4 is changed"], [None, "cut"])))
+def test_each_problem_of_the_audit_log_is_urgent_whatever_else_is_wrong_with_it(
+    tmp_path: Path, wrong: tuple[str | None, ...]
+) -> None:
+    shortage, broken, lost = wrong
+    writer, verifier = SimpleNamespace(problem=None), SimpleNamespace(problem=broken)
+    parts = SimpleNamespace(records=SimpleNamespace(shortage=shortage), writer=writer, verifier=verifier)
+    reported: Any = partial(AuditParts.reported, parts)  # type: ignore[arg-type] # a stand-in
+    metrics = Metrics()
+    metrics.latest.update({"problems": [*filter(None, wrong), "MPS is away"]})
+    options = argparse.Namespace(no_enforce=False, state=tmp_path)
+    found = reported(options, metrics, SimpleNamespace(lost=lost))
+    assert (found.audit_log, found.problems) == (tuple(filter(None, wrong)), ("MPS is away",))
 
 
 def test_a_new_offer_keeps_the_report_and_a_new_slice_gets_it_again(server: Any, node: Node) -> None:

@@ -12,8 +12,8 @@ from enforcer.dra.cdi_files import put
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.mps.state_file import FILE, DaemonRecord, DaemonStateFile
 from enforcer.quota import checkpoint
-from enforcer.runtime import files
 from enforcer.status.pod_status_files import load_previous
+from gpushare import files
 from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import World, make
 

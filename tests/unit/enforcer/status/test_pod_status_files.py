@@ -17,9 +17,9 @@ from enforcer.detection.detector import evaluate
 from enforcer.detection.types import DetectorConfig, DetectorState, Phase
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.types import Quota
+from enforcer.runtime import files as runtime_files
 from enforcer.runtime.problem import Problem
 from enforcer.status import pod_status as podstatus
-from enforcer.status import pod_status_files as podfiles
 from enforcer.status.events import KEPT
 from enforcer.status.messages import UserMessage
 from enforcer.status.node_status import Snapshot
@@ -231,13 +231,13 @@ def test_what_cannot_be_written_is_reported_once_and_ends_nothing(
     files.prepare()
     files.prepare(OTHER_POD)
 
-    def full(file: Path, data: bytes) -> None:
+    def full(file: Path, data: bytes, **how: bool) -> None:
         if POD in str(file):
             raise OSError(28, "No space left on device")
-        real(file, data)
+        real(file, data, **how)
 
-    real = podfiles.replace
-    monkeypatch.setattr(podfiles, "replace", full)
+    real = runtime_files.replace
+    monkeypatch.setattr(runtime_files, "replace", full)
     with capture_logs() as logs:
         for _ in range(3):
             files.files.write(snapshot(seen(), quotas=(quota(), neighbour())))
