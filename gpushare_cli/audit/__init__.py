@@ -1,1 +1,1 @@
-"""``gpu-share audit``: show, verify, export and follow the audit logs of nodes."""
+"""``gpu-share audit``: show, verify and export the audit logs of nodes."""

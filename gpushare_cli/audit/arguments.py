@@ -1,18 +1,14 @@
 """The actions and options of ``gpu-share audit``."""
 
-import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.audit.record import Kind
-from gpushare.patterns import Pattern
 from gpushare_cli.options import add_cluster, add_enforcers, add_state
 
 ABOUT: Final = (
     "Read the audit logs of this node or of all nodes, and verify that nobody changed them. Exit codes: 0 the logs "
     "verify; 1 a log does not verify or cannot be read in whole; 2 wrong use, or no audit log exists."
 )
-_NUMBER: Final = Pattern(r"\d{1,15}", 15)
 
 
 def add_parser(add: Any) -> None:
@@ -20,8 +16,7 @@ def add_parser(add: Any) -> None:
     parser = add(description=ABOUT)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_show(actions.add_parser("show", help="list the records"))
-    _add_follow(actions.add_parser("follow", help="show new records until interrupted"))
-    _add_export(actions.add_parser("export", help="write the records as JSON or CSV"))
+    _add_export(actions.add_parser("export", help="write the records as JSON"))
     _add_verify(actions.add_parser("verify", help="verify every record and the hash chain"))
     what = "print the anchors (record number and hash) that the API server stores for each node's log; save them for "
     add_cluster(actions.add_parser("anchors", help=f"{what}`audit verify --anchor`"))
@@ -34,27 +29,14 @@ def _add_show(parser: Any) -> None:
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(%(default)s)")
 
 
-def _add_follow(parser: Any) -> None:
-    _add_show(parser)
-    parser.add_argument(
-        "--for", dest="seconds", metavar="SECONDS", type=_whole, help="stop after this many seconds (default: never)"
-    )
-
-
-def _whole(text: str) -> int:
-    if not _NUMBER.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a whole number from 0; write digits only")
-    return int(text)
-
-
 def _add_export(parser: Any) -> None:
     _add_log(parser)
     _add_everywhere(parser)
     _add_wanted(parser)
     parser.add_argument(
-        "--format", choices=["json", "csv", "raw"], default="json",
-        help="json: one record on each line, unchanged; csv: a header and one line for each record, safe for "
-        "spreadsheets; raw: every line of the log, also lines that are not records (default: %(default)s)",
+        "--format", choices=["json", "raw"], default="json",
+        help="json: one record on each line, unchanged; raw: every line of the log, also lines that are not records "
+        "(default: %(default)s)",
     )  # fmt: skip
 
 
@@ -81,8 +63,7 @@ def _add_log(parser: Any) -> None:
 def _add_everywhere(parser: Any) -> None:
     parser.add_argument(
         "--all-nodes", "-A", action="store_true",
-        help="read the logs of all nodes through the API server (needs create on pods/exec; for follow: get on "
-        "pods/log)",
+        help="read the logs of all nodes through the API server (needs create on pods/exec)",
     )  # fmt: skip
     add_enforcers(parser, "; with -A")
     add_cluster(parser)
@@ -91,13 +72,7 @@ def _add_everywhere(parser: Any) -> None:
 def _add_wanted(parser: Any) -> None:
     parser.add_argument("--namespace", "-n", help="only records of pods in this namespace")
     parser.add_argument("--pod", metavar="[NAMESPACE/]POD", help="only records of pods of this name")
-    parser.add_argument("--container", help="only records of containers of this name")
     parser.add_argument("--node", help="only records of this node")
-    parser.add_argument(
-        "--kind", type=str.upper, action="append", choices=[str(kind) for kind in Kind], default=[],
-        help="only records of this kind; may be repeated",
-    )  # fmt: skip
-    parser.add_argument("--result", action="append", default=[], help="only records of this result, such as Killed")
     parser.add_argument(
         "--since", metavar="TIME", help="only records newer than an age such as 2h or 7d, or than a time in UTC"
     )

@@ -2,28 +2,22 @@
 
 import argparse
 import json
-import math
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from enforcer.audit.segments import FOLDER
 from gpushare.errors import ConfigError
 from gpushare.kube_client import KubeClient
-from gpushare_cli.audit import anchors, filters, follow, log_reader, remote
-from gpushare_cli.audit.anchors import CLUSTER, Anchor
+from gpushare_cli.audit import filters, log_reader, remote
 from gpushare_cli.audit.filters import Record, RecordFilter, printable
-from gpushare_cli.audit.follow import Printer, Tail
-from gpushare_cli.audit.log_reader import Reading, Selection, Source, VerifyFinding
-from gpushare_cli.audit.outcome import outcome
-from gpushare_cli.audit.remote import AllNodes
+from gpushare_cli.audit.log_reader import Outcome, Reading, Selection, Source
+from gpushare_cli.audit.remote import CLUSTER, Anchor, Read
 from gpushare_cli.enforcer_pods import AT_ONCE
-from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.terminal import Colour, Terminal, table, warn
+from gpushare_cli.options import pod_name
+from gpushare_cli.terminal import FINE, NOT_FINE, Colour, Terminal, table, warn
 
 T = TypeVar("T")
 
@@ -31,47 +25,17 @@ T = TypeVar("T")
 def run(args: argparse.Namespace) -> int:
     """Do what was asked; returns the exit code."""
     _check_asked(args)
-    return {"show": _show, "follow": _follow, "export": _export, "verify": _verify, "anchors": _anchors}[args.action](
-        args
-    )
+    return {"show": _show, "export": _export, "verify": _verify, "anchors": _anchors}[args.action](args)
 
 
 def _wanted(args: argparse.Namespace) -> RecordFilter:
-    namespace, pod = _pod(args)
-    return RecordFilter(
-        namespace=namespace,
-        pod=pod,
-        container=args.container,
-        node=args.node,
-        kinds=frozenset(args.kind),
-        results=frozenset(map(filters.result, args.result)),
-        since=None if args.since is None else filters.since(args.since, datetime.now(UTC)),
-    )
-
-
-def _pod(args: argparse.Namespace) -> tuple[str | None, str | None]:
-    """Namespace and name of the pods asked for, however they were written."""
-    namespace, slash, name = (args.pod or "").partition("/")
-    if not slash:
-        return args.namespace, args.pod
-    if not name or "/" in name:
-        raise ConfigError(
-            f"--pod {args.pod[:100]!r} is not [NAMESPACE/]POD; write for example team-a/trainer or trainer"
-        )
-    if args.namespace not in {None, namespace}:
-        raise ConfigError(
-            f"--pod {args.pod[:100]!r} names another namespace than --namespace; give only one of the two"
-        )
-    return namespace, name
-
-
-def _folder(args: argparse.Namespace) -> Path:
-    folder: Path = args.log or args.state / FOLDER
-    return folder
+    namespace, pod = (args.namespace, None) if args.pod is None else pod_name(args.pod, args.namespace)
+    since = None if args.since is None else filters.since(args.since, datetime.now(UTC))
+    return RecordFilter(namespace=namespace or None, pod=pod, node=args.node, since=since)
 
 
 def _local(args: argparse.Namespace) -> Source:
-    source = log_reader.local(_folder(args))
+    source = log_reader.local(args.log or args.state / FOLDER)
     if args.log is not None and not source.parts:
         raise ConfigError(
             f"--log {args.log} contains no file kills-*.jsonl; name the folder with the segments of the audit log"
@@ -93,14 +57,14 @@ def _check_asked(args: argparse.Namespace) -> None:
 
 def _show(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
-    read = _each(args, lambda source: _picked(source, wanted))
-    shown = [(source.node, record) for source, (records, _) in read.found for record in records]
+    found, failed = _each(args, lambda source: _picked(source, wanted))
+    shown = [(source.node, record) for source, (records, _) in found for record in records]
     if args.output == "json":
         print(json.dumps([record for _, record in shown], indent=2))
     else:
         rows = ([printable(node)] * args.all_nodes + filters.row(record) for node, record in shown)
         print("\n".join(table([filters.NODE] * args.all_nodes + list(filters.HEADERS), rows)))
-    return _code(read, [(source, picked) for source, (_, picked) in read.found])
+    return _code([(source, picked) for source, (_, picked) in found], failed)
 
 
 def _picked(source: Source, wanted: RecordFilter) -> tuple[list[Record], Selection]:
@@ -112,16 +76,13 @@ def _export(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
     if args.format == "raw":
         return _raw(args, wanted)
-    if args.format == "csv":
-        sys.stdout.write(filters.csv_line(filters.COLUMNS))
-    read = _each(args, lambda source: _exported(source, wanted, csv=args.format == "csv"), at_once=1)
-    return _code(read, read.found)
+    return _code(*_each(args, lambda source: _exported(source, wanted), at_once=1))
 
 
-def _exported(source: Source, wanted: RecordFilter, *, csv: bool) -> Selection:
+def _exported(source: Source, wanted: RecordFilter) -> Selection:
     picked = Selection(Reading(source), wanted)
-    for line, record in picked:
-        sys.stdout.write(filters.csv_line(filters.csv_cells(record)) if csv else line.decode("ascii"))
+    for line, _ in picked:
+        sys.stdout.write(line.decode("ascii"))
     return picked
 
 
@@ -137,64 +98,52 @@ def _raw(args: argparse.Namespace, wanted: RecordFilter) -> int:
     return FINE
 
 
-def _code(read: AllNodes[Any], picked: Sequence[tuple[Source, Selection]]) -> int:
+def _code(picked: Sequence[tuple[Source, Selection]], failed: bool) -> int:  # noqa: FBT001 - one half of ``Read``
     """Warn of what is wrong with each log; return the exit code."""
     problems = [(source.node, problem) for source, each in picked for problem in each.problems()]
     for node, problem in problems:
         warn(f"node {printable(node)}: {problem}" if node else problem)
-    return NOT_FINE if problems or read.failed else FINE
+    return NOT_FINE if problems or failed else FINE
 
 
-def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = AT_ONCE) -> AllNodes[T]:
+def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = AT_ONCE) -> Read[T]:
     """Do something with the log of this machine, or with those of all nodes."""
     if not args.all_nodes:
         source = _local(args)
-        return AllNodes([(source, work(source))], failed=False)
-    _check_no_copy(args)
-    return remote.on_all_nodes(_api(args), args.enforcer_namespace, work, warn, at_once)
-
-
-def _check_no_copy(args: argparse.Namespace) -> None:
+        return [(source, work(source))], False
     if args.log is not None:
         raise ConfigError(
             "--log reads a copy on this machine and -A reads the logs of all nodes; give only one of the two"
         )
+    return remote.on_all_nodes(_api(args), args.enforcer_namespace, work, warn, at_once)
 
 
 def _api(args: argparse.Namespace) -> KubeClient:
     return KubeClient.connect(args.kubeconfig, args.context)
 
 
-def _follow(args: argparse.Namespace) -> int:
-    wanted = _wanted(args)
-    until = math.inf if args.seconds is None else time.monotonic() + args.seconds
-    printer = Printer(args.output, nodes=args.all_nodes)
-    if args.all_nodes:
-        _check_no_copy(args)
-        return follow.follow_all_nodes(_api(args), args.enforcer_namespace, wanted, printer, until)
-    if args.log is not None:
-        _local(args)  # a copy that is not there will not come either
-    return follow.follow_local(Tail(_folder(args)), wanted, printer, until)
-
-
 def _verify(args: argparse.Namespace) -> int:
-    known = [each for text in args.anchor or [CLUSTER] * args.all_nodes for each in _known(args, text)]
+    given = args.anchor or [CLUSTER] * args.all_nodes
+    read = [remote.in_cluster(_api(args), warn) if each == CLUSTER else remote.given(each) for each in given]
+    known = [anchor for anchors in read for anchor in anchors]
     if not args.all_nodes:
         source = _local(args)
-        return _say(anchors.compared(Source(_node(args, source, known), source.parts), known), asked=bool(args.anchor))
+        source = Source(_node(args, source, known), source.parts)
+        asked = bool(args.anchor)
+        return _say(source.node if asked else "", remote.compared(source, known, asked=asked))
     if args.node is not None:
         raise ConfigError(
             "--node names the node of one log and -A reads the logs of all nodes; give only one of the two"
         )
-    read = _each(args, lambda source: anchors.compared(source, known))
-    codes = [_say(finding, asked=True) for _, finding in read.found]
-    silent = {each.node for each in known if not each.hint} - {"", *(source.node for source, _ in read.found)}
+    found, failed = _each(args, lambda source: remote.compared(source, known))
+    codes = [_say(source.node, outcome) for source, outcome in found]
+    silent = {each.node for each in known if not each.hint} - {"", *(source.node for source, _ in found)}
     for node in sorted(silent):
         warn(
             f"node {printable(node)}: the cluster has anchors of this node's log, but the log could not "
             "be read; start the enforcer there, or verify a copy with --log"
         )
-    return max([*codes, _code(read, []), NOT_FINE if silent else FINE])
+    return max([*codes, NOT_FINE if silent or failed else FINE])
 
 
 def _node(args: argparse.Namespace, source: Source, known: Sequence[Anchor]) -> str:
@@ -204,18 +153,12 @@ def _node(args: argparse.Namespace, source: Source, known: Sequence[Anchor]) -> 
     return args.node or os.environ.get("NODE_NAME", "") or log_reader.node_of(source)
 
 
-def _known(args: argparse.Namespace, text: str) -> list[Anchor]:
-    return anchors.in_cluster(_api(args), warn) if text == CLUSTER else anchors.given(text)
-
-
-def _say(finding: VerifyFinding, *, asked: bool) -> int:
-    """Say what verifying came to; ``asked`` is whether it was to be compared with anchors."""
-    terminal, found = Terminal.of(), outcome(finding, asked=asked)
-    whose = f"{printable(finding.source.node)}: " if asked and finding.source.node else ""
-    colour = Colour.RED if found.broken else Colour.GREEN
+def _say(node: str, found: Outcome) -> int:
+    """Say what verifying the log of a node came to."""
+    terminal, whose = Terminal.of(), f"{printable(node)}: " if node else ""
+    colour = Colour.GREEN if found.word == "ok" else Colour.RED
     terminal.say(f"{whose}{terminal.paint(found.word, colour)}: {found.sentence}")
-    for line in found.more:
-        terminal.say(line)
+    terminal.say(found.more)
     for doubt in found.doubts:
         terminal.say(f"{whose}{terminal.paint('warning', Colour.YELLOW)}: {doubt}")
     if found.lack:
@@ -224,7 +167,7 @@ def _say(finding: VerifyFinding, *, asked: bool) -> int:
 
 
 def _anchors(args: argparse.Namespace) -> int:
-    found = anchors.in_cluster(_api(args), warn)
+    found = remote.in_cluster(_api(args), warn)
     for each in sorted(found, key=lambda each: (each.node, each.head.seq)):
         line = f"{each.node} {each.head} {each.source}"
         forged = f"# {line}: not an anchor, because every user who may create Events can forge it"

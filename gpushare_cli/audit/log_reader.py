@@ -1,11 +1,13 @@
 """Audit logs as they are found: files of this machine, or the log of another node; read once, line by line.
 
+What verifying one came to is an ``Outcome``: sentences, which ``audit verify`` and ``ui`` say.
+
 Files may be torn, foreign, without end, or no files at all: nothing here takes more than a line at a time.
 """
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from enforcer.audit.segments import first_of, lines_of, segments
 from gpushare.errors import ConfigError, RecordError
 from gpushare.patterns import Match, Pattern
 from gpushare_cli.audit.filters import Record, RecordFilter, printable
+from gpushare_cli.words import counted, some
 
 LOOKS: Final = 10
 """So often a last line without an end is looked at: it may be in the middle of being written."""
@@ -189,9 +192,9 @@ class Reading:
 class Selection:
     """The records of a log that are asked for; lines that are no record are counted, and noted which are missing."""
 
-    def __init__(self, lines: Iterable[bytes], wanted: RecordFilter, last: int = 0) -> None:
+    def __init__(self, lines: Iterable[bytes], wanted: RecordFilter) -> None:
         self._lines, self._wanted = lines, wanted
-        self.last = last
+        self._last = 0
         """Number of the record before the next one; 0: there is none."""
         self._bad = 0
         self._gaps: list[str] = []
@@ -210,8 +213,8 @@ class Selection:
             except RecordError:
                 self._bad += begins  # a long one comes in pieces
             else:
-                self._gaps += filter(None, [missing(self.last, record["seq"])])
-                self.last = record["seq"]
+                self._gaps += filter(None, [missing(self._last, record["seq"])])
+                self._last = record["seq"]
                 if self._wanted.matches(record):
                     yield line, record
             begins = line.endswith(b"\n")
@@ -223,12 +226,12 @@ def seq_of(line: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
-def missing(last: int, seq: int, why: str = REMOVED) -> str:
+def missing(last: int, seq: int) -> str:
     """Say what is missing between a record (0: there was none) and the one that came next; empty where nothing is."""
     if not 0 < last < seq - 1:
         return ""
     which = f"record {last + 1} is" if seq == last + 2 else f"records {last + 1} to {seq - 1} are"
-    return f"{which} {why}"
+    return f"{which} {REMOVED}"
 
 
 def node_of(source: Source) -> str:
@@ -241,52 +244,61 @@ def node_of(source: Source) -> str:
     return node
 
 
+_HOLD: Final = ("is intact", "are intact")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyFinding:
-    """What verifying one log came to: how far it holds, what is wrong, and how many anchors are older than it.
+class Outcome:
+    """Whether a log is ``ok`` or ``broken``, and why; ``doubts`` prove nothing, ``lack`` says what is missing."""
 
-    ``doubts`` name records that the log does not hold; their writer may have made them up. ``node_in_log`` is the node
-    that the log's last record names.
-    """
-
-    source: Source
-    result: VerifyResult
-    problem: str | None
-    compared: int
-    older: int
+    word: str = "ok"
+    sentence: str
+    more: str
     doubts: tuple[str, ...] = ()
-    node_in_log: str = ""
+    lack: str = ""
+    fine: bool
 
 
 def verified(
-    source: Source, anchors: Collection[tuple[ChainHead, str]] = (), hints: Collection[tuple[ChainHead, str]] = ()
-) -> VerifyFinding:
+    source: Source,
+    anchors: Collection[tuple[ChainHead, str]] = (),
+    hints: Collection[tuple[ChainHead, str]] = (),
+    *,
+    asked: bool = False,
+) -> Outcome:
     """Verify a log, and compare it with what was seen of it elsewhere.
 
     Args:
         source: the log.
         anchors: heads it must hold, and for each who says so.
         hints: heads it should hold, likewise; somebody may have made them up.
+        asked: whether it was to be compared with anchors.
     """
     reading = Reading(source, [head.seq for head, _ in (*anchors, *hints)])
     result = verify(reading)
     problem = reading.misnamed if result.problem is None else _placed(reading, result)
-    first = reading.since
-    compared = [(head, who) for head, who in anchors if head.seq >= first]
-    if problem is None:
-        strange = [(head, who) for head, who in compared if reading.heads.get(head.seq) != head]
-        problem = _missing(reading, result, *min(strange, key=lambda each: each[0].seq)) if strange else None
+    compared = [(head, who) for head, who in anchors if head.seq >= reading.since]
+    strange = [(head, who) for head, who in compared if reading.heads.get(head.seq) != head]
+    if problem is None and strange:
+        problem = _missing(reading, result, *min(strange, key=lambda each: each[0].seq))
+    records = counted(result.records, "record")
+    if problem is not None:
+        where = "before the broken record"
+        if result.problem is None:
+            where = "by only the hash chain; the problem above is in the anchors or file names"
+        more = f"{records} {_HOLD[result.records != 1]} {where}"
+        return Outcome(word="broken", sentence=problem, more=more, fine=False)
     older = len(anchors) - len(compared)
-    doubts = tuple(who for head, who in hints if head.seq >= first and reading.heads.get(head.seq) != head)
-    return VerifyFinding(
-        source=source,
-        result=result,
-        problem=problem,
-        compared=len(compared),
-        older=older,
-        doubts=doubts,
-        node_in_log=reading.node,
-    )
+    holds = f"{records} in {counted(len(source.parts), 'segment')} {_HOLD[result.records != 1]}"
+    holds += f"; {counted(len(compared), 'anchor', ('matches', 'match'))}" if compared else ""
+    holds += f"; {counted(older, 'anchor', ('is', 'are'))} older than the log" if older else ""
+    lack = "" if result.records else NO_RECORDS
+    uncompared = asked and bool(result.records) and not compared
+    if uncompared:
+        lack = f"no anchor to compare the log with: {OLDER if older else _no_anchor(source)}"
+    forged = [who for head, who in hints if head.seq >= reading.since and reading.heads.get(head.seq) != head]
+    doubts = tuple(str(printable(each)) for each in _doubts(source, reading, forged))
+    return Outcome(sentence=holds, more=f"head {result.head}", doubts=doubts, lack=lack, fine=not uncompared)
 
 
 def _placed(reading: Reading, result: VerifyResult) -> str:
@@ -299,3 +311,23 @@ def _missing(reading: Reading, result: VerifyResult, head: ChainHead, who: str) 
     if head.seq > result.head.seq:
         return f"{reading.place(reading.lines + 1)}: {truncated(result.head, head)} ({who})"
     return f"{reading.place(reading.at.get(head.seq, 1))}: {replaced(head)} ({who})"
+
+
+NO_RECORDS: Final = (
+    "the log has no records: none was written yet, or all were removed. Verify with an anchor to know which"
+)
+OLDER: Final = "all anchors are older than the first record of the log; give a later anchor"
+
+
+def _no_anchor(source: Source) -> str:
+    node = source.node or "unknown; name the node with --node"
+    return f"the cluster or file has no anchor for this log (node: {printable(node)})"
+
+
+def _doubts(source: Source, reading: Reading, forged: Sequence[str]) -> Iterator[str]:
+    """What proves nothing, and is odd."""
+    if forged:
+        unheld = f"{some(forged)} refer to records that are not in this log; this does not prove that the log"
+        yield f"{unheld} was changed: every user who may create Events can forge them"
+    if source.node and reading.node not in {"", source.node}:
+        yield f"the last record names node {reading.node}: this is the log of another node, or the node was renamed"

@@ -9,7 +9,6 @@ from unittest import mock
 from enforcer.audit.log import AuditLog
 from enforcer.audit.record import ChainHead, Kind
 from gpushare.errors import ClusterError
-from gpushare_cli.audit.follow import Tail
 from gpushare_cli.main import main
 
 REPORTER = "gpu-share.io/enforcer"
@@ -54,10 +53,6 @@ class Nodes:
         self.slices: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self.refuse_events = False
-        self.followed: list[str] = []
-        """Pods whose log was asked for, each time."""
-        self.broken: dict[str, ClusterError] = {}
-        """Pods that cannot be followed, and why."""
 
     def add(self, node: str, state: Path, phase: str = "Running", owner: str = "set-uid") -> None:
         args = ["enforcer", "--state=/var/lib/elsewhere", "--poll-seconds=0.5"]
@@ -106,17 +101,6 @@ class Nodes:
     def _exported(self, pod: str, words: Sequence[str]) -> Iterator[bytes]:
         assert words[3:] == ["--format=raw"]
         yield from (file.read_bytes() for file in sorted((self.states[pod] / "audit").iterdir()))
-
-    def follow_log(self, pod: str, namespace: str, container: str) -> Iterator[bytes]:
-        """Yield what the enforcer printed, its records among lines of its own, and end as if it had ended."""
-        assert (namespace, container) == ("gpu-share-system", "enforcer")
-        self.followed.append(pod)
-        if pod in self.broken:
-            raise self.broken[pod]
-        yield b'{"event": "started", "level": "info"}'
-        for line in Tail(self.states[pod] / "audit").read():
-            yield line.rstrip(b"\n")
-            yield b"a warning of a library"
 
     @staticmethod
     def _set(namespace: str, uid: str) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def test_show_lists_and_filters(state: Path, capsys: pytest.CaptureFixture[str])
     assert out.splitlines()[0].split()[:4] == ["SEQ", "TIME", "KIND", "POD"]
     assert len(out.splitlines()) == 7
     assert "\x1b" not in out
-    code, out, _ = run(capsys, "show", "--state", state, "-n", "asr", "--kind", "outcome", "-o", "json")
-    assert [record["seq"] for record in json.loads(out)] == [4, 6]
+    code, out, _ = run(capsys, "show", "--state", state, "-n", "asr", "-o", "json")
+    assert [record["seq"] for record in json.loads(out)] == [2, 4, 6]
     assert json.loads(run(capsys, "show", "--state", state, "--pod", "none", "-o", "json")[1]) == []
 
 
@@ -107,7 +107,7 @@ def test_an_empty_log_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert run(capsys, "verify", "--state", tmp_path)[0] == 0
 
 
-@pytest.mark.parametrize("arguments", [["verify", "--anchor", "x"], ["show", "--kind", "rumour"], ["forget"], []])
+@pytest.mark.parametrize("arguments", [["verify", "--anchor", "x"], ["show", "--since", "rumour"], ["forget"], []])
 def test_wrong_use_is_2(state: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     place = ["--state", str(state)] if arguments and arguments[0] != "forget" else []
     assert run(capsys, *arguments, *place)[0] == 2
