@@ -1,6 +1,6 @@
 """The options of ``gpu-share check``."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ class Folders:
     kubelet: Path = Path(defaults.KUBELET_ROOT)
     cdi: Path = Path(defaults.CDI_ROOT)
     driver: Path = HERE
+    any_pid_namespace: bool = False
+    """Whether the enforcer may run in any pid namespace."""
 
 
 def add_parser(add: Any) -> None:
@@ -38,9 +40,9 @@ def add_parser(add: Any) -> None:
     parser.add_argument("--pre", action="store_true", help="check the requirements before an installation of gpu-share")
     what = "repeat the check until nothing is wrong, for at most this time, for example 2m (default: check once)"
     parser.add_argument("--wait", type=duration, default=0.0, metavar="TIME", help=what)
-    for name, folder in asdict(Folders()).items():
-        option = name if name == "state" else f"{name}-root"
-        what = f"the {_WHOSE[name]} directory on this machine (default: the one that the enforcer uses, else {folder})"
+    for name, whose in _WHOSE.items():
+        option, folder = name if name == "state" else f"{name}-root", getattr(Folders(), name)
+        what = f"the {whose} directory on this machine (default: the one that the enforcer uses, else {folder})"
         parser.add_argument(f"--{option}", type=Path, metavar="DIR", help=what)
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")

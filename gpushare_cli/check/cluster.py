@@ -3,36 +3,30 @@
 import base64
 import binascii
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
 from enforcer.quota.sharing_mode import CHANGES
 from enforcer.resourceslices.contention import UNKNOWN, device_names
 from gpushare import contract
-from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, path
-from gpushare.patterns import Pattern
+from gpushare.errors import ClusterError
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, RESOURCE_V1, KubeClient, find, path
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.raw_objects import moment as time_of
 from gpushare.reason_table import BY_REASON
 from gpushare.reasons import Reason
-from gpushare_cli.check import feature_gates, installation, startable, workloads
-from gpushare_cli.check.connection import Ask, Connection
-from gpushare_cli.check.host_needs import host_needs
+from gpushare_cli.check import installation, preinstall, startable, workloads
+from gpushare_cli.check.connection import Ask
 from gpushare_cli.check.installation import RESTORE, as_shipped
-from gpushare_cli.check.result import Checker, CheckResult, Level, failed, ok, warning
-from gpushare_cli.check.taint_rules import taint_rules
+from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
+from gpushare_cli.check.startable import host_needs
 from gpushare_cli.check.trial import SERVING, trial
-from gpushare_cli.lookups import CONFIGURATION, find, release_namespace
+from gpushare_cli.lookups import CONFIGURATION, release_namespace
 from gpushare_cli.words import clean, counted, moment, some
 
-CATEGORY: Final = "cluster"
-OLDEST: Final = (1, 36)
-FIRST_WITH_CLAIMS: Final = (1, 34)
-"""Serves ``resource.k8s.io/v1``, though not by default what makes shares of it: of that the other questions tell."""
-_VERSION: Final = Pattern(r"v(\d+)\.(\d+)", 128)
 SOON: Final = timedelta(days=3)
 OURS: Final = CONFIGURATION.rpartition("/")[2]
 """The release's webhook configuration."""
@@ -48,6 +42,7 @@ ADVICE: Final[Mapping[str, str]] = {
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
 UNFIT: Final = f"the enforcer does not offer these GPUs; if they should stay out, list only the other GPUs in {OTHERS}"
+UNPUBLISHED: Final = "the lines enforcers, enforcer reports and nodes that share their GPUs say why"
 FAILS: Final = "each call of the webhook fails, and the API server refuses the pod"
 UNRENEWED: Final = (
     "gpu-share-certs should have renewed it days before: read its pod's log, and the line certificate renewal"
@@ -59,24 +54,9 @@ WRITER: Final = (
 
 def questions(namespace: str | None) -> list[tuple[str, Ask]]:
     """Return the questions about an installation; a sharing pod is tried in ``namespace``, else in an opted-in one."""
-    return [*GATES, *_INSTALLED, *_running(namespace)]
+    return [*preinstall.GATES, *_INSTALLED, *_running(namespace)]
 
 
-def connected(
-    kubeconfig: str | None, context: str | None, *, required: bool, questions: Iterable[tuple[str, Ask]]
-) -> list[Checker]:
-    """Return questions that are asked over one connection, the version of Kubernetes first."""
-    connection, without = Connection(kubeconfig, context), failed if required else warning
-    return [
-        Checker(category=CATEGORY, description="Kubernetes", ask=lambda: connection.connected(version, without)),
-        *(Checker(category=CATEGORY, description=what, ask=connection.asking(ask)) for what, ask in questions),
-    ]
-
-
-GATES: Final[tuple[tuple[str, Ask], ...]] = (
-    (f"consumable capacity ({feature_gates.CONSUMABLE})", feature_gates.consumable_capacity),
-    (f"device taints ({feature_gates.TAINTS})", feature_gates.device_taints),
-)
 _INSTALLED: Final[tuple[tuple[str, Ask], ...]] = (
     ("DeviceClasses", partial(as_shipped, kinds=installation.CLASSES)),
     ("policies and their bindings", partial(as_shipped, kinds=installation.POLICIES)),
@@ -91,6 +71,7 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
         ("webhook certificate", lambda api: webhook(api, datetime.now(UTC))),
         ("certificate renewal", lambda api: workloads.certificates(api, datetime.now(UTC))),
         ("webhook replicas", workloads.webhooks),
+        ("rollouts", workloads.rollouts),
         ("Pod Security of the release's namespace", own_namespace),
         ("sharing pod", lambda api: trial(api, namespace)),
         ("enforcers", workloads.enforcers),
@@ -106,25 +87,10 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
         ("nodes for a new share", startable.on_nodes),
         ("namespaces that opted in", opted_in),
         ("claims in these namespaces", startable.in_namespaces),
+        ("Leases of kube-scheduler and kube-controller-manager", startable.leases),
         ("sharing pods that do not start", lambda api: startable.stuck(api, datetime.now(UTC))),
         ("host access of sharing pods", host_needs),
     )
-
-
-def version(api: KubeClient) -> CheckResult:
-    """Compare the API server's version."""
-    found = api.get("/version")
-    server = str(found.get("gitVersion", ""))
-    if (emulated := found.get("emulationMinor")) and emulated != found.get("minor"):
-        server = f"v{found['emulationMajor']}.{emulated} (emulated by {server})"
-    number, oldest = workloads.release(server, _VERSION), ".".join(map(str, OLDEST))
-    if number is None:
-        unread = f"the API server reports its version as {server!r:.80}; {oldest} or newer is needed"
-        return warning(unread, "run kubectl version")
-    if number < OLDEST:
-        missing = failed(f"{server}; {oldest} is needed", f"upgrade the cluster to {oldest} or newer")
-        return replace(missing, last=number < FIRST_WITH_CLAIMS)
-    return ok(server)
 
 
 def webhook(api: KubeClient, now: datetime) -> CheckResult:
@@ -196,9 +162,7 @@ def published(api: KubeClient) -> CheckResult:
     gpus = [device for device in devices if contract.CAPACITY_MEMORY in (device.get("capacity") or {})]
     tainted = [each for item in items for each in _tainted(item)]
     if not gpus:
-        return warning(
-            "none", (f"label a GPU node {contract.NODE_LABEL}=true; the enforcer of that node then publishes its GPUs")
-        )
+        return warning("none", UNPUBLISHED if workloads.labelled(api) else workloads.LABEL)
     nodes = {item["spec"].get("nodeName") for item in items}
     modes = Counter(text(mapping(mapping(each, "attributes"), "mode"), "string") or "no mode" for each in gpus)
     shared = ", ".join(f"{count} {mode}" for mode, count in sorted(modes.items()))
@@ -272,3 +236,43 @@ def opted_in(api: KubeClient) -> CheckResult:
         return ok(str(len(enforced)))
     detail = f"{len(enforced)}, of which {len(loose)} without Pod Security baseline: {some(loose)}"
     return warning(detail, f"kubectl label namespace NAME {POD_SECURITY}=baseline")
+
+
+RULES_SERVED: Final = (RESOURCE_V1, "/apis/resource.k8s.io/v1beta2")
+"""API versions that have the kind, newest first."""
+RULES: Final = "devicetaintrules"
+RULES_HINT: Final = (
+    "they keep pods off these GPUs, or evict them; an operator created them; to remove one: "
+    "kubectl delete devicetaintrule NAME"
+)
+
+
+def taint_rules(api: KubeClient) -> CheckResult:
+    """Name each rule that can match a GPU of ours, with its taint and with what it matches."""
+    found = [_described(each) for each in _rules(api) if _is_ours(each)]
+    return warning(some(found), RULES_HINT) if found else ok("none")
+
+
+def _rules(api: KubeClient) -> list[Any]:
+    for version in RULES_SERVED:
+        try:
+            return api.list(path(version, RULES))[0]
+        except ClusterError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+    return []
+
+
+def _is_ours(rule: Object) -> bool:
+    """Tell whether a rule can match our devices. One without a selector matches none, one without a driver all."""
+    selector = mapping(rule, "spec").get("deviceSelector")
+    return isinstance(selector, dict) and selector.get("driver") in {None, contract.DRIVER}
+
+
+def _described(rule: Object) -> str:
+    spec = mapping(rule, "spec")
+    taint, selector = mapping(spec, "taint"), mapping(spec, "deviceSelector")
+    value = f"={text(taint, 'value')}" if text(taint, "value") else ""
+    name = text(mapping(rule, "metadata"), "name")
+    on = ", ".join(f"{key} {each}" for key in ("pool", "device") if (each := text(selector, key))) or "every GPU"
+    return clean(f"{name} ({text(taint, 'key')}{value}:{text(taint, 'effect')} on {on})")

@@ -2,21 +2,22 @@
 
 import argparse
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from gpushare_cli.check import cluster, node, preinstall
 from gpushare_cli.check.result import Checker, CheckResult, Level, warning
 from gpushare_cli.terminal import SYMBOLS, Colour, Terminal, show
 from gpushare_cli.words import counted
 
+if TYPE_CHECKING:
+    from gpushare_cli.check.connection import Ask
 PAGE: Final = "docs/operators/check.md#check"
 OPERATORS: Final = "these are for operators, who run gpu-share check --cluster; pods in your namespace do not need them"
 AGAIN_SECONDS: Final = 2.0
 """Between two rounds of questions, with ``--wait``."""
 _COLOURS: Final = {Level.OK: Colour.GREEN, Level.WARNING: Colour.YELLOW, Level.WRONG: Colour.RED}
-_ASCII: Final = ("ok", "warn", "FAIL")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,24 +37,30 @@ def _wrong(answers: Iterable[CheckResult]) -> bool:
     return any(answer.level is Level.WRONG for answer in answers)
 
 
-def checkers(args: argparse.Namespace) -> list[Checker]:
-    """Return the questions the options ask for. A cluster that was named in any way has to be there."""
+def checkers(args: argparse.Namespace) -> Iterator[Checker]:
+    """Yield the questions the options ask for. A cluster that was named in any way has to be there."""
     named = args.cluster or any(each is not None for each in (args.namespace, args.kubeconfig, args.context))
     of_cluster = args.cluster or args.namespace is not None or args.pre
-    found: list[Checker] = []
     if of_cluster or not args.node:
-        questions = preinstall.questions() if args.pre else cluster.questions(args.namespace)
+        from gpushare_cli.check.connection import connected  # noqa: PLC0415 - the node's questions need no client
+
         required = named or (args.pre and not args.node)
-        found += cluster.connected(args.kubeconfig, args.context, required=required, questions=questions)
+        yield from connected(args.kubeconfig, args.context, required=required, questions=partial(_of_cluster, args))
     if args.node or not of_cluster:
-        found += _of_node(args)
-    return found
+        yield from _of_node(args)
+
+
+def _of_cluster(args: argparse.Namespace) -> list[tuple[str, "Ask"]]:
+    from gpushare_cli.check import cluster, preinstall  # noqa: PLC0415 - the webhook's code, which takes long to load
+
+    return preinstall.questions() if args.pre else cluster.questions(args.namespace)
 
 
 def _of_node(args: argparse.Namespace) -> list[Checker]:
+    from gpushare_cli.check import node  # noqa: PLC0415 - a check of the cluster alone needs none of it
+
     given = {"state": args.state, "kubelet": args.kubelet_root, "cdi": args.cdi_root, "driver": args.driver_root}
-    setup = node.Setup.of(**{name: folder for name, folder in given.items() if folder is not None})
-    return node.checkers(setup, required=args.node, pre=args.pre)
+    return node.checkers(node.folders_of(given), required=args.node, pre=args.pre)
 
 
 def ask(questions: Iterable[Checker], *, tenant: bool = False) -> Iterable[CheckResult]:
@@ -87,7 +94,7 @@ def _not_asked(withheld: Sequence[CheckResult], *, tenant: bool) -> CheckResult:
 
 def lines(answers: Sequence[CheckResult], terminal: Terminal) -> list[str]:
     """Lay the answers out by category, and say at the end what it comes to."""
-    symbols = dict(zip(Level, SYMBOLS if terminal.unicode else _ASCII, strict=True))
+    symbols = dict(zip(Level, SYMBOLS if terminal.unicode else ("ok", "warn", "FAIL"), strict=True))
     shown: list[str] = []
     for category in dict.fromkeys(answer.category for answer in answers):
         shown += [*([""] if shown else []), category, "-" * len(category)]

@@ -1,18 +1,26 @@
-"""The connection of a check to the cluster, and what refusals of the API server mean for it."""
+"""The connection of a check to the cluster, its first question, and what refusals of the API server mean."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient, Object
-from gpushare_cli.api_errors import lacking, sentence
-from gpushare_cli.check.result import CheckResult, failed, warning
+from gpushare.patterns import Pattern
+from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
+from gpushare_cli.words import lacking, refusal_remedy, sentence
 
 AS_OPERATOR: Final = "use the credentials of a cluster operator (--kubeconfig, --context)"
 
+CATEGORY: Final = "cluster"
+OLDEST: Final = (1, 36)
+FIRST_WITH_CLAIMS: Final = (1, 34)
+"""Serves ``resource.k8s.io/v1``, though not by default what makes shares of it: of that the other questions tell."""
+_VERSION: Final = Pattern(r"v(\d+)\.(\d+)", 128)
+RELEASE: Final = Pattern(r"(\d{1,6})\.(\d{1,6})\.\d{1,6}", 64)
 Ask = Callable[[KubeClient], CheckResult]
 
 
@@ -33,6 +41,10 @@ class ReadOnce(KubeClient):
         found: list[Object] = self._once(partial(_trimmed, self._api), where, query)
         return found, ""
 
+    def clock(self) -> datetime:
+        """Return the API server's time."""
+        return self._api.clock()
+
     def create(self, where: str, body: Object, **query: str) -> Object:
         """Create an object."""
         return self._api.create(where, body, **query)
@@ -51,37 +63,37 @@ class ReadOnce(KubeClient):
 
 def _trimmed(api: KubeClient, where: str, **query: str) -> list[Object]:
     """Read object after object, without what is large and no question reads: the job's pod has little memory."""
-    found = []
+    found = {}
     for item in api.listing(where, **query):
-        item.get("metadata", {}).pop("managedFields", None)
+        (about := item.get("metadata", {})).pop("managedFields", None)
         item.get("status", {}).pop("images", None)
-        found.append(item)
-    return found
+        found[about.get("namespace"), about.get("name")] = item  # one that changes meanwhile comes twice
+    return list(found.values())
 
 
-class Connection:
-    """The cluster, connected to when first asked."""
+def connected(
+    kubeconfig: str | None, context: str | None, *, required: bool, questions: Callable[[], Iterable[tuple[str, Ask]]]
+) -> Iterator[Checker]:
+    """Yield questions that are asked over one connection, the version of Kubernetes first.
 
-    def __init__(self, kubeconfig: str | None, context: str | None) -> None:
-        self._where = kubeconfig, context
-        self._cluster: KubeClient | None = None
+    Args:
+        kubeconfig: how to reach the cluster.
+        context: of the kubeconfig.
+        required: whether it is wrong that there is no cluster to ask.
+        questions: loads the others, which takes long; called once there is a connection.
+    """
+    cluster: list[KubeClient] = []
 
-    def connected(self, ask: Ask, without: Callable[[str], CheckResult]) -> CheckResult:
-        """Connect and ask the first question; ``without`` makes the result where there is no cluster to ask."""
+    def first() -> CheckResult:
         try:
-            self._cluster = ReadOnce(KubeClient.connect(*self._where))
+            cluster.append(ReadOnce(KubeClient.connect(kubeconfig, context)))
         except ClusterError as error:
-            return replace(without(error.message), last=True)
-        return asked(self._cluster, ask, last=True)
+            return replace((failed if required else warning)(error.message), last=True)
+        return asked(cluster[0], version, last=True)
 
-    def asking(self, ask: Ask) -> Callable[[], CheckResult]:
-        """Return the question with this cluster bound, so that an unreadable answer is a finding too."""
-
-        def bound() -> CheckResult:
-            assert self._cluster is not None
-            return asked(self._cluster, ask)
-
-        return bound
+    yield Checker(category=CATEGORY, description="Kubernetes", ask=first)
+    for what, ask in questions() if cluster else ():
+        yield Checker(category=CATEGORY, description=what, ask=partial(asked, cluster[0], ask))
 
 
 def asked(api: KubeClient, ask: Ask, *, last: bool = False) -> CheckResult:
@@ -94,7 +106,30 @@ def asked(api: KubeClient, ask: Ask, *, last: bool = False) -> CheckResult:
 
 def refused(error: ClusterError) -> CheckResult:
     """What an error of the API server means: that something may not be asked is no fault."""
-    if error.status == HTTPStatus.FORBIDDEN:
+    hint = refusal_remedy(error.message)
+    if error.status == HTTPStatus.FORBIDDEN and not hint:
         what, hint = lacking(error) or ("ask this", AS_OPERATOR)
         return replace(warning(f"you may not {what}", hint), forbidden=True)
-    return failed(sentence(error))
+    return (warning if error.status == HTTPStatus.FORBIDDEN else failed)(sentence(error), hint)
+
+
+def version(api: KubeClient) -> CheckResult:
+    """Compare the API server's version."""
+    found = api.get("/version")
+    server = str(found.get("gitVersion", ""))
+    if (emulated := found.get("emulationMinor")) and emulated != found.get("minor"):
+        server = f"v{found['emulationMajor']}.{emulated} (emulated by {server})"
+    number, oldest = release(server, _VERSION), ".".join(map(str, OLDEST))
+    if number is None:
+        unread = f"the API server reports its version as {server!r:.80}; {oldest} or newer is needed"
+        return warning(unread, "run kubectl version")
+    if number < OLDEST:
+        missing = failed(f"{server}; {oldest} is needed", f"upgrade the cluster to {oldest} or newer")
+        return replace(missing, last=number < FIRST_WITH_CLAIMS)
+    return ok(server)
+
+
+def release(version: str, shape: Pattern[str] = RELEASE) -> tuple[int, int] | None:
+    """Return major and minor of a version of that shape; ``None`` where it is not one."""
+    match = shape.match(version)
+    return None if match is None else (int(match.group(1)), int(match.group(2)))

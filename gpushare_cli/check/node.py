@@ -2,21 +2,23 @@
 
 import shutil
 import socket
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from ctypes import CDLL
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from enforcer.attribution.procfs import in_initial_pid_namespace
-from enforcer.nvml.driver_root import PROGRAM, DriverRoot
+from enforcer.nvml.driver_root import HERE, LIBRARY, PROGRAM, DriverRoot, inside
+from enforcer.nvml.validation import classify_error
 from enforcer.nvml.worker_handle import command
 from enforcer.status.node_status import NAME
 from gpushare import contract
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from gpushare.raw_objects import mapping, text
 from gpushare_cli import extras, node_status
-from gpushare_cli.check import toolkit
 from gpushare_cli.check.arguments import Folders
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
 from gpushare_cli.options import STATE_DIRECTORY
@@ -45,43 +47,37 @@ NO_CDI: Final = (
     "another folder"
 )
 KNOCK_SECONDS: Final = 2.0
+LIBRARY_NOT_FOUND: Final = 12
+"""NVML's number for it."""
 NVML_SECONDS: Final = 30.0
 """A driver that nobody uses may have to set up every GPU first; one that hangs would keep us for ever."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """The folders of this node, and whether its enforcer may run in any pid namespace."""
-
-    folders: Folders
-    any_pid_namespace: bool = False
-
-    @classmethod
-    def of(cls, **given: Path) -> Self:
-        """Take what was given, then what the enforcer of this node uses, then the defaults."""
-        state = given.get("state", STATE_DIRECTORY)
-        try:
-            used = mapping(node_status.load(state).raw, "setup")
-        except GpuShareError:
-            used = {}
-        keys = {"kubelet": "kubeletRoot", "cdi": "cdiRoot", "driver": "driverRoot"}
-        known = {name: Path(folder) for name, key in keys.items() if (folder := text(used, key))}
-        return cls(folders=Folders(**{**known, **given}), any_pid_namespace=used.get("anyPidNamespace") is True)
+def folders_of(given: Mapping[str, Path | None]) -> Folders:
+    """Take what was given, then what the enforcer of this node uses, then the defaults."""
+    chosen = {name: folder for name, folder in given.items() if folder is not None}
+    try:
+        used = mapping(node_status.load(chosen.get("state", STATE_DIRECTORY)).raw, "setup")
+    except GpuShareError:
+        used = {}
+    keys = {"kubelet": "kubeletRoot", "cdi": "cdiRoot", "driver": "driverRoot"}
+    known = {name: Path(folder) for name, key in keys.items() if (folder := text(used, key))}
+    return Folders(**{**known, **chosen}, any_pid_namespace=used.get("anyPidNamespace") is True)
 
 
-def checkers(setup: Setup, *, required: bool, pre: bool = False) -> list[Checker]:
+def checkers(folders: Folders, *, required: bool, pre: bool = False) -> list[Checker]:
     """Return the questions. Unless ``required``, a machine without GPUs is something to look at and nothing wrong.
 
     The questions about the enforcer are asked where it is expected, or has been: no laptop lacks one. With ``pre``
     nothing is installed yet, and they are not asked.
     """
-    bad, folders, driver = failed if required else warning, setup.folders, DriverRoot(setup.folders.driver)
+    bad, driver = failed if required else warning, DriverRoot(folders.driver)
     expected = not pre and (required or (folders.state / NAME).exists())
-    in_namespace = warning if setup.any_pid_namespace else bad
+    in_namespace = warning if folders.any_pid_namespace else bad
     machine: tuple[_Question, ...] = (
         ("GPUs through NVML", lambda: gpus(lambda: _reader(driver.root), bad), NO_DRIVER),
         ("MPS control program", lambda: mps(driver, bad), NO_MPS),
-        ("container toolkit", lambda: toolkit.envvar(folders.driver, bad), toolkit.HINT),
+        ("container toolkit", lambda: envvar(folders.driver, bad), SETTING_HINT),
     )
     namespace: tuple[_Question, ...] = (
         ("initial pid namespace", lambda: pid_namespace(Path("/proc"), in_namespace), OTHER_NAMESPACE),
@@ -136,6 +132,11 @@ def cdi(folder: Path, bad: MakeResult) -> CheckResult:
 def _reader(root: Path) -> "NvmlClient":
     if lack := extras.missing(extras.ENFORCER):
         raise NvmlError(lack)
+    if root == HERE:  # else the process that asks NVML looks for it, and need not be started where it is not
+        try:
+            CDLL(LIBRARY)
+        except OSError:
+            raise classify_error(LIBRARY_NOT_FOUND, "NVML Shared Library Not Found") from None
     from enforcer.nvml.client import NvmlClient, NvmlTimeouts  # noqa: PLC0415 - it logs, and that takes long to load
 
     return NvmlClient(command(root), NvmlTimeouts(deadline=NVML_SECONDS))
@@ -169,3 +170,41 @@ def pid_namespace(proc: Path, bad: MakeResult) -> CheckResult:
     except OSError as error:
         return bad(f"cannot be read: {error.strerror}")
     return ok() if initial else bad("this pid namespace is the container's own")
+
+
+SETTING: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+CONFIGS: Final = (
+    "etc/nvidia-container-runtime/config.toml",
+    "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
+)
+"""Of the distributions' packages, and of the GPU Operator, below the node's root."""
+PROGRAMS: Final = ("usr/bin/nvidia-container-runtime", "usr/local/nvidia/toolkit/nvidia-container-runtime")
+MAX_BYTES: Final = 1024 * 1024
+SETTING_HINT: Final = (
+    f"set {SETTING} = false in that file (GPU Operator: toolkit.env), then restart the container runtime"
+)
+
+
+def envvar(root: Path, bad: Callable[[str], CheckResult]) -> CheckResult:
+    """Read the setting below the node's root; a container without a share may get every GPU unless it is false."""
+    found = [file for each in CONFIGS if (file := inside(root, each)) is not None]
+    if not found and any(inside(root, each) for each in PROGRAMS):
+        return bad(
+            f"{root / CONFIGS[0]} does not exist: by default, containers with NVIDIA_VISIBLE_DEVICES can get every GPU"
+        )
+    for file in found:
+        try:
+            value = _setting(file)
+        except (OSError, ValueError) as error:
+            return bad(f"{file} cannot be read: {error}")
+        if value is not False:
+            state = "is not set" if value is None else f"is {value!r:.40}"
+            return bad(f"{file}: {SETTING} {state}: a container that sets NVIDIA_VISIBLE_DEVICES can get every GPU")
+    return ok(str(found[0]) if found else f"not found below {root}")
+
+
+def _setting(file: Path) -> object:
+    """Return the value; ``None`` where it is not set. Raises OSError and ValueError."""
+    with file.open("rb") as opened:
+        content: dict[str, Any] = tomllib.loads(opened.read(MAX_BYTES).decode())
+    return content.get(SETTING)

@@ -1,20 +1,101 @@
 """Questions before an installation: what gpu-share needs of a cluster, and what it would find there.
 
-No question is about ports of nodes: nothing of gpu-share opens one.
+No question is about ports of nodes: nothing of gpu-share opens one. Feature gates are asked for by trying: without its
+gate a field is dropped in silence, and a server dry-run says that for certain. Who may not ask for one is answered from
+what our enforcers have published.
 """
 
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.kube_client import CORE_V1, KubeClient, path
+from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.patterns import Pattern
 from gpushare.raw_objects import Object, mapping, text
-from gpushare_cli.check import cluster
-from gpushare_cli.check.connection import Ask
+from gpushare_cli.check.connection import OLDEST, Ask, release
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
-from gpushare_cli.check.workloads import release, slices
+from gpushare_cli.check.workloads import slices
 from gpushare_cli.words import clean, some
+
+PROBE: Final = "gpu-share-check-"
+PROBE_DRIVER: Final = f"check.{contract.GROUP}"
+"""The webhook that the API server calls for a dry run in the release's own namespace. As a DeviceClass it does not
+exist: policies of gpu-share refuse its own classes in most namespaces."""
+CONSUMABLE: Final = "DRAConsumableCapacity"
+TAINTS: Final = "DRADeviceTaints"
+PARTS: Final = "kube-apiserver, kube-scheduler, kube-controller-manager and all kubelets"
+
+
+def consumable_capacity(api: KubeClient) -> CheckResult:
+    """Whether parts of a GPU can be asked for, and a GPU be given to several."""
+    multiple = "allowMultipleAllocations"
+    try:
+        asked, device = _asked(api), _device(api)
+        policy = mapping(mapping(mapping(device, "capacity"), contract.CAPACITY_MEMORY), "requestPolicy")
+        kept = {"a claim's capacity": asked.get("capacity"), multiple: device.get(multiple), "requestPolicy": policy}
+    except ClusterError as error:  # then what became of our enforcers' devices; all but MIG instances are for several
+        known = slices(api) if error.status == HTTPStatus.FORBIDDEN else []
+        devices = [device for item in known for device in item["spec"].get("devices") or []]
+        if not devices:
+            raise
+        kept = {multiple: any(each.get(multiple) for each in devices)}
+    return _result(CONSUMABLE, kept, "every share takes a whole GPU")
+
+
+def device_taints(api: KubeClient) -> CheckResult:
+    """Whether an unhealthy GPU can be kept from new pods."""
+    return _result(TAINTS, {"taints": _device(api).get("taints")}, "the scheduler allocates unhealthy GPUs to new pods")
+
+
+def _result(gate: str, kept: Object, so: str) -> CheckResult:
+    dropped = [name for name, value in kept.items() if not value]
+    if not dropped:
+        return ok()
+    return failed(
+        f"the API server does not store these fields: {', '.join(dropped)}; therefore {so}",
+        f"enable the feature gate {gate} in {PARTS}",
+    )
+
+
+def _asked(api: KubeClient) -> Object:
+    """A request for capacity, as the API server would store it."""
+    wanted = {"requests": {contract.CAPACITY_MEMORY: "1Gi"}}
+    request = {"name": "probe", "exactly": {"deviceClassName": PROBE_DRIVER, "capacity": wanted}}
+    spec = {"spec": {"devices": {"requests": [request]}}}
+    made = _try(api, "ResourceClaimTemplate", "resourceclaimtemplates", spec, "default")
+    exactly: Object = made["spec"]["devices"]["requests"][0]["exactly"]
+    return exactly
+
+
+def _device(api: KubeClient) -> Object:
+    """A GPU that is shared and unhealthy, as the API server would store it."""
+    memory = {"value": "1Gi", "requestPolicy": {"default": "1Gi"}}
+    device = {
+        "name": "probe",
+        "allowMultipleAllocations": True,
+        "capacity": {contract.CAPACITY_MEMORY: memory},
+        "taints": [{"key": contract.UNHEALTHY, "effect": "NoSchedule"}],
+    }
+    pool = {"name": "probe", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": PROBE_DRIVER, "pool": pool, "allNodes": True, "devices": [device]}
+    stored: Object = _try(api, "ResourceSlice", "resourceslices", spec)["devices"][0]
+    return stored
+
+
+def _try(api: KubeClient, kind: str, plural: str, spec: Object, namespace: str = "") -> Object:
+    """Dry-run the creation of an object; returns its ``spec`` as it would be stored."""
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"generateName": PROBE}, "spec": spec}
+    made: Object = api.create(path(RESOURCE_V1, plural, namespace=namespace), body, dryRun="All")["spec"]
+    return made
+
+
+GATES: Final[tuple[tuple[str, Ask], ...]] = (
+    (f"consumable capacity ({CONSUMABLE})", consumable_capacity),
+    (f"device taints ({TAINTS})", device_taints),
+)
+
 
 NODE_V1: Final = "/apis/node.k8s.io/v1"
 RUNTIME_CLASS: Final = "nvidia"
@@ -30,7 +111,7 @@ CDI_SINCE: Final = (1, 7)
 def questions() -> list[tuple[str, Ask]]:
     """Return the questions, which need no installation."""
     return [
-        *cluster.GATES,
+        *GATES,
         ("nodes with GPUs", gpu_nodes),
         ("kubelets", kubelets),
         ("container runtimes (CDI)", runtimes),
@@ -48,9 +129,9 @@ def gpu_nodes(api: KubeClient) -> CheckResult:
 
 def kubelets(api: KubeClient) -> CheckResult:
     """Name the nodes with GPUs whose kubelet is too old."""
-    found, least = [(name, text(info, "kubeletVersion")) for name, info in _info(api)], cluster.OLDEST
+    found, least = [(name, text(info, "kubeletVersion")) for name, info in _info(api)], OLDEST
     old = [f"{name} ({clean(each)})" for name, each in found if (release(each, KUBELET) or least) < least]
-    oldest = ".".join(map(str, cluster.OLDEST))
+    oldest = ".".join(map(str, OLDEST))
     return failed(f"older than {oldest}: {some(old)}", f"upgrade them to {oldest} or newer") if old else ok()
 
 

@@ -1,25 +1,31 @@
 """Ask whether a share of the usual size could start, on which nodes and in which namespaces that opted in.
 
 Then name the sharing pods that do not start although nothing about their GPUs keeps them: of that ``explain`` tells.
+And those that could not be created again, because they use more of their nodes than their namespace lists.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Final
 
-from gpushare import contract
-from gpushare.errors import GpuShareError
-from gpushare.kube_client import CORE_V1, KubeClient, path
-from gpushare.raw_objects import Object, mapping, moment, text
+from gpushare import contract, host_access
+from gpushare.errors import GpuShareError, PolicyDenied
+from gpushare.kube_client import COORDINATION_V1, CORE_V1, KubeClient, find, path
+from gpushare.namespace_policy import NamespacePolicy
+from gpushare.raw_objects import Object, mapping, moment, objects, text
 from gpushare_cli.check import workloads
 from gpushare_cli.check.installation import installation
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
 from gpushare_cli.check.trial import USUAL_MIB
-from gpushare_cli.explain.pod_record import container_statuses, is_unseen
+from gpushare_cli.check.workloads import namespaces, running_shares
+from gpushare_cli.explain.pod_record import NO_CLAIM, container_statuses, is_unseen, is_without_claim, remedy
 from gpushare_cli.placement.gpus import COUNTS
 from gpushare_cli.placement.placing import Cause, Cluster, Hindrance, place
 from gpushare_cli.words import clean, counted, some
+from gpushare_cli.words import moment as written
 from webhook.mutation.settings import DEFAULT_TOLERATIONS, Settings
 
 SHARE: Final[Object] = {
@@ -44,7 +50,11 @@ SIDECAR_IMAGE: Final = (
     "correct the chart's image.registry, image.repository or image.tag, or give the namespace the pull secret; pods "
     "that exist keep their image: create them again"
 )
-SCHEDULER: Final = "see whether kube-scheduler runs: kubectl get pods -n kube-system, and its leases"
+PUBLISHED: Final = "see the line GPUs published"
+RUNS: Final = "see whether {} runs: kubectl get pods -n kube-system, and its leases"
+PROGRAMS: Final = ("kube-scheduler", "kube-controller-manager")
+DURATIONS: Final = 4
+"""A Lease lasts 15 s by default, within which another replica takes over, and its holder renews it every 2 s."""
 _ADDED_UP: Final = frozenset(f"{each}{contract.DEVICE_QUOTA}" for each in COUNTS)
 
 
@@ -56,7 +66,8 @@ def on_nodes(api: KubeClient) -> CheckResult:
     found = place(pod, [SHARE], Cluster(nodes=nodes, slices=slices))
     here, why = found.nodes or (), found.hindrances
     if not here and any(each.cause is not Cause.OTHER_GPU for each in why):
-        return warning(f"no share of {USUAL_MIB}Mi can start: {some(_messages(why))}", _hint(why))
+        hint = PUBLISHED if why[0].cause is Cause.NO_GPU else _hint(why)
+        return warning(f"no share of {USUAL_MIB}Mi can start: {some(_messages(why))}", hint)
     where = counted(len(here), "node") if here else "no node; MIG instances only"
     return ok(f"{where}; not {some(_messages(why))}" if here and why else where)
 
@@ -98,20 +109,60 @@ def _tolerations(environment: Mapping[str, str]) -> list[Object]:
         return list(DEFAULT_TOLERATIONS)
 
 
+def leases(api: KubeClient) -> CheckResult:
+    """Look whether who places pods and who makes claims renew their Leases, which shows before a pod waits.
+
+    By the API server's clock: that of a workstation may be minutes off. It is no more than a warning, because one that
+    runs without leader election leaves an old Lease behind. A cluster without Leases says nothing.
+    """
+    where = {each: path(COORDINATION_V1, "leases", each, "kube-system") for each in PROGRAMS}
+    specs = {name: mapping(find(api, each) or {}, "spec") for name, each in where.items()}
+    renewed = {name: last for name, spec in specs.items() if (last := moment(spec.get("renewTime"))) is not None}
+    if not renewed:
+        return ok("none to read")
+    now = api.clock()
+    late = [name for name, last in renewed.items() if (now - last).total_seconds() > _lasts(specs[name])]
+    if not late:
+        return ok("renewed")
+    named = " and ".join(f"{name} has not renewed its Lease since {written(renewed[name])}" for name in late)
+    hint = f"{RUNS.format(late[0])}; one that runs without leader election leaves an old Lease behind: delete that"
+    return warning(f"{named}; without it no new share starts", hint)
+
+
+def _lasts(spec: Object) -> float:
+    """Seconds after which a Lease is not renewed any more; a holder that ends well writes 1 s into it."""
+    seconds = spec.get("leaseDurationSeconds")
+    return max(UNSEEN.total_seconds(), DURATIONS * seconds if isinstance(seconds, int) else 0)
+
+
 def stuck(api: KubeClient, now: datetime) -> CheckResult:
     """Look for sidecars without an image, pods that no scheduler has seen, and pods that wait long on their node."""
     pods = workloads.running_shares(api)
     pulls = [f"{_name(each)}: {why}" for each in pods if (why := _image(each))]
     if pulls:
         return failed(clean(f"the sidecar's image cannot be pulled for {some(pulls)}"), SIDECAR_IMAGE)
-    if unseen := [_name(each) for each in pods if is_unseen(each) and _age(each, now) > UNSEEN]:
-        return failed(f"no scheduler has looked at {some(unseen)}", SCHEDULER)
+    unseen = [each for each in pods if is_unseen(each) and _age(each, now) > UNSEEN]
+    if unmade := [each for each in unseen if is_without_claim(each)]:
+        return _without_claims(api, unmade)
+    if unseen:
+        return failed(f"no scheduler has looked at {some([_name(each) for each in unseen])}", RUNS.format(PROGRAMS[0]))
     waiting = [each for each in pods if text(mapping(each, "status"), "phase") == "Pending"]
     late = [_name(each) for each in waiting if mapping(each, "spec").get("nodeName") and _age(each, now) > LATE]
     if late:
         detail = f"{counted(len(late), 'pod')} of {len(pods)} on their nodes for more than 5 minutes: {some(late)}"
         return warning(detail, f"gpu-share explain {late[0]}")
     return ok(f"none of {len(pods)}")
+
+
+def _without_claims(api: KubeClient, pods: Sequence[Object]) -> CheckResult:
+    """Say why pods wait for their claims: an Event names the quota that is full; nobody tries where there is none."""
+    events = api.list(path(CORE_V1, "events"), fieldSelector=f"reason={NO_CLAIM}")[0]
+    messages = {mapping(each, "involvedObject").get("uid"): text(each, "message") for each in events}
+    silent = [_name(each) for each in pods if not messages.get(each["metadata"]["uid"])]
+    if silent:
+        return failed(f"kube-controller-manager has made no claim for {some(silent)}", RUNS.format(PROGRAMS[1]))
+    why = [clean(f"{_name(each)}: {messages[each['metadata']['uid']]}") for each in pods]
+    return warning(f"claims cannot be made for {some(why)}", remedy(NO_CLAIM, why[0]))
 
 
 def _image(pod: Object) -> str:
@@ -138,3 +189,64 @@ def _messages(why: Sequence[Hindrance]) -> list[str]:
 
 def _hint(why: Sequence[Hindrance]) -> str:
     return next(filter(None, (each.hint for each in why)), "")
+
+
+Needs = Mapping[str, frozenset[str]]
+"""By annotation, what has to be listed in it."""
+
+
+def host_needs(api: KubeClient) -> CheckResult:
+    """Name what would be refused if the pods that run now were created again, and the commands that allow it."""
+    used: dict[str, dict[str, frozenset[str]]] = defaultdict(lambda: defaultdict(frozenset))
+    for pod in running_shares(api):
+        for key, value in needs_of(pod):
+            space = used[text(mapping(pod, "metadata"), "namespace")]
+            space[key] |= {value}
+    if not used:
+        return ok("sharing pods use no host paths, added capabilities or toolkit variables")
+    spaces = [mapping(each, "metadata") for each in namespaces(api)]
+    annotations = {text(each, "name"): mapping(each, "annotations") for each in spaces}
+    missing = [
+        command
+        for name in sorted(annotations.keys() & used.keys())
+        for command in _commands(name, annotations[name], used[name])
+    ]
+    if not missing:
+        return ok("namespaces list all that sharing pods use")
+    detail = f"{counted(len({each.split()[3] for each in missing}), 'namespace')} with sharing pods that could not be"
+    return warning(f"{detail} created again; allow what they use, or change the pods", "; ".join(missing))
+
+
+def needs_of(pod: Object) -> Iterator[tuple[str, str]]:
+    """Yield annotation and value of what a pod uses; what no annotation allows is left out."""
+    spec = mapping(pod, "spec")
+    for volume in objects(spec, "volumes"):
+        used = host_access.normal(mapping(volume, "hostPath").get("path"))
+        if used and not host_access.overlaps(used, (*host_access.OF_EVERY_NODE, *host_access.OUR_OWN, "/dev")):
+            yield contract.HOST_PATHS, used
+    for container in (each for section in host_access.SECTIONS for each in objects(spec, section)):
+        added = mapping(mapping(container, "securityContext"), "capabilities").get("add")
+        names = map(host_access.capability, map(str, added)) if isinstance(added, list) else ()
+        usual = host_access.CAPABILITIES | host_access.USUAL_CAPABILITIES
+        yield from ((contract.ADDED_CAPABILITIES, each) for each in names if each not in usual)
+        for name in (text(each, "name") for each in objects(container, "env")):
+            if name.startswith(host_access.STEERING) and name not in host_access.HARMLESS:
+                yield contract.TOOLKIT_VARIABLES, name
+
+
+def _commands(name: str, annotations: Mapping[str, object], used: Needs) -> Iterator[str]:
+    """Yield a command for each annotation that lacks something; it keeps what is listed already."""
+    policy = NamespacePolicy()
+    with suppress(PolicyDenied):
+        policy = NamespacePolicy.from_annotations({key: str(value) for key, value in annotations.items()})
+    listed = {
+        contract.HOST_PATHS: policy.host_paths,
+        contract.ADDED_CAPABILITIES: policy.added_capabilities,
+        contract.TOOLKIT_VARIABLES: policy.toolkit_variables,
+    }
+    for key, values in sorted(used.items()):
+        covers = host_access.within if key == contract.HOST_PATHS else str.__eq__
+        lacking = {each for each in values if not any(covers(each, one) for one in listed[key])}
+        if lacking:
+            wanted = quote(clean(",".join(sorted({*listed[key], *lacking}))))
+            yield f"kubectl annotate namespace {name} --overwrite {key}={wanted}"

@@ -2,35 +2,34 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from http import HTTPStatus
-from itertools import islice
 from typing import Any, Final
 
 from gpushare import contract, defaults
 from gpushare.errors import ClusterError, GpuShareError, PolicyDenied, QuantityError
-from gpushare.kube_client import CORE_V1, KubeClient, path
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, path
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.patterns import Search
 from gpushare.quantity import format_mib, parse_memory
 from gpushare.raw_objects import mapping, objects, text
-from gpushare_cli.api_errors import lacking, sentence
-from gpushare_cli.check.feature_gates import PROBE, PROBE_DRIVER
 from gpushare_cli.check.installation import MIN_MEMORY, RESTORE, Installation, installation
+from gpushare_cli.check.preinstall import PROBE, PROBE_DRIVER
 from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
 from gpushare_cli.check.workloads import namespaces, reports
 from gpushare_cli.lookups import optional
-from gpushare_cli.words import clean, counted, some
+from gpushare_cli.words import QUOTA, clean, counted, lacking, refusal_remedy, sentence, some, webhook_of_others
 from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
+Annotations = Mapping[str, str]
 USUAL_MIB: Final = 1024
-TRIES: Final = 50
-"""Namespaces that are tried where none is named: another product's policy can refuse the pod in one of them."""
-USED_UP: Final = ("exceeded quota:", "failed quota:")
-"""How the API server names a ResourceQuota; a namespace may have the word in its name."""
-LIMITS: Final = ("usage per Container is", "usage per Pod is", "limit to request ratio per")
-"""How the API server names a LimitRange."""
+SECONDS: Final = 20.0
+"""For all namespaces, where none is named: in any of them a LimitRange or a policy of others can refuse the pod."""
+CALLS: Final = 8
+"""For each replica: one of two that cannot be reached is missed once in 65,000 checks, one of three once in 17,000."""
+NOT_TRIED: Final = "not tried: no namespace has opted in"
+ANSWERS: Final = "the webhook answers, but the dry run created no sharing pod, because no namespace has opted in"
 OPT_IN: Final = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
 LIST: Final = f"kubectl get namespaces --selector {contract.NAMESPACE_LABEL}=true"
 REFUSES: Final = "does not share GPUs"
@@ -57,11 +56,6 @@ UNREACHED: Final = (
     "the API server cannot call the webhook: see its pods, Service and NetworkPolicies: kubectl get "
     "pods,endpointslices,networkpolicies -n {}"
 )
-FULL: Final = "the ResourceQuota of that namespace is used up, or requires each container to set resources"
-LIMITED: Final = (
-    "a LimitRange of the namespace does not fit the sidecar: change it, or the chart's sidecar.resources; the message "
-    "has both amounts"
-)
 LOOK: Final = (
     "read the webhook's log, and list the webhooks that change pods: kubectl get mutatingwebhookconfigurations"
 )
@@ -75,29 +69,14 @@ RESTRICTED: Final[Mapping[str, Any]] = {
 """Passes Pod Security ``restricted``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """A namespace's policy as its annotations have it; ``known`` is false where they may not be read."""
-
-    namespace: str
-    annotations: Mapping[str, str]
-    known: bool = True
-
-    @property
-    def policy(self) -> NamespacePolicy:
-        """Return the parsed policy. Raises PolicyDenied."""
-        return NamespacePolicy.from_annotations(self.annotations)
-
-    def terms(self, idle: Sequence[str]) -> str:
-        """Describe which shares can be had here; ``idle`` are the nodes whose enforcers kill nothing."""
-        if not self.known:
-            return ""
-        default, most = self.policy.default_memory_mib, self.policy.max_memory_mib
-        usual = f"default {format_mib(default)}" if default else f"no default (each pod must set {contract.MEMORY})"
-        limit = f"at most {format_mib(most)}" if most else "no maximum"
-        exceeding = self.annotations.get(contract.ON_EXCEED, defaults.ON_EXCEED)
-        but = f" (not on {some(idle)}: enforcer.enforce is false)" if idle and exceeding == KILL else ""
-        return f"GPU memory: {usual}, {limit}, over quota: {exceeding}{but}"
+def _terms(policy: NamespacePolicy, annotations: Annotations, idle: Sequence[str]) -> str:
+    """Describe which shares can be had in a namespace; ``idle`` are the nodes whose enforcers kill nothing."""
+    default, most = policy.default_memory_mib, policy.max_memory_mib
+    usual = f"default {format_mib(default)}" if default else f"no default (each pod must set {contract.MEMORY})"
+    limit = f"at most {format_mib(most)}" if most else "no maximum"
+    exceeding = annotations.get(contract.ON_EXCEED, defaults.ON_EXCEED)
+    but = f" (not on {some(idle)}: enforcer.enforce is false)" if idle and exceeding == KILL else ""
+    return f"GPU memory: {usual}, {limit}, over quota: {exceeding}{but}"
 
 
 def trial(api: KubeClient, named: str | None) -> CheckResult:
@@ -105,11 +84,23 @@ def trial(api: KubeClient, named: str | None) -> CheckResult:
     if named is not None:
         return _named(api, named)
     found = installation(api)
-    idle = _idle(api)
-    results = [_tried(api, each, found, idle) for each in islice(_opted_in(api, _closed(found)), TRIES)]
+    idle, until = _idle(api), time.monotonic() + SECONDS
+    spaces = list(_opted_in(api, _closed(found)))
+    results = [_tried(api, *each, found, idle) for each in spaces if time.monotonic() < until]
+    answer = _of_all(results) or warning(ANSWERS if found.comparable else NOT_TRIED, OPT_IN)
+    if found.comparable and answer.level is not Level.WRONG:
+        called = optional(lambda: _called(api, found)) if results else _called(api, found)
+        answer = called if called and not called.fine else answer
+    left = len(spaces) - len(results)
+    rest = f"; not tried within {SECONDS:.0f} s: {left} of {counted(len(spaces), 'namespace')}"
+    return replace(answer, detail=answer.detail + (rest if left else ""))
+
+
+def _of_all(results: Sequence[CheckResult]) -> CheckResult | None:
+    """Put the answers of all namespaces together."""
     wrong, bad = ([each for each in results if each.level is Level.WRONG], [each for each in results if not each.fine])
     if not bad or len(bad) == len(results):
-        return next(iter(wrong or results), None) or _reached(api, found)
+        return next(iter(wrong or results), None)
     first = next(iter(wrong or bad))
     return warning(f"{len(bad)} of {counted(len(results), 'namespace')}: {first.detail}", first.hint)
 
@@ -120,19 +111,22 @@ def _idle(api: KubeClient) -> list[str]:
     return [node for node, report in found.items() if report and not report.enforcing]
 
 
-def _reached(api: KubeClient, found: Installation) -> CheckResult:
-    """Try the release's own namespace, where no pod shares a GPU: the webhook has to refuse the dry run."""
-    if not found.comparable:
-        return warning("not tried: no namespace has opted in", OPT_IN)
-    try:
-        api.create(path(CORE_V1, "pods", namespace=found.namespace), probe(USUAL_MIB), dryRun="All")
-    except ClusterError as error:
-        if REFUSES not in error.message or PROBE_DRIVER not in error.message:
-            return _refused(error, found.namespace, found)
-        return warning(
-            "the webhook answers, but the dry run created no sharing pod, because no namespace has opted in", OPT_IN
-        )
-    return failed(f"the API server did not call the webhook for a dry run in namespace {found.namespace}", RESTORE)
+def _called(api: KubeClient, found: Installation) -> CheckResult:
+    """Try the release's own namespace, where no pod shares a GPU: the webhook has to refuse each dry run.
+
+    It ends the connection of each, so that the next is a new one, which any replica may get.
+    """
+    for _ in range(CALLS * (found.replicas or 1)):
+        try:
+            api.create(path(CORE_V1, "pods", namespace=found.namespace), probe(USUAL_MIB), dryRun="All")
+        except ClusterError as error:
+            if REFUSES not in error.message or PROBE_DRIVER not in error.message:
+                return _refused(api, error, found.namespace, found)
+        else:
+            return failed(
+                f"the API server did not call the webhook for a dry run in namespace {found.namespace}", RESTORE
+            )
+    return ok()
 
 
 def _named(api: KubeClient, name: str) -> CheckResult:
@@ -150,11 +144,11 @@ def _named(api: KubeClient, name: str) -> CheckResult:
             return failed(f"there is no namespace {name}", LIST)
         if error.status != HTTPStatus.FORBIDDEN:
             raise
-        return _tried(api, Tried(namespace=name, annotations={}, known=False), found, ())
+        return _tried(api, name, None, found, ())
     if mapping(metadata, "labels").get(contract.NAMESPACE_LABEL) != "true":
         label = f"kubectl label namespace {name} {contract.NAMESPACE_LABEL}=true"
         return failed(f"namespace {name} has not opted in: annotations of {contract.GROUP} have no effect there", label)
-    return _tried(api, Tried(namespace=name, annotations=mapping(metadata, "annotations")), found, _idle(api))
+    return _tried(api, name, mapping(metadata, "annotations"), found, _idle(api))
 
 
 def _closed(found: Installation) -> set[str]:
@@ -167,31 +161,34 @@ def _release(api: KubeClient) -> Installation:
     return optional(lambda: installation(api)) or Installation()
 
 
-def _opted_in(api: KubeClient, excluded: set[str]) -> Iterator[Tried]:
+def _opted_in(api: KubeClient, excluded: set[str]) -> Iterator[tuple[str, Annotations]]:
     found = [mapping(each, "metadata") for each in namespaces(api)]
     for metadata in sorted(found, key=lambda each: text(each, "name")):
         if text(metadata, "name") not in excluded and "deletionTimestamp" not in metadata:
-            yield Tried(namespace=text(metadata, "name"), annotations=mapping(metadata, "annotations"))
+            yield text(metadata, "name"), mapping(metadata, "annotations")
 
 
-def _tried(api: KubeClient, where: Tried, found: Installation, idle: Sequence[str]) -> CheckResult:
-    begun = time.monotonic()
+def _tried(
+    api: KubeClient, namespace: str, annotations: Annotations | None, found: Installation, idle: Sequence[str]
+) -> CheckResult:
+    """Try a namespace; ``annotations`` are ``None`` where they may not be read."""
+    begun, known = time.monotonic(), annotations is not None
     try:
-        pod = probe(_memory(where, found))
-        made = api.create(path(CORE_V1, "pods", namespace=where.namespace), pod, dryRun="All")
-        flaws = list(flaws_of(made, where.policy, exact=where.known and found.comparable))
-        took = f"{(time.monotonic() - begun) * 1000:.0f} ms"
-        added = f"the webhook added a share to a test pod in namespace {where.namespace} (dry run, {took})"
-        detail = "; ".join(filter(None, (added, where.terms(idle))))
+        policy = NamespacePolicy.from_annotations(annotations or {})
+        pod = probe(_memory(policy, found) if known else USUAL_MIB)
+        made = api.create(path(CORE_V1, "pods", namespace=namespace), pod, dryRun="All")
+        flaws = list(flaws_of(made, policy, exact=known and found.comparable))
     except GpuShareError as error:
-        return _refused(error, where.namespace, found)
+        return _refused(api, error, namespace, found)
     if flaws:
-        named = f"the test pod in namespace {where.namespace}"
+        named = f"the test pod in namespace {namespace}"
         return failed(f"{named} differs from what the webhook writes: {'; '.join(flaws)}", LOOK)
-    return ok(detail)
+    took = f"{(time.monotonic() - begun) * 1000:.0f} ms"
+    added = f"the webhook added a share to a test pod in namespace {namespace} (dry run, {took})"
+    return ok(added if annotations is None else f"{added}; {_terms(policy, annotations, idle)}")
 
 
-def _refused(error: GpuShareError, namespace: str, found: Installation) -> CheckResult:
+def _refused(api: KubeClient, error: GpuShareError, namespace: str, found: Installation) -> CheckResult:
     """Describe why no sharing pod can be created. Raises the error where the user may not create pods."""
     if isinstance(error, ClusterError) and lacking(error) is not None:
         raise error
@@ -202,20 +199,32 @@ def _refused(error: GpuShareError, namespace: str, found: Installation) -> Check
         renewer = "cert-manager" if found.cert_manager else "gpu-share-certs"
         hint = RENEW.format(renewer, found.certificate_log, found.namespace)
         return failed(f"{detail} ({where}): {clean(why[1])}", hint)
-    forbidden = isinstance(error, ClusterError) and error.status == HTTPStatus.FORBIDDEN
-    if forbidden and any(each in error.message for each in USED_UP):
-        return warning(detail, FULL)
-    if "failed calling webhook" in error.message and f".{contract.GROUP}" in error.message:
+    if hook := webhook_of_others(error.message):
+        return failed(detail, _of_others(api, hook, error.message))
+    if "failed calling webhook" in error.message:
         return failed(detail, UNREACHED.format(found.namespace))
-    limited = forbidden and any(each in error.message for each in LIMITS)
-    return failed(detail, LIMITED if limited else REFUSED)
+    forbidden = isinstance(error, ClusterError) and error.status == HTTPStatus.FORBIDDEN
+    hint = refusal_remedy(error.message)
+    return (warning if forbidden and hint == QUOTA else failed)(detail, hint or REFUSED)
 
 
-def _memory(where: Tried, found: Installation) -> int:
-    """Return MiB that can be asked for there. Raises PolicyDenied and QuantityError."""
-    if not where.known:
-        return USUAL_MIB
-    if (asked := where.policy.default_memory_mib or where.policy.max_memory_mib) is not None:
+def _of_others(api: KubeClient, name: str, refusal: str) -> str:
+    """Say whose webhook refused a pod, whom the API server calls for it, and what its operator can do."""
+    items = optional(lambda: api.list(path(ADMISSION_V1, "mutatingwebhookconfigurations"))[0]) or []
+    for whose, hook in ((each["metadata"]["name"], hook) for each in items for hook in objects(each, "webhooks")):
+        if text(hook, "name") == name:
+            config = mapping(hook, "clientConfig")
+            service, called = mapping(config, "service"), text(config, "url")
+            if space := text(service, "namespace"):
+                called = f"Service {space}/{text(service, 'name')} (kubectl get services,endpointslices -n {space})"
+            remedy = refusal_remedy(refusal, f"mutatingwebhookconfigurations {whose}")
+            return clean(f"MutatingWebhookConfiguration {whose} calls {called}; {remedy}")
+    return refusal_remedy(refusal)
+
+
+def _memory(policy: NamespacePolicy, found: Installation) -> int:
+    """Return MiB that can be asked for there."""
+    if (asked := policy.default_memory_mib or policy.max_memory_mib) is not None:
         return asked
     try:
         return max(USUAL_MIB, parse_memory(found.environment.get(MIN_MEMORY, "")))
@@ -255,9 +264,9 @@ def flaws_of(made: Mapping[str, Any], policy: NamespacePolicy, *, exact: bool) -
 def _settings(made: Mapping[str, Any]) -> Settings:
     """Take from the pod what the chart's values decide and nothing else does."""
     spec = mapping(made, "spec")
-    variables = [each for one in objects(spec, "containers") for each in objects(one, "env")]
-    limits = [text(each, "value") for each in variables if each.get("name") == contract.MPS_THREAD_PERCENTAGE]
-    compute = next(iter(limits), "")
+    variables = (each for one in objects(spec, "containers") for each in objects(one, "env"))
+    share = contract.MPS_THREAD_PERCENTAGE
+    compute = next((text(each, "value") for each in variables if each.get("name") == share), "")
     sidecar = next((each for each in objects(spec, "initContainers") if each.get("name") == contract.SIDECAR), {})
     resources = mapping(sidecar, "resources")
     return Settings(

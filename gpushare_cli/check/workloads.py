@@ -10,25 +10,25 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.claim_messages import ENDED
-from gpushare.kube_client import APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
-from gpushare.patterns import Pattern
+from gpushare.kube_client import APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, find, path
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.raw_objects import moment as time_of
 from gpushare.version import installed
+from gpushare_cli.check.connection import release
 from gpushare_cli.check.installation import DEPLOYMENT, OURS, RESTORE, VERSION_LABEL, Installation, installation
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
-from gpushare_cli.lookups import find, sharing_pods
-from gpushare_cli.words import clean, counted, moment, some
+from gpushare_cli.lookups import sharing_pods
+from gpushare_cli.words import clean, counted, moment, refusal_remedy, some
 
 MAX_REPORT: Final = 16 * 1024
 """Characters of an enforcer's report that are parsed."""
-NAME_LABEL: Final = "app.kubernetes.io/name"
-RELEASE: Final = Pattern(r"(\d{1,6})\.(\d{1,6})\.\d{1,6}", 64)
 BREAKER: Final = "find the containers over quota (gpu-share top -A), then run gpu-share breaker --node NODE --reset"
+CORRECT: Final = "correct what the line names; the log of that node's enforcer has more"
 SKEW: Final = "upgrade the enforcers: each must have the webhook's release or the one before"
 NODES: Final = ("nodes", contract.NODE_LABEL)
 NAMESPACES: Final = ("namespaces", contract.NAMESPACE_LABEL)
-CERT_MANAGER_V1: Final = "/apis/cert-manager.io/v1"
+REPLICAS: Final = {"webhook": 2, "certs": 1}
+"""The chart's defaults."""
 LABEL: Final = f"kubectl label node NAME {contract.NODE_LABEL}=true"
 
 
@@ -53,12 +53,44 @@ def webhooks(api: KubeClient) -> CheckResult:
     found = installation(api)
     if found.replicas is None:
         return failed("no Deployment of the webhook: no sharing pod can be created", RESTORE)
-    here = pods(api, found, "webhook")
-    ready = sum(map(_ready, here))
-    detail, hint = f"{ready} of {found.replicas} ready", _describe(found, "webhook", there=bool(here))
+    ready = sum(map(_ready, pods(api, found, "webhook")))
+    detail, hint = f"{ready} of {found.replicas} ready", _unready(api, found, "webhook")
     if not ready:
         return failed(f"{detail}: no sharing pod can be created", hint)
     return warning(detail, hint) if ready < found.replicas else ok(detail)
+
+
+def rollouts(api: KubeClient) -> CheckResult:
+    """Name the Deployments and DaemonSets of the release whose pods are not all of their newest pod template."""
+    where = installation(api)
+    kinds = ("deployments", "daemonsets")
+    items = [(kind[:-1], each) for kind in kinds for each in _workloads(api, kind, where.namespace)]
+    found = [(kind, text(mapping(each, "metadata"), "name"), why) for kind, each in items if (why := _rollout(each))]
+    if not found:
+        return ok("complete")
+    detail = some([clean(f"{kind} {name}: {why}") for kind, name, why in found])
+    hint = refusal_remedy(found[0][2]) or _describe(where, found[0][1].removeprefix("gpu-share-"), there=True)
+    return warning(detail, hint)
+
+
+def _rollout(item: Object) -> str:
+    """Say what a workload's newest pod template waits for; empty where all pods have it, or wait to be deleted."""
+    spec, status = mapping(item, "spec"), mapping(item, "status")
+    if mapping(spec, "updateStrategy").get("type") == "OnDelete":
+        return ""
+    if status.get("observedGeneration", 0) < mapping(item, "metadata").get("generation", 0):
+        return "kube-controller-manager has not seen its newest change"
+    found = objects(status, "conditions")
+    states = {f"{each.get('type')} {each.get('status')}": text(each, "message") for each in found}
+    if why := states.get("ReplicaFailure True") or states.get("Progressing False"):
+        return why
+    wanted = spec.get("replicas", status.get("desiredNumberScheduled", 0))
+    updated = status.get("updatedReplicas", status.get("updatedNumberScheduled")) or 0
+    return "" if updated == wanted == status.get("replicas", updated) else f"{updated} of {wanted} pods updated"
+
+
+def _workloads(api: KubeClient, kind: str, namespace: str) -> Sequence[Object]:
+    return api.list(path(APPS_V1, kind, namespace=namespace), labelSelector=OURS)[0]
 
 
 def certificates(api: KubeClient, now: datetime) -> CheckResult:
@@ -70,14 +102,14 @@ def certificates(api: KubeClient, now: datetime) -> CheckResult:
     if any(map(_ready, here)):
         return ok("ready")
     detail = f"0 of {counted(len(here), 'pod')} of gpu-share-certs are ready"
-    hint = _describe(found, "certs", there=bool(here))
-    return failed(f"{detail}: without a ready pod, the webhook's certificate expires within 30 days", hint)
+    detail += ": without a ready pod, the webhook's certificate expires within 30 days"
+    return failed(detail, _unready(api, found, "certs"))
 
 
 def _by_cert_manager(api: KubeClient, found: Installation, now: datetime) -> CheckResult:
     """Read what cert-manager says about the serving certificate: it is not Ready once that has expired."""
     name, hint = f"Certificate {found.namespace}/{DEPLOYMENT}", found.certificate_log
-    certificate = find(api, path(CERT_MANAGER_V1, "certificates", DEPLOYMENT, found.namespace))
+    certificate = find(api, path("/apis/cert-manager.io/v1", "certificates", DEPLOYMENT, found.namespace))
     if certificate is None:
         return failed(f"{name} is missing: cert-manager renews nothing", RESTORE)
     status = mapping(certificate, "status")
@@ -104,18 +136,21 @@ def mps_hosts(api: KubeClient) -> CheckResult:
 
 def _on_nodes(api: KubeClient, name: str, sharing: Mapping[str, int]) -> CheckResult:
     """Compare the ready pods of a DaemonSet with nodes; ``sharing`` counts the pods that go unwatched without one."""
-    if not any(_is_of(each, name) for each in api.list(path(APPS_V1, "daemonsets"), labelSelector=OURS)[0]):
+    found = installation(api)
+    if not any(_is_of(each, name) for each in _workloads(api, "daemonsets", found.namespace)):
         return failed(f"DaemonSet gpu-share-{name} is missing: no GPU is shared and no quota is enforced", RESTORE)
-    found, nodes = installation(api), labelled(api)
+    nodes = labelled(api)
     here = {mapping(pod, "spec").get("nodeName"): pod for pod in sorted(pods(api, found, name), key=_ready)}
     ready = {node for node, pod in here.items() if _ready(pod)}
     lost = [node for node in {**nodes, **sharing} if node not in ready and nodes.get(node, True)]
     if lost:
-        runs = {node: counted(number, "sharing pod", ("runs", "run")) for node, number in sharing.items()}
+        runs = {node: counted(number, "sharing pod") for node, number in sharing.items()}
         named = some([f"{node} ({runs[node]} without enforcement)" if node in runs else node for node in lost])
         hint = _describe(found, name, there=False)
         if lost[0] in here:
-            hint = f"kubectl describe pods {here[lost[0]]['metadata']['name']} -n {found.namespace}"
+            hint = _look(f"{here[lost[0]]['metadata']['name']} -n {found.namespace}")
+        elif lost[0] not in nodes:
+            hint = f"kubectl label --overwrite node {lost[0]} {contract.NODE_LABEL}=true"
         return failed(f"not ready on {counted(len(lost), 'node')}: {named}", hint)
     if down := [node for node in nodes if node not in ready]:
         return warning(f"none on {some(down)}: the node is not Ready", f"kubectl describe node {down[0]}")
@@ -172,7 +207,7 @@ def pods(api: KubeClient, found: Installation, name: str) -> list[Object]:
 
 
 def _is_of(item: Object, name: str) -> bool:
-    return mapping(mapping(item, "metadata"), "labels").get(NAME_LABEL) == f"gpu-share-{name}"
+    return mapping(mapping(item, "metadata"), "labels").get("app.kubernetes.io/name") == f"gpu-share-{name}"
 
 
 def _ready(item: Object) -> bool:
@@ -182,10 +217,25 @@ def _ready(item: Object) -> bool:
     return ready and "deletionTimestamp" not in mapping(item, "metadata")
 
 
+def _unready(api: KubeClient, found: Installation, name: str) -> str:
+    """Return the command that shows why a Deployment has not enough ready pods, or that gives it some."""
+    named = [each for each in _workloads(api, "deployments", found.namespace) if _is_of(each, name)]
+    if not named:
+        return RESTORE
+    if mapping(named[0], "spec").get("replicas") == 0:
+        return f"kubectl scale -n {found.namespace} deployment gpu-share-{name} --replicas={REPLICAS[name]}"
+    return _describe(found, name, there=bool(pods(api, found, name)))
+
+
 def _describe(found: Installation, name: str, *, there: bool) -> str:
     """Return the command that shows why pods are not ready, or, where none is ``there``, why none is made."""
-    kinds = "pods" if there else "deployments,replicasets,daemonsets"
-    return f"kubectl describe {kinds} -n {found.namespace} -l app.kubernetes.io/name=gpu-share-{name}"
+    which = f"-n {found.namespace} -l app.kubernetes.io/name=gpu-share-{name}"
+    return _look(which) if there else f"kubectl describe deployments,replicasets,daemonsets {which}"
+
+
+def _look(pods: str) -> str:
+    """Return the commands that show why pods are not ready: a failed probe's reason is in the log alone."""
+    return f"kubectl describe pods {pods}; kubectl logs {pods}"
 
 
 def slices(api: KubeClient, *, ours: bool = True) -> list[Any]:
@@ -233,7 +283,7 @@ def reported(api: KubeClient) -> CheckResult:
     wrong = [f"{node}: {each}" for node, report in found.items() if report for each in _grave(report)]
     if wrong:
         is_open = any(each and each.breaker is not None for each in found.values())
-        return failed("; ".join(wrong), BREAKER if is_open else "read the log of that node's enforcer")
+        return failed("; ".join(wrong), BREAKER if is_open else CORRECT)
     if silent := [node for node, report in found.items() if report is None]:
         return _unreported(silent, labelled(api))
     idle = [node for node, report in found.items() if report and not report.enforcing]
@@ -279,12 +329,6 @@ def _named(versions: Mapping[str, int]) -> str:
     """Write versions with how many there are of each: ``0.2.0 (2), 0.1.0 (1)``."""
     counts = sorted(versions.items(), reverse=True)
     return ", ".join(f"{version or 'unknown'} ({number})" for version, number in counts) or "none"
-
-
-def release(version: str, shape: Pattern[str] = RELEASE) -> tuple[int, int] | None:
-    """Return major and minor of a version of that shape; ``None`` where it is not one."""
-    match = shape.match(version)
-    return None if match is None else (int(match.group(1)), int(match.group(2)))
 
 
 def supported(webhook: tuple[int, int] | None, enforcer: tuple[int, int] | None) -> bool:

@@ -20,8 +20,7 @@ from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
 from gpushare.reason_table import BY_REASON
 from gpushare.reasons import Reason
-from gpushare_cli.check import cluster, command, node, workloads
-from gpushare_cli.check.connection import Connection
+from gpushare_cli.check import cluster, command, connection, node, workloads
 from gpushare_cli.check.result import Checker, Level, failed, ok, warning
 from gpushare_cli.main import main
 from gpushare_cli.terminal import Terminal
@@ -54,22 +53,22 @@ def authority(ends: timedelta) -> bytes:
     ],
 )
 def test_kubernetes_has_to_be_new_enough(version: str, level: str, last: bool) -> None:  # noqa: FBT001
-    found = cluster.version(Api({"version": {"gitVersion": version}}))  # type: ignore[arg-type] # it only gets
+    found = connection.version(Api({"version": {"gitVersion": version}}))  # type: ignore[arg-type] # it only gets
     assert (found.level, found.last) == (level, last), "what 1.34 and 1.35 lack is asked; older ones have no claims"
     assert level != "wrong" or found.detail == f"{version}; 1.36 is needed"
 
 
 def test_a_server_that_behaves_like_an_older_version_is_one() -> None:
     said = {"gitVersion": "v1.37.1", "major": "1", "minor": "37", "emulationMajor": "1", "emulationMinor": "35"}
-    found = cluster.version(Api({"version": said}))  # type: ignore[arg-type] # it only gets
+    found = connection.version(Api({"version": said}))  # type: ignore[arg-type] # it only gets
     assert (found.level, found.detail) == ("wrong", "v1.35 (emulated by v1.37.1); 1.36 is needed")
-    found = cluster.version(Api({"version": said | {"emulationMinor": "37"}}))  # type: ignore[arg-type]
+    found = connection.version(Api({"version": said | {"emulationMinor": "37"}}))  # type: ignore[arg-type]
     assert (found.level, found.detail) == ("ok", "v1.37.1")
 
 
 def test_an_api_server_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KubeClient, "connect", lambda *_: Api({"version": 503}))
-    answers = list(command.ask(cluster.connected(None, None, required=True, questions=cluster.questions(None))))
+    answers = list(command.ask(connection.connected(None, None, required=True, questions=list)))
     assert [(each.description, each.level) for each in answers] == [("Kubernetes", "wrong")]
 
 
@@ -191,21 +190,18 @@ def test_what_to_do_about_a_gpu_that_is_left_out_fits_the_reason(whys: list[str]
 
 
 @pytest.mark.parametrize(("status", "level"), [(403, "warning"), (500, "wrong"), (0, "wrong")])
-def test_what_may_not_be_read_is_no_fault(status: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = Connection(None, None)
-    monkeypatch.setattr(connection, "_cluster", Api({"nodes": status}))
-    assert connection.asking(workloads.unsliced)().level == level
+def test_what_may_not_be_read_is_no_fault(status: int, level: str) -> None:
+    api: Any = Api({"nodes": status})
+    assert connection.asked(api, workloads.unsliced).level == level
 
 
-def test_what_may_not_be_read_names_the_right_and_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = Connection(None, None)
-    monkeypatch.setattr(connection, "_cluster", Api({}))
-
+def test_what_may_not_be_read_names_the_right_and_the_role() -> None:
     def refused(_: object) -> Any:
         said = 'User "jo" cannot list resource "nodes" in API group "" at the cluster scope'
         raise ClusterError(f"nodes is forbidden: {said}", 403)
 
-    found = connection.asking(refused)()
+    api: Any = Api({})
+    found = connection.asked(api, refused)
     assert (found.level, found.detail) == ("warning", "you may not list nodes in the cluster")
     assert found.hint == "ask for the ClusterRole gpu-share-operator"
 
@@ -339,7 +335,14 @@ def test_gpus_are_counted_by_mode_and_those_that_are_tainted_are_mentioned() -> 
         slices = [{"spec": {"nodeName": "n", "devices": devices}}]
         assert cluster.published(Api({"resourceslices": slices})).level == level  # type: ignore[arg-type]
     for ask in (cluster.published, cluster.opted_in):
-        assert ask(Api({"resourceslices": [], "namespaces": []})).level == "warning"  # type: ignore[arg-type]
+        assert ask(Api({"resourceslices": [], "namespaces": [], "nodes": []})).level == "warning"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("nodes", "advised"), [([], True), ([{"metadata": {"name": "n"}}], False)])
+def test_a_label_is_advised_only_where_no_node_has_it(nodes: list[Any], advised: bool) -> None:  # noqa: FBT001 - a parameter
+    found = cluster.published(Api({"resourceslices": [], "nodes": nodes}))  # type: ignore[arg-type] # it only lists
+    assert (found.detail, "kubectl label node" in found.hint) == ("none", advised)
+    assert found.hint
 
 
 @pytest.mark.parametrize("reason", [Reason.DRIVER_MISMATCH, Reason.GPU_LOST])

@@ -8,8 +8,8 @@ import pytest
 from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, KubeClient, path
-from gpushare_cli.check import cluster, command, preinstall
-from gpushare_cli.check.connection import ReadOnce
+from gpushare_cli.check import cluster, command, connection, preinstall
+from gpushare_cli.check.connection import ReadOnce, connected
 from tests.support.asked_rights import Recorder
 from tests.unit.gpushare_cli.check.api import Api
 
@@ -27,7 +27,7 @@ def test_a_run_makes_at_most_one_list_of_a_kind(
     api = Recorder(namespaces=[OPTED_IN], nodes=[NODE])
     monkeypatch.setattr(KubeClient, "connect", lambda *_: api)
     questions = preinstall.questions() if pre else cluster.questions(named)
-    answers = list(command.ask(cluster.connected(None, None, required=True, questions=questions)))
+    answers = list(command.ask(connected(None, None, required=True, questions=lambda: questions)))
     assert len(answers) == len(questions) + 1
     assert set((api.gets + api.listed).values()) == {1}
     kinds = Counter(where.rpartition("/")[2] for where in api.listed if where != OF_US)
@@ -54,3 +54,23 @@ def test_what_the_api_server_refuses_is_asked_once() -> None:
         with pytest.raises(ClusterError, match="403"):
             api.list("/api/v1/nodes")
     assert asked == ["/api/v1/nodes"]
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "level", "remedy"),
+    [
+        ('failed calling webhook "a.example.io": no endpoints', 500, "wrong", "webhook a.example.io"),
+        ('admission webhook "a.example.io" denied the request: no', 403, "warning", "webhook a.example.io"),
+        ("exceeded quota: none, requested: count/resourceclaimtemplates=1", 403, "warning", "ResourceQuota"),
+    ],
+)
+def test_who_refuses_a_dry_run_is_named_and_no_right_is_missing(
+    said: str, status: int, level: str, remedy: str
+) -> None:
+    class Refusing(Api):
+        def create(self, where: str, body: Any, **query: str) -> Any:
+            raise ClusterError(f"POST {where}: {said}", status)
+
+    api: Any = Refusing({"resourceslices": []})
+    for answer in (connection.asked(api, ask) for _, ask in preinstall.GATES):
+        assert (answer.level, answer.forbidden, remedy in answer.hint) == (level, False, True), answer

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ClusterError
-from gpushare_cli.check.content import compared, difference
-from gpushare_cli.check.installation import POLICIES, Installation, as_shipped, installation, shipped
+from gpushare_cli.check.installation import (
+    POLICIES,
+    Installation,
+    as_shipped,
+    compared,
+    difference,
+    installation,
+    shipped,
+)
 from tests.integration.controlplane import manifests
 from tests.support import helm
 from tests.unit.gpushare_cli.check.api import Api

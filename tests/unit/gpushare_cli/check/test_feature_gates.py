@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ClusterError
-from gpushare_cli.check import feature_gates
+from gpushare_cli.check import preinstall
 
 Change = Callable[[Any], None]
 
@@ -52,22 +52,22 @@ CAPACITY = ("allowMultipleAllocations", "requestPolicy", "capacity")
 
 
 def test_with_every_gate_on_all_is_well() -> None:
-    assert (feature_gates.consumable_capacity(Api()).level, feature_gates.device_taints(Api()).level) == ("ok", "ok")  # type: ignore[arg-type]
+    assert (preinstall.consumable_capacity(Api()).level, preinstall.device_taints(Api()).level) == ("ok", "ok")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("field", CAPACITY)
 def test_any_field_of_consumable_capacity_that_is_dropped_is_named_with_its_gate(field: str) -> None:
-    found = feature_gates.consumable_capacity(Api(drop(field)))  # type: ignore[arg-type]
+    found = preinstall.consumable_capacity(Api(drop(field)))  # type: ignore[arg-type]
     assert (found.level, field in found.detail) == ("wrong", True)
     assert "DRAConsumableCapacity" in found.hint
-    assert feature_gates.device_taints(Api(drop(field))).level == "ok"  # type: ignore[arg-type]
+    assert preinstall.device_taints(Api(drop(field))).level == "ok"  # type: ignore[arg-type]
 
 
 def test_taints_that_are_dropped_name_the_other_gate() -> None:
-    found = feature_gates.device_taints(Api(drop("taints")))  # type: ignore[arg-type]
+    found = preinstall.device_taints(Api(drop("taints")))  # type: ignore[arg-type]
     assert found.level == "wrong"
     assert "DRADeviceTaints" in found.hint
-    assert feature_gates.consumable_capacity(Api(drop("taints"))).level == "ok"  # type: ignore[arg-type]
+    assert preinstall.consumable_capacity(Api(drop("taints"))).level == "ok"  # type: ignore[arg-type]
 
 
 def slice_of(*devices: dict[str, Any]) -> list[dict[str, Any]]:
@@ -85,13 +85,13 @@ def slice_of(*devices: dict[str, Any]) -> list[dict[str, Any]]:
 def test_who_may_not_try_is_answered_from_what_enforcers_published(
     forbidden: tuple[str, ...], slices: Any, level: str
 ) -> None:
-    assert feature_gates.consumable_capacity(Api(forbidden=forbidden, slices=slices)).level == level  # type: ignore[arg-type]
+    assert preinstall.consumable_capacity(Api(forbidden=forbidden, slices=slices)).level == level  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("slices", [[], slice_of()])
 def test_who_may_not_try_and_finds_nothing_published_is_notified_of_the_right(slices: Any) -> None:
     with pytest.raises(ClusterError, match="cannot create resource"):
-        feature_gates.consumable_capacity(Api(forbidden=("resourceslices",), slices=slices))  # type: ignore[arg-type]
+        preinstall.consumable_capacity(Api(forbidden=("resourceslices",), slices=slices))  # type: ignore[arg-type]
 
 
 def test_other_failures_are_not_taken_for_a_missing_right() -> None:
@@ -100,4 +100,4 @@ def test_other_failures_are_not_taken_for_a_missing_right() -> None:
             raise ClusterError("no answer", 0)
 
     with pytest.raises(ClusterError, match="no answer"):
-        feature_gates.consumable_capacity(Broken(slices=slice_of({"allowMultipleAllocations": True})))  # type: ignore[arg-type]
+        preinstall.consumable_capacity(Broken(slices=slice_of({"allowMultipleAllocations": True})))  # type: ignore[arg-type]

@@ -7,8 +7,8 @@ from gpushare import contract
 from gpushare.findings import collect
 from gpushare.host_access import HostAccess, check
 from gpushare.namespace_policy import NamespacePolicy
-from gpushare_cli.check.host_needs import host_needs
 from gpushare_cli.check.result import Level
+from gpushare_cli.check.startable import host_needs
 from tests.unit.gpushare_cli.check.api import Api
 
 Json = dict[str, Any]

@@ -15,7 +15,6 @@ import pytest
 from enforcer.nvml.driver_root import PROGRAM, DriverRoot
 from gpushare_cli import node_status
 from gpushare_cli.check import node as checks_node
-from gpushare_cli.check import toolkit
 from gpushare_cli.check.arguments import Folders
 from gpushare_cli.check.result import failed, warning
 from gpushare_cli.main import main
@@ -72,7 +71,7 @@ def test_the_enforcer_has_to_run_without_problems(
 
 
 def test_the_enforcer_is_asked_for_on_nodes_only(tmp_path: Path) -> None:
-    setup = checks_node.Setup(folders=Folders(state=tmp_path, kubelet=tmp_path, cdi=tmp_path))
+    setup = Folders(state=tmp_path, kubelet=tmp_path, cdi=tmp_path)
     laptop, node = (len(checks_node.checkers(setup, required=required)) for required in (False, True))
     assert (laptop, node) == (4, 7)
     (tmp_path / "status.json").touch()
@@ -118,36 +117,39 @@ def test_what_the_enforcer_uses_is_taken_from_its_status_unless_given(tmp_path: 
         "cdiRoot": "/etc/cdi",
         "anyPidNamespace": True,
     }
-    assert checks_node.Setup.of(state=tmp_path).folders == Folders(state=tmp_path), "without a status: defaults"
+    assert checks_node.folders_of({"state": tmp_path}) == Folders(state=tmp_path), "without a status: defaults"
     (tmp_path / "status.json").write_text(json.dumps({"setup": setup}))
-    found = checks_node.Setup.of(state=tmp_path, cdi=Path("/mine"))
-    assert found.folders == Folders(
-        state=tmp_path, kubelet=Path("/k0s"), cdi=Path("/mine"), driver=Path("/driver-root")
+    found = checks_node.folders_of({"state": tmp_path, "cdi": Path("/mine")})
+    assert found == Folders(
+        state=tmp_path,
+        kubelet=Path("/k0s"),
+        cdi=Path("/mine"),
+        driver=Path("/driver-root"),
+        any_pid_namespace=True,
     )
-    assert found.any_pid_namespace
     for junk in ('{"setup": 5}', '{"setup": {"driverRoot": 5}}', "junk"):
         (tmp_path / "status.json").write_text(junk)
-        assert checks_node.Setup.of(state=tmp_path).folders.driver == Path("/")
+        assert checks_node.folders_of({"state": tmp_path}).driver == Path("/")
 
 
-def config(root: Path, text: str, where: str = toolkit.CONFIGS[0]) -> Path:
+def config(root: Path, text: str, where: str = checks_node.CONFIGS[0]) -> Path:
     file = root / where
     file.parent.mkdir(parents=True)
     file.write_text(text)
     return file
 
 
-@pytest.mark.parametrize("where", toolkit.CONFIGS)
+@pytest.mark.parametrize("where", checks_node.CONFIGS)
 @pytest.mark.parametrize(
     ("text", "level", "says"),
     [
-        (f"{toolkit.SETTING} = false", "ok", ""),
+        (f"{checks_node.SETTING} = false", "ok", ""),
         (
-            f"{toolkit.SETTING} = true",
+            f"{checks_node.SETTING} = true",
             "wrong",
             "is True: a container that sets NVIDIA_VISIBLE_DEVICES can get every GPU",
         ),
-        (f'{toolkit.SETTING} = "false"', "wrong", "is 'false'"),
+        (f'{checks_node.SETTING} = "false"', "wrong", "is 'false'"),
         ("", "wrong", "is not set"),
         ("= = =", "wrong", "cannot be read"),
     ],
@@ -156,20 +158,23 @@ def test_the_toolkit_must_not_give_gpus_to_whoever_asks(
     where: str, text: str, level: str, says: str, tmp_path: Path
 ) -> None:
     file = config(tmp_path, text, where)
-    found = toolkit.envvar(tmp_path, failed)
+    found = checks_node.envvar(tmp_path, failed)
     assert (found.level, says in found.detail, str(file) in found.detail) == (level, True, True)
 
 
 def test_a_toolkit_without_a_file_has_the_default_and_without_a_toolkit_nothing_is_wrong(tmp_path: Path) -> None:
-    assert toolkit.envvar(tmp_path, failed).level == "ok"
+    assert checks_node.envvar(tmp_path, failed).level == "ok"
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/nvidia-container-runtime").touch()
-    assert toolkit.envvar(tmp_path, failed).level == "wrong"
+    assert checks_node.envvar(tmp_path, failed).level == "wrong"
 
 
 def test_the_toolkit_is_read_below_the_driver_root_of_the_enforcer(tmp_path: Path, capsys: Any) -> None:
-    config(tmp_path / "host", f"{toolkit.SETTING} = true")
+    config(tmp_path / "host", f"{checks_node.SETTING} = true")
     (tmp_path / "status.json").write_text(json.dumps({"setup": {"driverRoot": str(tmp_path / "host")}}))
     assert main(["check", "--node", "--pre", "--state", str(tmp_path), "-o", "json"]) == 1
     found = {each["description"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
-    assert (found["container toolkit"]["level"], found["container toolkit"]["hint"]) == ("wrong", toolkit.HINT)
+    assert (found["container toolkit"]["level"], found["container toolkit"]["hint"]) == (
+        "wrong",
+        checks_node.SETTING_HINT,
+    )

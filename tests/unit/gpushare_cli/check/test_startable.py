@@ -7,7 +7,7 @@ import pytest
 from gpushare import contract
 from gpushare_cli.check import startable
 from gpushare_cli.check.result import Level
-from gpushare_cli.placement.placing import CLAIMS
+from gpushare_cli.placement.placing import CLAIMS, TEMPLATES
 from tests.unit.gpushare_cli.check.api import Api
 
 CORDONED = {"unschedulable": True}
@@ -54,11 +54,13 @@ def test_gpus_that_get_no_new_shares_are_named() -> None:
 
 def test_instances_alone_are_no_fault_and_no_gpu_is_one() -> None:
     assert asked(node("a"), slices=[gpu("a", kind=contract.KIND_MIG)]).level is Level.OK
-    assert asked(node("a"), slices=[]).level is Level.WARNING
+    none = asked(node("a"), slices=[])
+    assert none.level is Level.WARNING
+    assert "gpu-share check" not in none.hint, "that is the command that says it"
 
 
-def quota(namespace: str, hard: int, used: int) -> dict[str, Any]:
-    status = {"hard": {CLAIMS: str(hard)}, "used": {CLAIMS: str(used)}}
+def quota(namespace: str, hard: int, used: int, key: str = CLAIMS) -> dict[str, Any]:
+    status = {"hard": {key: str(hard)}, "used": {key: str(used)}}
     return {"metadata": {"name": "most", "namespace": namespace}, "status": status}
 
 
@@ -68,6 +70,7 @@ def quota(namespace: str, hard: int, used: int) -> dict[str, Any]:
         ([], "in 2 namespaces"),
         ([quota("asr", 4, 3), quota("stranger", 0, 0)], "in 2 namespaces"),
         ([quota("asr", 4, 3), quota("tts", 4, 4)], "not in 1 of 2 namespaces: tts: ResourceQuota most allows 4 of"),
+        ([quota("tts", 0, 0, TEMPLATES)], "not in 1 of 2 namespaces: tts: ResourceQuota most allows 0 of"),
     ],
 )  # fmt: skip
 def test_each_namespace_without_room_for_a_claim_is_named(quotas: list[dict[str, Any]], detail: str) -> None:

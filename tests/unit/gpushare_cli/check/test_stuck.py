@@ -48,3 +48,33 @@ def test_pods_that_do_not_start_are_named_with_why(found: Any, level: str, says:
     answer = stuck(Api({"pods": [found]}), NOW)  # type: ignore[arg-type] # it only lists
     assert (answer.level, says in answer.detail) == (level, True), answer
     assert (answer.hint == "") is (level == "ok")
+
+
+@pytest.mark.parametrize(
+    ("events", "level", "says"),
+    [
+        ([], "wrong", "kube-controller-manager has made no claim for asr/a"),
+        ([{"involvedObject": {"uid": "another"}, "message": "exceeded quota"}], "wrong", "kube-controller-manager"),
+        ([{"involvedObject": {"uid": "u"}, "message": "exceeded quota: gpu"}], "warning", "asr/a: exceeded quota: gpu"),
+    ],
+)
+def test_a_pod_that_has_no_claim_yet_does_not_wait_for_a_scheduler(events: Any, level: str, says: str) -> None:
+    found = pod(LONG, node="")
+    found["metadata"]["uid"] = "u"
+    found["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "made"}]
+    answer = stuck(Api({"pods": [found], "events": events}), NOW)  # type: ignore[arg-type] # it only lists
+    assert (answer.level, says in answer.detail, bool(answer.hint)) == (level, True, True), answer
+    found["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "it"}]
+    answer = stuck(Api({"pods": [found], "events": events}), NOW)  # type: ignore[arg-type] # it only lists
+    assert "no scheduler" in answer.detail
+
+
+def test_a_template_that_is_missing_is_no_matter_of_a_quota_of_claims() -> None:
+    found = pod(LONG, node="")
+    found["metadata"]["uid"] = "u"
+    found["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "made"}]
+    message = 'PodResourceClaim gpu: resource claim template "made": resourceclaimtemplate "made" not found'
+    events = [{"involvedObject": {"uid": "u"}, "message": message}]
+    answer = stuck(Api({"pods": [found], "events": events}), NOW)  # type: ignore[arg-type] # it only lists
+    assert "end other pods" not in answer.hint
+    assert "webhook" in answer.hint

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ClusterError
-from gpushare_cli.check.taint_rules import taint_rules
+from gpushare_cli.check.cluster import taint_rules
 from tests.unit.gpushare_cli.check.api import Api
 
 TAINT = {"key": "example.com/repair", "value": "fan", "effect": "NoExecute"}

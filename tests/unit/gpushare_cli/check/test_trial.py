@@ -11,7 +11,7 @@ from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.version import installed
-from gpushare_cli.check.trial import TRIES, flaws_of, probe, trial
+from gpushare_cli.check.trial import CALLS, SECONDS, flaws_of, probe, trial
 from tests.unit.gpushare_cli.check.api import Api
 from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
@@ -96,6 +96,7 @@ def asked(server: Server, named: str | None = None) -> tuple[str, str]:
 OUTSIDE = (
     'failed calling webhook "check.gpu-share.io": an error on the server ("gpu-share: namespace does not share GPUs")'
 )
+DEADLINE = 'failed calling webhook "check.gpu-share.io": failed to call webhook: context deadline exceeded'
 UNTRUSTED = (
     'failed calling webhook "{}.gpu-share.io": failed to call webhook: Post "https://gpu-share-webhook.gpu-share-system'
     '.svc:443/mutate?timeout=3s": tls: failed to verify certificate: x509: {}'
@@ -130,7 +131,7 @@ def test_without_an_opted_in_namespace_the_webhook_is_asked_all_the_same() -> No
         server = Server({"gpu-share-system": OUTSIDE}, namespaces=spaces, deployments=RELEASE)
         level, detail = asked(server)
         assert (level, "the webhook answers, but" in detail) == ("warning", True)
-        assert [name for name, _ in server.tried] == ["gpu-share-system"]
+        assert {name for name, _ in server.tried} == {"gpu-share-system"}
 
 
 def test_without_an_opted_in_namespace_a_webhook_that_does_not_answer_or_is_not_asked_is_wrong() -> None:
@@ -165,6 +166,9 @@ def test_a_serving_certificate_that_the_api_server_refuses_is_named_with_the_rea
     assert "gpu-share-certs" not in hint
 
 
+POLICY = "ValidatingAdmissionPolicy '{}' with binding 'b' denied request"
+
+
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
@@ -172,13 +176,46 @@ def test_a_serving_certificate_that_the_api_server_refuses_is_named_with_the_rea
             'failed calling webhook "pods.gpu-share.io": context deadline exceeded',
             "networkpolicies -n gpu-share-system",
         ),
-        ('failed calling webhook "a.example.io": context deadline exceeded', "names what refused the pod"),
+        ('failed calling webhook "a.example.io": context deadline exceeded', "describe mutatingwebhookconfigurations,"),
+        (f"{POLICY.format('theirs')}: no", "kubectl describe validatingadmissionpolicies theirs"),
+        (f"{POLICY.format('gpu-share-last-word')}: not rewritten", "names what refused the pod"),
         ("maximum cpu usage per Container is 5m, but limit is 100m", "sidecar.resources"),
+        ("exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0", "placement.acrossNodes"),
     ],
 )
 def test_what_to_do_about_a_refusal_fits_who_refused(said: str, hint: str) -> None:
-    server: Any = Server({"a": said}, namespaces=[namespace("a")], deployments=RELEASE)
+    server: Any = Server({"a": said, "gpu-share-system": OUTSIDE}, namespaces=[namespace("a")], deployments=RELEASE)
     assert hint in trial(server, None).hint
+
+
+FAILING = 'failed calling webhook "a.example.io": failed to call webhook: Post "https://b": service "b" not found'
+DENYING = 'admission webhook "a.example.io" denied the request: exceeded quota: of its own'
+
+
+@pytest.mark.parametrize(("said", "ignore"), [(FAILING, True), (DENYING, False)])
+@pytest.mark.parametrize(
+    ("config", "called"),
+    [
+        ({"service": {"namespace": "hooks", "name": "b"}}, ["Service hooks/b", "endpointslices -n hooks"]),
+        ({"url": "https://b.example/x"}, ["https://b.example/x"]),
+    ],
+)
+def test_a_webhook_of_others_that_refuses_is_named_with_what_its_operator_can_do(
+    said: str, config: Any, called: list[str], *, ignore: bool
+) -> None:
+    hooks = [{"name": "pods.gpu-share.io"}, {"name": "a.example.io", "clientConfig": config}]
+    theirs = {"metadata": {"name": "theirs"}, "webhooks": hooks}
+    server: Any = Server({"a": said}, namespaces=[namespace("a")], mutatingwebhookconfigurations=[theirs])
+    found = trial(server, None)
+    assert found.level == "wrong", "a denial that speaks of a quota is not one of a ResourceQuota"
+    wanted = [*called, "kubectl describe mutatingwebhookconfigurations theirs", "namespaceSelector"]
+    assert [each for each in wanted if each not in found.hint] == []
+    assert ("failurePolicy: Ignore" in found.hint) is ignore
+
+
+def test_who_may_not_read_webhook_configurations_learns_which_webhook_refused() -> None:
+    server: Any = Server({"a": FAILING}, a=namespace("a"), mutatingwebhookconfigurations=403)
+    assert "webhook a.example.io" in trial(server, "a").hint
 
 
 def test_a_certificate_of_another_webhook_is_not_taken_for_ours() -> None:
@@ -264,6 +301,39 @@ def test_namespaces_that_refuse_are_named_beside_one_that_takes_the_pod() -> Non
     level, detail = asked(Server({"b": "a policy denies sidecars"}, namespaces=spaces))
     assert (level, detail.startswith("1 of 3 namespaces: refused in namespace b: ")) == ("warning", True)
     assert "a policy denies sidecars" in detail
-    many = [namespace(f"n{number}") for number in range(TRIES + 5)]
-    server = Server(namespaces=many)
-    assert (asked(server)[0], len(server.tried)) == ("ok", TRIES)
+
+
+def test_the_last_of_many_namespaces_is_tried_too() -> None:
+    many = [namespace(f"n{number:03}") for number in range(200)]
+    level, detail = asked(Server({"n199": "maximum cpu usage per Container is 5m"}, namespaces=many))
+    assert (level, detail.startswith("1 of 200 namespaces: refused in namespace n199: ")) == ("warning", True)
+
+
+def test_namespaces_for_which_the_time_is_over_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(namespaces=[namespace(each) for each in "abc"])
+    monkeypatch.setattr("gpushare_cli.check.trial.time.monotonic", lambda: SECONDS * len(server.tried) * 0.6)
+    level, detail = asked(server)
+    assert (level, [name for name, _ in server.tried]) == ("ok", ["a", "b"])
+    assert detail.endswith("; not tried within 20 s: 1 of 3 namespaces")
+
+
+def test_each_replica_is_called_over_connections_of_its_own() -> None:
+    """Every second new connection of the API server goes to a replica that does not answer; the open one answers."""
+
+    class Lost(Server):
+        def create(self, where: str, body: Any, **query: str) -> Any:
+            if "/gpu-share-system/" in where:
+                lost = len(self.tried) % 2
+                self.refusals["gpu-share-system"] = DEADLINE if lost else OUTSIDE
+            return super().create(where, body, **query)
+
+    server = Lost(namespaces=[namespace("a")], deployments=RELEASE)
+    found = trial(server, None)  # type: ignore[arg-type] # it only reads and tries
+    assert (found.level, "refused in namespace gpu-share-system" in found.detail) == ("wrong", True)
+    assert "networkpolicies -n gpu-share-system" in found.hint
+    healthy = Server({"gpu-share-system": OUTSIDE}, namespaces=[namespace("a")], deployments=RELEASE)
+    assert asked(healthy)[0] == "ok"
+    assert len(healthy.tried) == 1 + CALLS, "one replica"
+    may_not = 'User "jo" cannot create resource "pods" in API group "" in the namespace "gpu-share-system"'
+    tenant = Server({"gpu-share-system": may_not}, namespaces=[namespace("a")], deployments=RELEASE)
+    assert asked(tenant)[0] == "ok", "who may create pods elsewhere tries there"

@@ -20,8 +20,9 @@ Ask = Callable[[KubeClient], CheckResult]
 CONFIGURATION = {"webhooks": [{"clientConfig": {"service": {"namespace": "elsewhere"}}}]}
 
 
-def deployment(replicas: int = 2, version: str = "0.1.0") -> dict[str, Any]:
-    metadata = {"name": "gpu-share-webhook", "namespace": "elsewhere", "labels": {"app.kubernetes.io/version": version}}
+def deployment(replicas: int = 2, version: str = "0.1.0", of: str = "webhook") -> dict[str, Any]:
+    labels = {"app.kubernetes.io/version": version, "app.kubernetes.io/name": f"gpu-share-{of}"}
+    metadata = {"name": f"gpu-share-{of}", "namespace": "elsewhere", "labels": labels}
     return {"metadata": metadata, "spec": {"replicas": replicas}}
 
 
@@ -75,10 +76,36 @@ def test_webhook_replicas_have_to_be_ready(wanted: int, ready: int, level: str) 
 @pytest.mark.parametrize("ask", [workloads.webhooks, certificates, workloads.enforcers])
 def test_where_no_pod_is_made_the_hint_shows_what_makes_them(ask: Ask) -> None:
     """A description of pods that are not there says nothing."""
-    table = {"gpu-share": CONFIGURATION, "deployments": [deployment()], "daemonsets": DAEMONSETS, "nodes": [item("n")]}
+    both = [deployment(of=each) for each in ("webhook", "certs")]
+    table = {"gpu-share": CONFIGURATION, "deployments": both, "daemonsets": DAEMONSETS, "nodes": [item("n")]}
     assert "describe deployments" in ask(Api({**table, "pods": []})).hint  # type: ignore[arg-type] # it only reads
     broken = [item("p", ready=False, node="n", of=each) for each in ("webhook", "certs", "enforcer")]
-    assert "describe pods" in ask(Api({**table, "pods": broken})).hint  # type: ignore[arg-type] # it only reads
+    hint = ask(Api({**table, "pods": broken})).hint  # type: ignore[arg-type] # it only reads
+    assert "describe pods" in hint
+    assert "kubectl logs" in hint, "a description says of a failed probe only that it failed"
+
+
+@pytest.mark.parametrize(("ask", "name"), [(workloads.webhooks, "webhook"), (certificates, "certs")])
+@pytest.mark.parametrize("leaving", [False, True])
+def test_of_a_deployment_that_is_scaled_to_0_the_hint_scales_it(ask: Ask, name: str, *, leaving: bool) -> None:
+    """No pod is made, so that nothing describes why none is ready; pods of before may still be leaving."""
+    pods = [item("p", of=name)] if leaving else []
+    for each in pods:
+        each["metadata"]["deletionTimestamp"] = "now"
+    table = {
+        "gpu-share": CONFIGURATION,
+        "deployments": [deployment(int(name != each), of=each) for each in ("webhook", "certs")],
+        "pods": pods,
+    }
+    found = ask(Api(table))  # type: ignore[arg-type] # it only reads
+    assert found.level == "wrong"
+    assert f"kubectl scale -n elsewhere deployment gpu-share-{name} --replicas=" in found.hint
+    assert "describe" not in found.hint
+
+
+def test_a_deployment_that_renews_certificates_and_is_missing_is_restored() -> None:
+    found = certificates(Api({"gpu-share": CONFIGURATION, "deployments": [deployment()], "pods": []}))  # type: ignore[arg-type] # it only reads
+    assert (found.level, "helm upgrade --install" in found.hint) == ("wrong", True)
 
 
 def test_somebody_has_to_renew_the_certificates() -> None:
@@ -146,8 +173,8 @@ class Nodes(Api):
     [
         ("ab", "ab", "abb", "ok", "on 2 labelled nodes"),
         ("ab", "a", "", "wrong", "not ready on 1 node: b"),
-        ("ab", "aB", "bb", "wrong", "not ready on 1 node: b (2 sharing pods run without enforcement)"),
-        ("a", "a", "b", "wrong", "not ready on 1 node: b (1 sharing pod runs without enforcement)"),
+        ("ab", "aB", "bb", "wrong", "not ready on 1 node: b (2 sharing pods without enforcement)"),
+        ("a", "a", "b", "wrong", "not ready on 1 node: b (1 sharing pod without enforcement)"),
         ("aB", "a", "b", "warning", "none on b: the node is not Ready"),
         ("", "", "", "warning", "no labelled node"),
     ],
@@ -164,6 +191,8 @@ def test_every_labelled_node_and_every_node_with_sharing_pods_needs_an_enforcer(
     found = workloads.enforcers(api)  # type: ignore[arg-type] # it only lists
     assert (found.level, found.detail) == (level, detail)
     assert ("kubectl describe pods enforcer-B" in found.hint) == ("B" in enforcers)
+    unlabelled = level == "wrong" and "b" not in nodes
+    assert ("kubectl label --overwrite node b" in found.hint) == unlabelled, "the DaemonSet says nothing about b"
 
 
 def test_ended_and_waiting_pods_need_no_enforcer_and_without_a_daemonset_all_is_wrong() -> None:
@@ -245,3 +274,51 @@ def test_a_labelled_node_that_publishes_nothing_is_named() -> None:
     assert asked(workloads.unsliced, nodes=nodes[:1], resourceslices=[empty])[0] == "wrong", "no GPU is seen there"
     assert asked(workloads.unsliced, nodes=nodes[:1], resourceslices=[report("n0")]) == ("ok", "1")
     assert asked(workloads.unsliced, nodes=[], resourceslices=[])[0] == "warning"
+
+
+def rolled(kind: str = "deployment", generation: int = 2, seen: int = 2, **status: Any) -> tuple[str, str]:
+    counts = {"deployment": ("replicas", "updatedReplicas"), "daemonset": ("", "updatedNumberScheduled")}[kind]
+    total, updated = counts
+    whole = {"observedGeneration": seen, total: 2, updated: 2, "desiredNumberScheduled": 2}
+    item = deployment() | {"status": {**whole, **status}}
+    item["metadata"]["generation"] = generation
+    return asked(workloads.rollouts, **{"deployments": [], "daemonsets": [], f"{kind}s": [item]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "says"),
+    [
+        ("deployment", {"replicas": 3, "updatedReplicas": 1}, "1 of 2 pods updated"),
+        ("deployment", {"replicas": 3, "updatedReplicas": 2}, "2 of 2 pods updated"),
+        ("deployment", {"replicas": 2, "updatedReplicas": None}, "0 of 2 pods updated"),
+        ("daemonset", {"updatedNumberScheduled": 1}, "1 of 2 pods updated"),
+        ("deployment", {"seen": 1}, "kube-controller-manager has not seen its newest change"),
+        (
+            "deployment",
+            {"conditions": [{"type": "Progressing", "status": "False", "message": "it has timed out progressing"}]},
+            "it has timed out progressing",
+        ),
+    ],
+)
+def test_a_rollout_that_is_not_complete_is_named_with_what_it_waits_for(kind: str, status: Any, says: str) -> None:
+    level, detail = rolled(kind, **status)
+    assert (level, detail) == ("warning", f"{kind} gpu-share-webhook: {says}")
+    assert rolled(kind) == ("ok", "complete")
+
+
+def test_who_refuses_the_pods_of_a_rollout_is_named_and_no_pod_described() -> None:
+    """Its older pods are well, and describe nothing of it."""
+    refusal = 'Internal error occurred: failed calling webhook "a.example.io": service "b" not found'
+    slow = {"type": "Progressing", "status": "False", "message": "it has timed out progressing"}
+    item = deployment() | {"status": {"conditions": [slow, {**slow, "type": "ReplicaFailure", "status": "True"}]}}
+    item["status"]["conditions"][1]["message"] = refusal
+    table = {"gpu-share": CONFIGURATION, "deployments": [item], "daemonsets": []}
+    found = workloads.rollouts(Api(table))  # type: ignore[arg-type] # it only reads
+    assert (found.level, refusal in found.detail, "webhook a.example.io" in found.hint) == ("warning", True, True)
+    assert "describe pods" not in found.hint
+
+
+def test_a_daemonset_that_an_upgrade_leaves_alone_is_complete() -> None:
+    item = {"metadata": {"name": "gpu-share-mps"}, "spec": {"updateStrategy": {"type": "OnDelete"}}}
+    item["status"] = {"desiredNumberScheduled": 2}
+    assert asked(workloads.rollouts, deployments=[], daemonsets=[item]) == ("ok", "complete")
