@@ -4,26 +4,163 @@ Raw objects in, as the API server gives them to a reader with the ``view`` role 
 its Events, its Namespace. What is missing or of another shape is not available; nothing is guessed.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Any, Final
 
 from gpushare import contract
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.reasons import Reason
-from gpushare_cli.explain import no_share, obstacles, pod_events, sizes
-from gpushare_cli.explain.explanation import ContainerFacts, PodExplanation
-from gpushare_cli.explain.findings import Finding, FindingType
-from gpushare_cli.explain.pod_record import PodRecord, container_statuses, shortened
-from gpushare_cli.explain.shares import asked_by, given_to, sharing_containers
+from gpushare_cli.explain import obstacles, pod_record, sizes
+from gpushare_cli.explain.pod_record import (
+    MAX_TEXT,
+    NO_USAGE,
+    Finding,
+    FindingType,
+    PodRecord,
+    Usage,
+    container_statuses,
+    has_run,
+    is_ours,
+    shortened,
+)
+from gpushare_cli.explain.sizes import NO_GPU, asked_by, given_to, sharing_containers
 from gpushare_cli.inject.rewrite import Admit
 from gpushare_cli.inject.workloads import pods
-from gpushare_cli.words import some
+from gpushare_cli.terminal import table
+from gpushare_cli.words import clean, some
+
+COLUMNS: Final = ("CONTAINER", "ASKED", "GIVEN", "GPU", "STATE")
+PODS: Final = ("POD", "STATE", "ASKED", "GIVEN")
+TROUBLES: Final = frozenset({
+    FindingType.NO_SHARE, FindingType.OBSTACLE, FindingType.KILL, FindingType.ENDED, FindingType.EVENT
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerFacts:
+    """What a container asked for and was given, where, and how it is; in words, empty where there is nothing."""
+
+    container: str
+    asked: str
+    given: str
+    gpu: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodExplanation:
+    """All about one pod. ``share`` tells whether it has a share or is to have one, ``asks`` whether it asks for one."""
+
+    namespace: str
+    name: str
+    fine: bool = False
+    phase: str
+    node: str
+    share: bool = False
+    asks: bool
+    summary: str
+    containers: tuple[ContainerFacts, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    usage: Usage = NO_USAGE
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the text for people."""
+        body = table(COLUMNS, map(astuple, self.containers)) if self.containers else []
+        return [_line(self.summary), *(f"  {_line(each)}" for each in (*body, *_with_hints(self.findings)))]
+
+    @property
+    def row(self) -> tuple[str, str, str, str]:
+        """Return the pod's row in the table of its workload."""
+        asked, given = ("; ".join(filter(None, texts)) for texts in (
+            [each.asked for each in self.containers], [each.given for each in self.containers if each.given != NO_GPU]
+        ))  # fmt: skip
+        return self.name, f"{self.phase} on {self.node}" if self.node else self.phase, asked, given
+
+    def json(self) -> dict[str, Any]:
+        """Return all of it for programs."""
+        return {
+            "kind": "Pod", "namespace": self.namespace, "name": self.name, "fine": self.fine, "summary": self.summary,
+            "phase": self.phase, "node": self.node, "share": self.share, "asks": self.asks,
+            "containers": [asdict(each) for each in self.containers],
+            "use": _use(self.usage),
+            "findings": [each.json() for each in self.findings],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadExplanation:
+    """All about one workload. ``wanted`` is its number of pods, ``None`` where it has none of its own.
+
+    ``pods`` are the first of the ``found`` ones.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    fine: bool
+    wanted: int | None
+    found: int
+    asks: bool
+    summary: str
+    findings: tuple[Finding, ...] = ()
+    pods: tuple[PodExplanation, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the text for people."""
+        rows = table(PODS, [each.row for each in self.pods]) if self.pods else []
+        more = [f"and {self.found - len(self.pods)} more"] if self.found > len(self.pods) else []
+        body = (*_with_hints(self.findings), *rows, *more, *self._troubles())
+        return [_line(self.summary), *(f"  {_line(each)}" for each in body)]
+
+    def _troubles(self) -> Iterator[str]:
+        """The worst fact about each pod that is not fine, and what to do; ``explain`` on that pod shows the others."""
+        for pod in self.pods:
+            worst = [each for each in pod.findings if each.type in TROUBLES]
+            yield from (f"{pod.name}: {each.line}" for each in worst[:1] if not pod.fine)
+            advice = [each for each in pod.findings if each.type is FindingType.ADVICE]
+            yield from (f"{pod.name}: {each.line}; {each.hint}" for each in advice[:1])
+
+    def json(self) -> dict[str, Any]:
+        """Return all of it for programs."""
+        return {
+            "kind": self.kind, "namespace": self.namespace, "name": self.name, "fine": self.fine,
+            "summary": self.summary, "asks": self.asks, "podsWanted": self.wanted, "podsFound": self.found,
+            "findings": [each.json() for each in self.findings],
+            "pods": [each.json() for each in self.pods],
+        }  # fmt: skip
+
+
+def _use(usage: Usage) -> dict[str, Any] | None:
+    """What the containers hold, as the enforcer wrote it; ``None`` where that is not known."""
+    if usage.status is None:
+        return None
+    keys = ("container", "gpu", "used_mib", "peak_mib", "quota_mib", "state")
+    containers = [{key.replace("_mib", "MiB"): getattr(use, key) for key in keys} for use in usage.status.uses]
+    return {"time": usage.status.time, "ageSeconds": usage.age, "containers": containers}
+
+
+def _with_hints(findings: Sequence[Finding]) -> Iterator[str]:
+    for each in findings:
+        yield each.line
+        if each.hint:
+            yield f"  {each.hint}"
+
+
+def _line(whole: str) -> str:
+    return clean(whole[:MAX_TEXT])
+
 
 BROKEN: Final = frozenset({Reason.NOT_APPLIED, Reason.LIMIT_ESCAPED})
 """Reasons of the condition ``LimitInForce`` that need somebody, also once the Event about them is gone."""
 WATCHED: Final = "(watch-only)"
 """In the message of a container for which no limit is meant to be in force."""
+LOST: Final = (
+    "the enforcer still enforces the quota of a share, and keeps its memory from new shares; delete the pod, so that "
+    "it is created again with a claim"
+)
 
 
 def explain(record: PodRecord, admit: Admit | None = None) -> PodExplanation:
@@ -33,40 +170,43 @@ def explain(record: PodRecord, admit: Admit | None = None) -> PodExplanation:
         record: what the cluster has about it.
         admit: the webhook's decision on pods of its namespace; ``None``: it is not computed.
     """
-    asked = no_share.asks(record.annotations)
+    asked = obstacles.asks(record.annotations)
     found = PodExplanation(
         namespace=record.namespace_name, name=text(record.metadata, "name"), phase=record.phase, node=record.node,
         asks=bool(asked), summary=f"{record.name}: {_where(record)}", usage=record.usage,
     )  # fmt: skip
     if record.has_share:
         return _with_share(record, found)
-    if asked and no_share.is_unknown(record):
+    if asked and obstacles.is_unknown(record):
         summary = f"{found.summary}; whether it has the requested share is unknown"
         return replace(found, summary=summary, findings=tuple(_unknown(record)))
     place = next(iter(pods({"apiVersion": "v1", "kind": "Pod", **record.pod})), None)
     if asked:
         summary = f"{found.summary}, WITHOUT a share, although it requests one ({some(asked)})"
-        why = tuple(no_share.why(record, place, admit))
+        why = tuple(obstacles.why(record, place, admit))
         return replace(found, summary=summary, findings=why, containers=tuple(_facts(record)))
-    summary, wrong = f"{record.name} has no share of a GPU: {no_share.nothing_asked(record)}", tuple[Finding, ...]()
+    summary, wrong = (
+        f"{record.name} has no share of a GPU: {obstacles.nothing_asked(record)}",
+        tuple(_lost_claims(record)),
+    )
     if place is not None and admit is not None:  # labels that should be annotations
-        decision = no_share.decide(place, admit, record.namespace_name)
-        wrong = tuple(no_share.warnings(decision, FindingType.NO_SHARE))
+        decision = obstacles.decide(place, admit, record.namespace_name)
+        wrong += tuple(obstacles.warnings(decision, FindingType.NO_SHARE))
     return replace(found, summary=summary, findings=wrong, fine=not wrong)
 
 
 def _with_share(record: PodRecord, found: PodExplanation) -> PodExplanation:
-    hindered = [*obstacles.claims_in_use(record), *obstacles.obstacles(record)]
-    kills, events, limits = pod_events.kills(record), pod_events.of_enforcer(record), list(_limits(record))
+    hindered = [*_lost_claims(record), *obstacles.claims_in_use(record), *obstacles.obstacles(record)]
+    kills, events, limits = pod_record.kills(record), pod_record.of_enforcer(record), list(_limits(record))
     findings = (
         *obstacles.endings(record),
         *_uses(record),
         *limits,
         *hindered,
         *obstacles.wide(record),
-        *(pod_events.finding_of(each, FindingType.KILL) for each in kills[-1:]),
+        *(pod_record.finding_of(each, FindingType.KILL) for each in kills[-1:]),
         *sizes.advice(record),
-        *pod_events.latest(record),
+        *pod_record.latest(record),
         *_unknown(record),
     )
     warned = bool(events) and events[-1].get("type") == "Warning"
@@ -122,10 +262,9 @@ def _uses(record: PodRecord) -> Iterator[Finding]:
         quota = f"its quota of {each.quota_mib} MiB"
         use = f"{now}: {quota} and {each.borrowed_mib} MiB borrowed" if each.borrowed_mib else f"{now} of {quota}"
         message = f"container {each.container} uses {use}{peak} (measured {when})"
-        hint = old if record.usage.old else ""
-        yield Finding(type=FindingType.USE, message=message, hint=hint, container=each.container)
+        yield Finding(FindingType.USE, message, old if record.usage.old else "", container=each.container)
     if record.usage.problem:
-        yield Finding(type=FindingType.UNKNOWN, message=record.usage.problem)
+        yield Finding(FindingType.UNKNOWN, record.usage.problem)
 
 
 def _limits(record: PodRecord) -> Iterator[Finding]:
@@ -134,9 +273,21 @@ def _limits(record: PodRecord) -> Iterator[Finding]:
     for entry in (each for claim in mine for each in objects(mapping(claim, "status"), "devices")):
         for condition in objects(entry, "conditions"):
             if entry.get("driver") == contract.DRIVER and condition.get("type") == contract.LIMIT_IN_FORCE:
-                message, reason = text(condition, "message"), text(condition, "reason")
-                since = text(condition, "lastTransitionTime")
-                yield Finding(type=FindingType.LIMIT, message=message, reason=reason, time=since)
+                yield pod_record.of_condition(condition, FindingType.LIMIT)
+
+
+def _lost_claims(record: PodRecord) -> Iterator[Finding]:
+    """Yield the claims that were deleted under a pod that runs.
+
+    Kubernetes makes a claim of a template again, and gives it no GPU. The enforcer keeps to the claim that it prepared.
+    """
+    runs = record.node and not record.has_ended and any(map(has_run, container_statuses(record.pod)))
+    if not runs or record.claims is None or "deletionTimestamp" in record.metadata:
+        return
+    remade = [each for each in record.known_claims if is_ours(each) and not mapping(each, "status").get("allocation")]
+    lost = [f"ResourceClaim {name} was deleted" for name in record.missing_claims]
+    lost += [f"its ResourceClaim was deleted; {each['metadata']['name']} in its place has no GPU" for each in remade]
+    yield from (Finding(FindingType.OBSTACLE, f"the pod runs on, but {each}", LOST) for each in lost)
 
 
 def _unknown(record: PodRecord) -> Iterator[Finding]:
@@ -145,7 +296,7 @@ def _unknown(record: PodRecord) -> Iterator[Finding]:
         message = (
             "you may not read the pod's ResourceClaims, so its share is unknown; ask for the ClusterRole gpu-share-view"
         )
-        yield Finding(type=FindingType.UNKNOWN, message=message)
+        yield Finding(FindingType.UNKNOWN, message)
     if record.events is None:
         message = "you may not read the pod's Events, so kills are unknown; ask for the ClusterRole view"
-        yield Finding(type=FindingType.UNKNOWN, message=message)
+        yield Finding(FindingType.UNKNOWN, message)

@@ -14,10 +14,9 @@ from gpushare.quantity import format_mib
 from gpushare.raw_objects import Object
 from gpushare.reasons import Reason
 from gpushare_cli import node_status
-from gpushare_cli.explain import pod, workload
-from gpushare_cli.explain.cluster_state import explain
-from gpushare_cli.explain.explanation import PodExplanation, WorkloadExplanation
-from gpushare_cli.explain.kinds import POD, target
+from gpushare_cli.explain import pod, workload_state
+from gpushare_cli.explain.cluster_state import PodExplanation, WorkloadExplanation, explain
+from gpushare_cli.explain.pod import POD, target
 from gpushare_cli.explain.pod_record import NO_USAGE
 from gpushare_cli.explain.workload_state import explain_workload
 from gpushare_cli.inject import command, manifest, rewrite
@@ -65,8 +64,8 @@ def _in_cluster(args: argparse.Namespace) -> int:
     if kind is POD:
         found: PodExplanation | WorkloadExplanation = of_pod(api, namespace, name, args)
     else:
-        record = workload.recorded(api, kind, namespace, name)
-        pods = [replace(each, schedulers=command.settings(args).scheduler_names) for each in record.pods]
+        record = workload_state.recorded(api, kind, namespace, name)
+        pods = [replace(each, schedulers=command.settings().scheduler_names) for each in record.pods]
         known = _policy(record.namespace, record.claims, args)
         found = explain_workload(replace(record, pods=pods), known)
     show(args.output, found.json(), found.lines)
@@ -82,7 +81,7 @@ def of_pod(api: KubeClient, namespace: str, name: str, args: argparse.Namespace)
     """
     found = pod.recorded(api, namespace, name)
     usage = pod.usage_of(api, found.pod) if found.has_share else NO_USAGE
-    schedulers = command.settings(args).scheduler_names
+    schedulers = command.settings().scheduler_names
     admit = _policy(found.namespace, list((found.claims or {}).values()), args)
     return explain(replace(found, usage=usage, schedulers=schedulers), admit)
 

@@ -1,25 +1,73 @@
-"""``gpu-share explain POD``: reads what the cluster has on record about a pod, with the rights of the user."""
+"""Which object ``gpu-share explain`` is asked about, and what is on record of a pod, read with the user's rights."""
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from gpushare.contract import DRIVER, SIDECAR
 from gpushare.defaults import SYSTEM_NAMESPACE
-from gpushare.errors import ClusterError, GpuShareError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
+from gpushare.errors import ClusterError, ConfigError, GpuShareError
+from gpushare.kube_client import APPS_V1, BATCH_V1, CORE_V1, RESOURCE_V1, KubeClient, Object, find, path
 from gpushare.pod_claims import claim_names
 from gpushare.raw_objects import mapping
 from gpushare_cli import node_status
-from gpushare_cli.api_errors import sentence
-from gpushare_cli.explain.kinds import POD, Kind
 from gpushare_cli.explain.pod_record import PodRecord, Usage, container_statuses
-from gpushare_cli.lookups import check_namespace, find, optional, release_namespace
+from gpushare_cli.lookups import check_namespace, optional, release_namespace
+from gpushare_cli.options import pod_name
 from gpushare_cli.placement.placing import NOT_READ, Cluster
+from gpushare_cli.words import sentence
 from sidecar import pod_status
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of object that makes pods: its name, where it is, and kubectl's short name if it has one."""
+
+    name: str
+    base: str
+    plural: str
+    short: str = ""
+
+
+DEPLOYMENT: Final = Kind("Deployment", APPS_V1, "deployments", "deploy")
+REPLICA_SET: Final = Kind("ReplicaSet", APPS_V1, "replicasets", "rs")
+JOB: Final = Kind("Job", BATCH_V1, "jobs")
+CRON_JOB: Final = Kind("CronJob", BATCH_V1, "cronjobs", "cj")
+DAEMON_SET: Final = Kind("DaemonSet", APPS_V1, "daemonsets", "ds")
+POD: Final = Kind("Pod", CORE_V1, "pods", "po")
+KINDS: Final = (
+    POD, DEPLOYMENT, REPLICA_SET, JOB, CRON_JOB, DAEMON_SET, Kind("StatefulSet", APPS_V1, "statefulsets", "sts"),
+    Kind("ReplicationController", CORE_V1, "replicationcontrollers", "rc"),
+)  # fmt: skip
+_WORDS: Final = {word: kind for kind in KINDS for word in (kind.name.lower(), kind.plural, kind.short) if word}
+
+
+def target(words: str, namespace: str | None) -> tuple[Kind, str, str]:
+    """Read ``POD``, ``NAMESPACE/POD`` or ``KIND/NAME``; the namespace is empty where none is given.
+
+    ``KIND`` comes first: a pod in a namespace that is called like one, such as ``job``, is named with ``-n``.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    before, _, name = words.partition("/")
+    # As for kubectl, the API group may follow: deployment.apps.
+    kind = _WORDS.get(before.lower().partition(".")[0])
+    if kind is None and name and namespace not in {None, "", before}:
+        known = ", ".join(each.short or each.name.lower() for each in KINDS)
+        raise ConfigError(
+            f"{before!r:.80} is neither a kind of workload ({known}) nor the namespace that -n "
+            f"names ({namespace}); write POD or KIND/NAME"
+        )
+    if kind is None or not name:
+        return (POD, *pod_name(words, namespace))
+    if "/" in name:
+        raise ConfigError(f"{words!r:.200} is not a workload; write KIND/NAME, and its namespace with -n")
+    return kind, namespace or "", name
+
 
 T = TypeVar("T")
 READ: Final = (

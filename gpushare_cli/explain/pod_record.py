@@ -1,20 +1,78 @@
 """What the cluster has on record about one pod, and which of its claims give its containers shares.
 
+A ``Finding`` is one fact about it, as data; its line for people and its JSON come from it. So are Events.
+
 Raw objects in, as the API server gives them. What is missing or of another shape is not available; nothing is guessed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
+from enforcer.status.messages import used_amounts
 from gpushare import contract, defaults
 from gpushare.claim_messages import ENDED
 from gpushare.pod_claims import claim_names, uses
 from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare.reasons import Reason
 from gpushare_cli.placement.placing import NOT_READ, Cluster
 from gpushare_cli.prepared import allocated
+from gpushare_cli.words import refusal_remedy
 from sidecar.pod_status import Status, Use
 from webhook.mutation.rewrite import is_our_claim
+
+MAX_TEXT: Final = 2048
+"""Characters of one line: conditions and Events of others may hold any text."""
+
+
+class FindingType(StrEnum):
+    """What a finding is about. The values are part of the JSON output."""
+
+    NO_SHARE = "noShare"
+    ENDED = "ended"
+    USE = "use"
+    LIMIT = "limit"
+    OBSTACLE = "obstacle"
+    REFUSED = "refused"
+    WARNING = "warning"
+    KILL = "lastKill"
+    ADVICE = "advice"
+    EVENT = "event"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact. ``reason`` is a Reason of ours or a word of Kubernetes', ``time`` RFC 3339; both may be empty.
+
+    ``hint`` says what the message means or what to do, ``command`` what to run, or which annotation to write.
+    """
+
+    type: FindingType
+    message: str
+    hint: str = ""
+    reason: str = ""
+    time: str = ""
+    container: str = ""
+    command: str = ""
+
+    @property
+    def line(self) -> str:
+        """Return the fact for people, without the hint."""
+        fact = f"{self.reason}: {self.message}" if self.reason else self.message
+        if self.type is FindingType.LIMIT:
+            return f"limit {fact}" + (f" (since {self.time})" if self.time else "")
+        if self.type is FindingType.WARNING:
+            return f"warning: {fact}"
+        dated = f"{self.time} {fact}" if self.time else fact
+        return f"last kill: {dated}" if self.type is FindingType.KILL else dated
+
+    def json(self) -> dict[str, str]:
+        """Return the fact for programs: each key is always there, empty where there is nothing to say."""
+        keys = ("type", "reason", "message", "time", "hint", "container", "command")
+        return {key: str(getattr(self, key))[:MAX_TEXT] for key in keys}
+
 
 STALE_SECONDS: Final = 60.0
 """The enforcer writes a pod's status every few seconds; a restart of it takes less than this."""
@@ -157,10 +215,23 @@ def container_statuses(pod: Object) -> list[Object]:
     return [*objects(status, "initContainerStatuses"), *objects(status, "containerStatuses")]
 
 
+def has_run(status: Object) -> bool:
+    """Tell from its entry in the pod's status whether a container was ever started."""
+    states = [mapping(status, "state"), mapping(status, "lastState")]
+    return bool(text(status, "containerID")) or any("running" in each or "terminated" in each for each in states)
+
+
 def is_unseen(pod: Object) -> bool:
     """Tell whether no scheduler has tried to place a pod: it writes a condition, and gates have one from the start."""
     seen = any(each.get("type") == "PodScheduled" for each in objects(mapping(pod, "status"), "conditions"))
     return not seen and not mapping(pod, "spec").get("nodeName")
+
+
+def is_without_claim(pod: Object) -> bool:
+    """Tell whether a claim of a template is not made yet: kube-controller-manager writes its name to the status."""
+    made = {text(each, "name") for each in objects(mapping(pod, "status"), "resourceClaimStatuses")}
+    entries = objects(mapping(pod, "spec"), "resourceClaims")
+    return any(each.get("resourceClaimTemplateName") and text(each, "name") not in made for each in entries)
 
 
 def requested(claim: Object, name: str = "") -> Iterator[tuple[str, Object]]:
@@ -189,3 +260,102 @@ def exact_requests(claim: Object) -> list[Object]:
     """Return what each request of a claim asks for exactly."""
     requests = objects(mapping(mapping(claim, "spec"), "devices"), "requests")
     return [mapping(each, "exactly") for each in requests]
+
+
+SHOWN: Final = 5
+"""So many Events are shown, the latest."""
+KILLS: Final = f"reason={Reason.KILLED},reportingComponent={contract.ENFORCER_REPORTER}"
+"""Selects the Events about containers that were killed."""
+KILL: Final = "Kill"
+"""The action of an Event about a kill."""
+TROUBLE: Final = frozenset({"FailedPrepareDynamicResources", "FailedCreatePodSandBox"})
+NO_CLAIM: Final = "FailedResourceClaimCreation"
+"""Ordinary in the moment before the template is there."""
+HINTS: Final = {
+    NO_CLAIM: "end other pods, or have the quota raised; then delete the pod and create it again: this one is tried "
+    "again after pauses that grow to a quarter of an hour",
+    "FailedPrepareDynamicResources": "the kubelet tries again every 60 to 90 s; if that fails too, an operator runs "
+    "gpu-share check",
+    "FailedCreatePodSandBox": "the node's container runtime or network failed: an operator reads the runtime's log "
+    "there; a runtime that the message misses comes from the chart's runtimeClassName",
+}
+"""By the Reason of an Event of Kubernetes."""
+UNREGISTERED: Final = (
+    "the enforcer of that node does not run, or the kubelet does not know it yet and tries again every 60 to 90 s; an "
+    "operator runs gpu-share check, and kubectl describe pods -A -l app.kubernetes.io/name=gpu-share-enforcer"
+)
+NO_TEMPLATE: Final = "the webhook makes the template; an operator runs gpu-share check, and reads the webhook's log"
+
+
+def of_enforcer(record: PodRecord) -> list[Object]:
+    """Return the enforcer's Events about a pod, oldest first."""
+    return [each for each in _about(record) if each.get("reportingComponent") == contract.ENFORCER_REPORTER]
+
+
+def kills(record: PodRecord) -> list[Object]:
+    """Return the Events about kills in a pod, oldest first."""
+    return [each for each in of_enforcer(record) if each.get("action") == KILL]
+
+
+def peaks(record: PodRecord) -> dict[str, tuple[int, int]]:
+    """Return what the enforcer's Events say that each container used at most, and its quota then, in MiB."""
+    found: dict[str, tuple[int, int]] = {}
+    for event in of_enforcer(record):
+        if amounts := used_amounts(text(event, "message")):
+            container, used, quota = amounts
+            found[container] = max((used, quota), found.get(container, (0, 0)))
+    return found
+
+
+def container_of(event: Object) -> str:
+    """Name the container that an Event of the enforcer is about; empty where it is about none."""
+    field = text(mapping(event, "involvedObject"), "fieldPath")
+    return field.removeprefix("spec.containers{").removesuffix("}") if field.startswith("spec.containers{") else ""
+
+
+def latest(record: PodRecord) -> Iterator[Finding]:
+    """Yield the enforcer's latest Events about a pod, but for the last kill."""
+    last = kills(record)[-1:]
+    yield from (finding_of(each, FindingType.EVENT) for each in of_enforcer(record)[-SHOWN:] if each not in last)
+
+
+def troubles(record: PodRecord) -> Iterator[Finding]:
+    """Yield what Kubernetes says of the share of a pod that has not started; of each Reason the latest."""
+    if record.status.get("phase") == "Pending":
+        # What still holds, and stands nowhere in the pod. A pod lacks claims also in the moment before they are made.
+        wanted = TROUBLE | {NO_CLAIM} if record.lacks_claims else TROUBLE
+        found = {reason: each for each in _about(record) if (reason := text(each, "reason")) in wanted}
+        yield from (finding_of(each, FindingType.OBSTACLE) for each in found.values())
+
+
+def remedy(reason: str, message: str) -> str:
+    """Return what to do about an Event of Kubernetes; empty where nothing is known."""
+    if reason == NO_CLAIM and "claim template" in message:
+        return NO_TEMPLATE
+    if f"DRA driver {contract.DRIVER} is not registered" in message:
+        return UNREGISTERED
+    return HINTS.get(reason) or refusal_remedy(message)
+
+
+def finding_of(event: Object, kind: FindingType) -> Finding:
+    """Return an Event as a finding."""
+    found, reason, container = text(event, "message"), text(event, "reason"), container_of(event)
+    return Finding(kind, found, remedy(reason, found), reason=reason, time=time_of(event), container=container)
+
+
+def of_condition(condition: Object, kind: FindingType, lead: str = "") -> Finding:
+    """Return a condition as a finding; ``lead`` stands before its message."""
+    message, since = lead + text(condition, "message"), text(condition, "lastTransitionTime")
+    return Finding(kind, message, reason=text(condition, "reason"), time=since, hint=refusal_remedy(message))
+
+
+def time_of(event: Object) -> str:
+    """Return when an Event happened last; empty where it does not say."""
+    return text(event, "eventTime") or text(event, "lastTimestamp")
+
+
+def _about(record: PodRecord) -> list[Object]:
+    """The Events about this very pod, and not one of its name before it; oldest first."""
+    uid = record.metadata.get("uid")
+    mine = (each for each in record.events or () if mapping(each, "involvedObject").get("uid") == uid)
+    return sorted(mine, key=time_of)

@@ -1,4 +1,4 @@
-"""How much memory would have sufficed: the amount to ask for after a kill."""
+"""What each container of a pod asked for and was given; and how much memory would have sufficed after a kill."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,13 +10,129 @@ from gpushare import contract
 from gpushare.errors import ResizeRefused
 from gpushare.kube_client import GARBAGE
 from gpushare.main_container import main_container
+from gpushare.pod_claims import containers
 from gpushare.quantity import GIB, format_mib
 from gpushare.raw_objects import Object, mapping, objects, text
-from gpushare_cli.explain import pod_events
-from gpushare_cli.explain.findings import Finding, FindingType
-from gpushare_cli.explain.pod_record import PodRecord
+from gpushare.reasons import Reason
+from gpushare_cli import prepared
+from gpushare_cli.explain import pod_record
+from gpushare_cli.explain.pod_record import Finding, FindingType, PodRecord, container_statuses, has_run, shortened
 from gpushare_cli.prepared import prepared_of
+from gpushare_cli.terminal import NOT_AVAILABLE
 from webhook.mutation.rewrite import is_our_claim
+
+NO_GPU: Final = "no GPU"
+
+
+def given_to(record: PodRecord, container: Object) -> tuple[str, str]:
+    """Say what a container was given, and on which GPUs.
+
+    That is as the driver froze it, else as the webhook wrote it, else all that the claim holds for it.
+    """
+    used, name = list(record.used_claims(container)), text(container, "name")
+    given = [each for claim, request in used for each in _given(claim, request, name)]
+    amounts = _without_claim(record, container)
+    if given:
+        frozen = [amount for _, limits, _ in given for amount in limits]
+        amounts = "; ".join(frozen) or _written(container) or "; ".join(amount for _, _, amount in given)
+    taken = any(record.first_pod_of(claim) for claim, _ in used)
+    return f"0Mi ({Reason.CLAIM_IN_USE})" if taken else amounts, "; ".join(where for where, _, _ in given)
+
+
+def asked_by(record: PodRecord, container: Object) -> str:
+    """Say what annotations ask for as they are now; where they say nothing, the container's request of the claim."""
+    name, apps = text(container, "name"), objects(record.spec, "containers")
+    main = main_container(record.annotations, apps) if apps else ""
+
+    def written(wide: str, prefix: str) -> object:
+        return record.annotations.get(prefix + name) or (record.annotations.get(wide) if name == main else None)
+
+    if profile := written(contract.MIG_PROFILE, contract.MIG_PROFILE_OF):
+        return f"MIG {shortened(profile)}"
+    amounts = (written(contract.MEMORY, contract.MEMORY_OF), written(contract.COMPUTE, contract.COMPUTE_OF))
+    if any(amounts):
+        gpus = written(contract.GPUS, contract.GPUS_OF)
+        several = f" of {shortened(gpus)} GPUs" if gpus not in {None, "1"} else ""
+        return ", ".join(shortened(each) for each in amounts if each) + several
+    asked = (_request(amount) for claim, request in record.used_claims(container)
+             for _, amount in pod_record.requested(claim, request))  # fmt: skip
+    return ", ".join(filter(None, asked))
+
+
+def _request(amounts: Object) -> str:
+    memory, compute = amounts.get(contract.CAPACITY_MEMORY), amounts.get(contract.CAPACITY_COMPUTE)
+    return ", ".join([*([str(memory)] if memory else []), *([f"{compute}%"] if compute else [])])
+
+
+def _without_claim(record: PodRecord, container: Object) -> str:
+    """What is known of a share whose claim is not there, or gives none: the webhook wrote the amount."""
+    entries = objects(record.spec, "resourceClaims")
+    ours = {contract.CLAIM, *(text(each, "name") for each in entries)}
+    if not any(text(used, "name") in ours for used in objects(mapping(container, "resources"), "claims")):
+        return NO_GPU
+    if record.claims is None:
+        return "not known"
+    name = text(container, "name")
+    ran = any(has_run(each) for each in container_statuses(record.pod) if each.get("name") == name)
+    written = _written(container) if ran else ""
+    if written and contract.RESIZE_OF + name in record.annotations:
+        return f"{written} at its start"
+    return written or ("nothing" if record.has_ended else "nothing yet")
+
+
+def _written(container: Object) -> str:
+    variables = {text(each, "name"): each.get("value") for each in objects(container, "env")}
+    if profile := variables.get(contract.MIG_PROFILE_VARIABLE):
+        return f"MIG {shortened(profile)}"
+    memory, compute = variables.get(contract.MEMORY_MIB), variables.get(contract.MPS_THREAD_PERCENTAGE)
+    if isinstance(memory, str) and memory.isascii() and memory.isdigit() and len(memory) < MAX_DIGITS:
+        return _amount(int(memory), compute)
+    return ""
+
+
+MAX_DIGITS: Final = 18
+
+
+def _amount(mib: object, compute: object, cap: object = None) -> str:
+    """Write memory and compute: what it reserved, else what others had not reserved at its start."""
+    memory = format_mib(mib) if isinstance(mib, int) else NOT_AVAILABLE
+    if compute:
+        return f"{memory}, {shortened(compute)}%"
+    return f"{memory}, cap {shortened(cap)}%" if cap else f"{memory}, no cap"
+
+
+def _given(claim: Object, request: str, container: str) -> Iterator[tuple[str, list[str], str]]:
+    """Yield where a request of a claim got our GPUs (empty: every request), a container's limits there, and the amount.
+
+    Beside a limit stands what its pod reserved of that GPU, where its own request is of another amount.
+    """
+    written = [mapping(each, "data") for each in objects(mapping(claim, "status"), "devices")]
+    for result, data in prepared.allocated(claim):
+        consumed = mapping(result, "consumedCapacity")
+        # A MIG instance is not consumed in parts: it is known by what the driver wrote.
+        if not (consumed or data.get("uuid")) or request not in {"", text(result, "request").partition("/")[0]}:
+            continue
+        compute, mode, whole = consumed.get(contract.CAPACITY_COMPUTE), data.get("mode"), _whole(data)
+        memory = consumed.get(contract.CAPACITY_MEMORY) or (format_mib(whole) if whole else NOT_AVAILABLE)
+        reserved = sum(_whole(each) for each in written if each.get("uuid") == data.get("uuid"))
+        limits = list[str]()
+        for each in (one for one in objects(data, "limits") if one.get("container") == container):
+            own = data.get("memoryMiB") in (None, each.get("memoryMiB"))
+            beside = f" ({format_mib(reserved)} reserved)" if reserved and not own else ""
+            limits.append(_amount(each.get("memoryMiB"), each.get("computePercent"), each.get("computeCap")) + beside)
+        where = f"{data.get('uuid') or result.get('device')}" + (f" ({mode})" if mode not in (None, "mps") else "")
+        yield where, limits, f"{memory}, {f'{compute}%' if compute not in (None, '0') else 'no cap'}"
+
+
+def _whole(data: Object) -> int:
+    found = data.get("memoryMiB")
+    return found if isinstance(found, int) else 0
+
+
+def sharing_containers(pod: Object) -> list[Object]:
+    """Return the containers of a pod without our sidecar."""
+    return [each for each in containers(pod) if each.get("name") != contract.SIDECAR]
+
 
 SMALL_STEP: Final = 256
 """MiB to which amounts below ``SMALL`` are rounded up; others are whole GiB."""
@@ -32,8 +148,8 @@ def sufficient_mib(peak_mib: int) -> int:
 
 def advice(record: PodRecord) -> Iterator[Finding]:
     """Yield for each container that was killed how much would have sufficed for its peak, and how to ask for it."""
-    seen = pod_events.peaks(record)
-    for name in dict.fromkeys(map(pod_events.container_of, pod_events.kills(record))):
+    seen = pod_record.peaks(record)
+    for name in dict.fromkeys(map(pod_record.container_of, pod_record.kills(record))):
         used, quota = seen.get(name, (0, 0))
         peak = max([used, *_peaks(record, name)])
         enough = sufficient_mib(peak)
@@ -56,7 +172,7 @@ def _advice(record: PodRecord, name: str, peak: int, enough: int) -> Finding:
         command = f"{annotation_of(record.metadata, record.spec, name)}: {format_mib(enough)}"
         hint = f"set {command} {_place(record)}"
     message = f"container {name} used at most {peak} MiB; a quota of {format_mib(enough)} would have sufficed"
-    return Finding(type=FindingType.ADVICE, message=message, hint=hint, command=command, container=name)
+    return Finding(FindingType.ADVICE, message, hint, command=command, container=name)
 
 
 def _peaks(record: PodRecord, container: str) -> list[int]:

@@ -47,3 +47,11 @@ def test_a_mig_instance_is_shown_with_its_memory_and_how_it_is_shared() -> None:
             entry["data"] |= {"mode": "mig", "uuid": "MIG-5"}
     _, lines = told(content)
     assert any("MIG-5 (mig)" in line for line in lines), lines
+
+
+def test_a_pod_that_its_kubelet_has_not_looked_at_is_not_called_fine() -> None:
+    content = load("running")
+    content["pod"]["status"] = {"phase": "Pending"}
+    fine, lines = told(content)
+    assert not fine
+    assert any("kubectl describe node explained" in line for line in lines)

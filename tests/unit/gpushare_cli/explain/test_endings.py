@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_cli.explain.cluster_state import explain
-from gpushare_cli.explain.explanation import PodExplanation
+from gpushare_cli.explain.cluster_state import PodExplanation, explain
 from gpushare_cli.explain.pod_record import PodRecord
 from tests.unit.gpushare_cli.explain.test_pod import load
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import ConfigError
-from gpushare_cli.explain.kinds import POD, target
+from gpushare_cli.explain.pod import POD, target
 from gpushare_cli.main import main
 
 

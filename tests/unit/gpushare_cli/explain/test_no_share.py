@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from gpushare.contract import MEMORY, MIRROR, NAMESPACE_LABEL
-from gpushare_cli.explain.cluster_state import explain
-from gpushare_cli.explain.explanation import PodExplanation
-from gpushare_cli.explain.no_share import closed
+from gpushare_cli.explain.cluster_state import PodExplanation, explain
+from gpushare_cli.explain.obstacles import closed
 from gpushare_cli.explain.pod import recorded
 from gpushare_cli.explain.pod_record import PodRecord
 from gpushare_cli.inject import arguments, command

@@ -178,7 +178,10 @@ def test_a_pod_without_room_says_so_and_what_that_means() -> None:
 
 def test_a_claim_that_cannot_be_made_is_reported() -> None:
     content = load("waiting") | {"claims": {}}
-    assert any("FailedResourceClaimCreation" in line for line in told(content)[1])
+    lines = told(content)[1]
+    at = next(number for number, line in enumerate(lines) if "FailedResourceClaimCreation" in line)
+    assert "template" in lines[at]
+    assert "gpu-share check" in lines[at + 1], "the webhook makes the template, and an operator sees why not"
 
 
 @pytest.mark.parametrize(
@@ -194,13 +197,14 @@ def test_what_kubernetes_says_of_a_share_is_notified_while_it_holds(
     reason: str, message: str, says: str, phase: str
 ) -> None:
     content = load("running")
-    content["pod"]["status"]["phase"] = phase
+    content["pod"]["status"] |= {"phase": phase, "startTime": "2026"}
     about = {"uid": content["pod"]["metadata"]["uid"]}
     content["events"] = [{"reason": reason, "message": message, "involvedObject": about, "lastTimestamp": "2026"}]
     fine, lines = told(content)
     hindered = bool(says) and phase == "Pending"
     assert fine is not hindered
-    assert lines[3:] == ([f"  2026 {reason}: {message}"] if hindered else [])
+    assert lines[3:4] == ([f"  2026 {reason}: {message}"] if hindered else [])
+    assert len(lines) == (5 if hindered else 3), "with what to do"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +243,7 @@ def test_a_claim_of_ones_own_is_a_share_as_well() -> None:
     pod["spec"]["containers"][0] |= {"env": [], "resources": {"claims": [{"name": "mine"}]}}
     content["claims"] = {"own": claim}
     assert row(told(content)[1])[1:3] == ["4Gi, 25%", "4Gi, 25%"]
-    content["claims"] = {}
+    pod["status"]["phase"], content["claims"] = "Succeeded", {}
     fine, (line,) = told(content)
     assert fine
     assert line.endswith("no annotation requests one, and the pod's ResourceClaims do not exist (any more): own")

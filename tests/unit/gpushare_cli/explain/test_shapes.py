@@ -8,10 +8,9 @@ import pytest
 
 from gpushare.reasons import Reason
 from gpushare_cli.explain.cluster_state import explain
-from gpushare_cli.explain.kinds import DEPLOYMENT
+from gpushare_cli.explain.pod import DEPLOYMENT
 from gpushare_cli.explain.pod_record import PodRecord
-from gpushare_cli.explain.workload import WorkloadRecord
-from gpushare_cli.explain.workload_state import explain_workload
+from gpushare_cli.explain.workload_state import WorkloadRecord, explain_workload
 from gpushare_cli.inject.workloads import pods
 from gpushare_cli.placement.placing import Cluster
 from tests.unit.gpushare_cli.explain.test_no_share import OPTED_IN

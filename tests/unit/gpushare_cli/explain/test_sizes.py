@@ -12,8 +12,7 @@ from gpushare.contract import MAX_MEMORY
 from gpushare.quantity import format_mib, parse_memory
 from gpushare_cli.explain import sizes
 from gpushare_cli.explain.cluster_state import explain
-from gpushare_cli.explain.findings import Finding
-from gpushare_cli.explain.pod_record import PodRecord, Usage
+from gpushare_cli.explain.pod_record import Finding, PodRecord, Usage
 from sidecar.pod_status import Status, Use
 from tests.unit.gpushare_cli.explain.test_pod import GPU, load
 

@@ -9,9 +9,8 @@ import pytest
 
 from gpushare.contract import DEVICE_CLASS, UNHEALTHY
 from gpushare_cli.explain.cluster_state import explain
-from gpushare_cli.explain.findings import Finding
-from gpushare_cli.explain.pod_record import PodRecord
-from gpushare_cli.explain.unplaced import parts
+from gpushare_cli.explain.obstacles import parts
+from gpushare_cli.explain.pod_record import Finding, PodRecord
 from gpushare_cli.placement.placing import Cluster
 from tests.integration.controlplane import objects
 from tests.unit.gpushare_cli.explain.test_pod import load
@@ -75,6 +74,11 @@ def without_claim(content: Content) -> Content:
     return content | {"claims": {}}
 
 
+def unseen(content: Content) -> Content:
+    content["pod"]["status"]["conditions"] = []
+    return content
+
+
 def found(content: Content) -> list[Finding]:
     return [each for each in explain(PodRecord(**content)).findings if each.type == "obstacle"]
 
@@ -127,6 +131,8 @@ CASES: dict[str, tuple[Content, str, str]] = {
         gated(waiting(schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])),
         "the pod has a scheduling gate: kueue.x-k8s.io/admission: Kueue removes it", "Kueue",
     ),
+    "no claim": (without_claim(waiting()), "the pod's claim is not made yet", "kube-controller-manager does not run"),
+    "no scheduler": (unseen(waiting()), "no scheduler has tried to place the pod yet", "kube-scheduler does not run"),
     "quota": (
         without_claim(waiting(cluster=Cluster(quotas=[QUOTA]))),
         f"ResourceQuota claims allows 2 of {KEY}, and 2 are used", "",

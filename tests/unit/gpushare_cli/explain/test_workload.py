@@ -8,11 +8,10 @@ import pytest
 
 from gpushare.contract import MEMORY, NAMESPACE_LABEL
 from gpushare.errors import ClusterError, GpuShareError
-from gpushare_cli.explain import kinds, workload
-from gpushare_cli.explain.explanation import WorkloadExplanation
-from gpushare_cli.explain.kinds import CRON_JOB, DAEMON_SET, DEPLOYMENT, JOB, REPLICA_SET, Kind
-from gpushare_cli.explain.workload import MAX_PODS, labels_of
-from gpushare_cli.explain.workload_state import explain_workload
+from gpushare_cli.explain import workload_state
+from gpushare_cli.explain.cluster_state import WorkloadExplanation
+from gpushare_cli.explain.pod import CRON_JOB, DAEMON_SET, DEPLOYMENT, JOB, POD, REPLICA_SET, Kind
+from gpushare_cli.explain.workload_state import MAX_PODS, explain_workload, labels_of
 from gpushare_cli.inject import arguments, command
 
 OPTED_IN = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "asr", "labels": {NAMESPACE_LABEL: "true"}}}
@@ -39,7 +38,7 @@ def deployment(replicas: int = 1, **annotations: str) -> dict[str, Any]:
 
 def pod(owner: str, name: str = "p", phase: str = "Running") -> dict[str, Any]:
     spec = {"containers": [{"name": "main"}], "nodeName": "n1"}
-    found = made(kinds.POD, uid=name, owner=owner, spec=spec, status={"phase": phase})
+    found = made(POD, uid=name, owner=owner, spec=spec, status={"phase": phase})
     return {key: value for key, value in found.items() if key not in {"apiVersion", "kind"}}
 
 
@@ -69,7 +68,7 @@ class Api:
 
 
 def explained(api: Api, kind: Kind = DEPLOYMENT) -> WorkloadExplanation:
-    record = workload.recorded(api, kind, "asr", "w")  # type: ignore[arg-type]
+    record = workload_state.recorded(api, kind, "asr", "w")  # type: ignore[arg-type]
     parser = argparse.ArgumentParser()
     arguments.add_policy_options(parser)
     values = [*([record.namespace] if record.namespace else []), *record.claims]
@@ -143,6 +142,28 @@ def test_a_condition_is_shown_where_events_have_expired() -> None:
     found = explained(Api(deployments=[body], namespaces=[OPTED_IN]))
     assert [(each.type, each.message) for each in found.findings] == [("refused", "denied")]
     assert found.summary.endswith(": refused, FailedCreate")
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("maximum cpu usage per Container is 5m, but limit is 100m", "LimitRange"),
+        ("exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0", "acrossNodes"),
+        ('failed calling webhook "a.example.io": service "b" not found', "failurePolicy: Ignore"),
+        ('admission webhook "a.example.io" denied the request: no', "webhook a.example.io"),
+        (
+            "ValidatingAdmissionPolicy 'theirs' with binding 'b' denied request: no",
+            "validatingadmissionpolicies theirs",
+        ),
+    ],
+)
+def test_a_refusal_of_others_says_what_to_do(said: str, remedy: str) -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": said}
+    body = deployment(1, **{MEMORY: "1Gi"})
+    by_condition = {"deployments": [body | {"status": {"conditions": [failure]}}]}
+    for more in ({"events": [{**EVENT, "message": said}]}, by_condition):
+        found = explained(Api(**{"deployments": [body], "namespaces": [OPTED_IN], **more}))
+        assert remedy in found.findings[-1].hint, found.findings
 
 
 def test_a_refusal_is_not_shown_once_all_pods_are_there() -> None:
