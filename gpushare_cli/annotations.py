@@ -4,8 +4,7 @@ import argparse
 from typing import Any, Final
 
 from gpushare.annotation_table import TABLE, Annotation
-from gpushare_cli.exit_codes import FINE
-from gpushare_cli.terminal import show, table
+from gpushare_cli.terminal import FINE, show, table
 
 HEADERS: Final = ("KEY", "ON", "VALUE", "DEFAULT", "READ BY")
 

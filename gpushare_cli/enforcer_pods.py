@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 
 from gpushare.errors import ClusterError, ConfigError, GpuShareError
 from gpushare.kube_client import APPS_V1, CORE_V1, KubeClient, path
+from gpushare_cli.words import sentence
 
 NAME: Final = "gpu-share-enforcer"
 CONTAINER: Final = "enforcer"
 LABELS: Final = f"app.kubernetes.io/name={NAME},app.kubernetes.io/part-of=gpu-share"
 STATE: Final = "--state="
-NOT_PRINTED: Final = frozenset({"--audit-to=none"})
 RUNNING: Final = "Running"
 AT_ONCE: Final = 8
 """So many nodes are asked at a time."""
@@ -41,8 +41,6 @@ class EnforcerPod:
     phase: str
     state: tuple[str, ...]
     """The argument that names its state directory, if any does."""
-    silent: bool
-    """Whether it does not print its records."""
 
 
 def find_enforcers(api: KubeClient, namespace: str | None = None) -> list[EnforcerPod]:
@@ -57,8 +55,7 @@ def find_enforcers(api: KubeClient, namespace: str | None = None) -> list[Enforc
         ConfigError: there are several.
         ClusterError: the API server refused, or does not answer.
     """
-    where = path(APPS_V1, "daemonsets", namespace=namespace or "")
-    sets, _ = api.list(where, labelSelector=LABELS)
+    sets, _ = api.list(path(APPS_V1, "daemonsets", namespace=namespace or ""), labelSelector=LABELS)
     if not sets:
         raise GpuShareError(
             f"no DaemonSet {NAME} exists in {namespace or 'any namespace'}; install the enforcer, or "
@@ -89,18 +86,13 @@ def asked(sources: Iterable[S], work: Callable[[S], T], at_once: int = AT_ONCE) 
         return list(zip(known, pool.map(one, known), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a command wrote to its standard output, and how it failed; ``None``: it did not."""
+def run(api: KubeClient, enforcer: EnforcerPod, words: Sequence[str]) -> tuple[bytes, str]:
+    """Run a verb of ``gpu-share`` in an enforcer's container, on the state directory of that enforcer.
 
-    output: bytes
-    error: ClusterError | None = None
-
-
-def run(api: KubeClient, enforcer: EnforcerPod, words: Sequence[str]) -> Answer:
-    """Run a verb of ``gpu-share`` in an enforcer's container, on the state directory of that enforcer."""
+    Returns what it wrote to its standard output, and how it failed; empty: it did not.
+    """
     if enforcer.phase != RUNNING:
-        return Answer(b"", not_running(enforcer))
+        return b"", not_running(enforcer).message
     found, ends = bytearray(), time.monotonic() + SECONDS
     command = ("gpu-share", *words, *enforcer.state)
     try:
@@ -108,11 +100,10 @@ def run(api: KubeClient, enforcer: EnforcerPod, words: Sequence[str]) -> Answer:
             found += piece
             if len(found) > MAX_ANSWER or time.monotonic() > ends:
                 limits = f"{len(found)} bytes (limits: {MAX_ANSWER} bytes, {SECONDS:.0f} s)"
-                why = f"gpu-share stopped reading the enforcer's answer after {limits}; read the log of its pod"
-                return Answer(b"", ClusterError(why))
-    except ClusterError as error:
-        return Answer(bytes(found), error)
-    return Answer(bytes(found))
+                return b"", f"gpu-share stopped reading the enforcer's answer after {limits}; read the log of its pod"
+    except GpuShareError as error:
+        return bytes(found), sentence(error)
+    return bytes(found), ""
 
 
 def not_running(enforcer: EnforcerPod) -> ClusterError:
@@ -133,5 +124,4 @@ def _enforcer(pod: Mapping[str, Any]) -> EnforcerPod:
         pod=str(pod["metadata"].get("name")),
         phase=str((pod.get("status") or {}).get("phase") or ""),
         state=tuple(word for word in words if word.startswith(STATE))[:1],
-        silent=not NOT_PRINTED.isdisjoint(words),
     )

@@ -1,14 +1,14 @@
 """Reads of objects that may be missing or hidden from the user. Any command uses them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from gpushare.contract import MANAGED_LABEL
 from gpushare.defaults import SYSTEM_NAMESPACE
 from gpushare.errors import ClusterError, GpuShareError
-from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, Object, path
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, Object, find, path
 from gpushare.raw_objects import mapping, objects, text
 
 CONFIGURATION: Final = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share")
@@ -29,14 +29,9 @@ def optional(read: Callable[[], T]) -> T | None:
         raise
 
 
-def find(api: KubeClient, where: str) -> Object | None:
-    """Read an object; ``None`` where there is no such object."""
-    try:
-        return api.get(where)
-    except ClusterError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return None
-        raise
+def picked(value: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Return what a value has of these keys."""
+    return {key: value[key] for key in keys if key in value}
 
 
 def sharing_pods(api: KubeClient, namespace: str = "") -> list[Object]:

@@ -16,8 +16,8 @@ from typing import Final, NoReturn
 
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare.suggestion import nearest
-from gpushare_cli import api_errors, extras
-from gpushare_cli.exit_codes import FINE, INTERRUPTED, NOT_FINE, WRONG_USE
+from gpushare_cli import extras, words
+from gpushare_cli.terminal import FINE, INTERRUPTED, NOT_FINE, WRONG_USE
 
 PARTS: Final = {
     "webhook": "run the webhook: answer admission reviews and create claim templates",
@@ -51,8 +51,6 @@ VERBS: Final = {
     "version": "print the version",
 }
 
-_PLUGIN: Final = "kubectl-gpu_share"
-
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaint is one sentence on stderr."""
@@ -78,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def program() -> str:
     """Return the name the program was called by, as usage lines show it."""
-    return "kubectl gpu-share" if sys.argv[0].rpartition("/")[2] == _PLUGIN else "gpu-share"
+    return "kubectl gpu-share" if sys.argv[0].rpartition("/")[2] == "kubectl-gpu_share" else "gpu-share"
 
 
 def build_parser(*full: str) -> Parser:
@@ -148,7 +146,7 @@ def _guarded(call: Callable[[], int]) -> int:
         print(f"{program()}: {what}: {error.strerror}", file=sys.stderr)
         return NOT_FINE
     except GpuShareError as error:
-        print(f"{program()}: {api_errors.sentence(error)}", file=sys.stderr)
+        print(f"{program()}: {words.sentence(error)}", file=sys.stderr)
         return WRONG_USE if isinstance(error, ConfigError) else NOT_FINE
 
 

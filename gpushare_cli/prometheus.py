@@ -120,7 +120,7 @@ class Prometheus:
                 "GET", f"{self.url}/api/v1/{what}", fields=fields, headers=self._headers, timeout=timeout,
                 preload_content=False, retries=False, redirect=False,
             )  # fmt: skip
-            status, body = response.status, _body(response)
+            status, body = response.status, self._body(response)
             response.release_conn()
         except urllib3.exceptions.SSLError as error:
             raise self._error(f"its certificate is not accepted ({error}); name its CA with --prometheus-ca") from error
@@ -139,6 +139,18 @@ class Prometheus:
         except GARBAGE as error:
             raise self._error("its answer is not one of Prometheus' API; check the address and its path") from error
 
+    def _body(self, response: urllib3.BaseHTTPResponse) -> bytes:
+        """Read an answer, unless it is too large or does not come to its end."""
+        deadline, pieces, size = time.monotonic() + ANSWER_SECONDS, [], 0
+        while chunk := response.read1(CHUNK):
+            pieces.append(chunk)
+            size += len(chunk)
+            if size > MOST_BYTES or time.monotonic() > deadline:
+                response.close()
+                bounds = f"its answer has more than {MOST_BYTES >> 20} MiB, or takes over {ANSWER_SECONDS:.0f} s"
+                raise self._error(f"{bounds}; ask for one namespace: --prometheus-label namespace=NAME")
+        return b"".join(pieces)
+
     def _error(self, problem: str) -> GpuShareError:
         return GpuShareError(f"Prometheus at {self.url}: {problem}")
 
@@ -154,18 +166,6 @@ def _series(found: Mapping[str, Any]) -> Series:
     points = found["values"] if "values" in found else [found["value"]]
     numbers = ((float(when), float(value)) for when, value in points)
     return Series(dict(found["metric"]), [each for each in numbers if math.isfinite(each[1])])
-
-
-def _body(response: urllib3.BaseHTTPResponse) -> bytes:
-    """Read an answer. Raises ``OSError``: it is too large, or does not come to its end."""
-    deadline, pieces, size = time.monotonic() + ANSWER_SECONDS, [], 0
-    while chunk := response.read1(CHUNK):
-        pieces.append(chunk)
-        size += len(chunk)
-        if size > MOST_BYTES or time.monotonic() > deadline:
-            response.close()
-            raise OSError(f"its answer has more than {MOST_BYTES >> 20} MiB, or takes over {ANSWER_SECONDS:.0f} s")
-    return b"".join(pieces)
 
 
 def _refusal(status: int, body: bytes, location: str) -> str:

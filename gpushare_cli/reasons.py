@@ -8,8 +8,7 @@ from typing import Any, Final
 from gpushare.errors import ConfigError
 from gpushare.reason_row import ReasonRow
 from gpushare.reason_table import TABLE
-from gpushare_cli.exit_codes import FINE
-from gpushare_cli.terminal import show, table
+from gpushare_cli.terminal import FINE, show, table
 
 HEADERS: Final = ("REASON", "MEANING")
 SHOWN: Final = 100

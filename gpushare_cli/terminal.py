@@ -1,10 +1,9 @@
-"""What people see: colours only where they are wanted, tables without borders, symbols with an ASCII stand-in.
+"""What people see: colours where they are wanted, tables without borders, symbols with an ASCII stand-in; exit codes.
 
 Colours follow https://no-color.org: ``NO_COLOR`` set to anything but the empty string turns them off, and so does
 output that is no terminal.
 """
 
-import difflib
 import json
 import os
 import shutil
@@ -13,6 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TextIO
+
+FINE: Final = 0
+NOT_FINE: Final = 1
+WRONG_USE: Final = 2
+INTERRUPTED: Final = 130
+
 
 NOT_AVAILABLE: Final = "N/A"
 SYMBOLS: Final = "\u221a\u203c\u00d7"
@@ -46,7 +51,7 @@ class Terminal:
         target = sys.stdout if stream is None else stream
         wanted = colour == "always" or (colour == "auto" and _likes_colour(target))
         width = shutil.get_terminal_size().columns if target.isatty() else None
-        return cls(target, wanted, _can_encode(target, SYMBOLS), width)
+        return cls(target, wanted, "utf" in (target.encoding or "").lower(), width)
 
     def paint(self, text: str, colour: Colour) -> str:
         """Return the text in that colour, or as it is where colours are not wanted."""
@@ -59,14 +64,6 @@ class Terminal:
 
 def _likes_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _can_encode(stream: TextIO, text: str) -> bool:
-    try:
-        text.encode(stream.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -93,6 +90,8 @@ def cell(value: object) -> str:
 
 def diff(before: str, after: str, names: tuple[str, str], terminal: Terminal, context: int = 3) -> list[str]:
     """Return a unified diff, coloured as the terminal wants it, without line ends."""
+    import difflib  # noqa: PLC0415 - few commands need it
+
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), names[0], names[1], lineterm="", n=context)
     return [_diff_line(line, terminal) for line in lines]
 
@@ -100,6 +99,5 @@ def diff(before: str, after: str, names: tuple[str, str], terminal: Terminal, co
 def _diff_line(line: str, terminal: Terminal) -> str:
     if line.startswith(("---", "+++")):
         return terminal.paint(line, Colour.BOLD)
-    colours = {"+": Colour.GREEN, "-": Colour.RED, "@": Colour.CYAN}
-    colour = colours.get(line[:1])
+    colour = {"+": Colour.GREEN, "-": Colour.RED, "@": Colour.CYAN}.get(line[:1])
     return terminal.paint(line, colour) if colour else line

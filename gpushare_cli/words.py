@@ -1,7 +1,16 @@
-"""Write names and numbers into sentences, and texts of others without what drives a terminal. Pure."""
+"""Write names, numbers and errors into sentences, and texts of others without what drives a terminal. Pure.
+
+Of a refusal of the API server, ``sentence`` says which right is missing, of a conflicting write what to do.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Final
+
+from gpushare import contract
+from gpushare.errors import ClusterError, GpuShareError
+from gpushare.patterns import Search
 
 
 def clean(text: str) -> str:
@@ -23,3 +32,94 @@ def moment(time: datetime) -> str:
 def counted(number: int, noun: str, verbs: tuple[str, str] = ("", "")) -> str:
     """Write a number of things: ``1 node``, ``2 nodes``; with what one does and several do, ``1 anchor matches``."""
     return f"{number} {noun} {verbs[0]}".rstrip() if number == 1 else f"{number} {noun}s {verbs[1]}".rstrip()
+
+
+_RIGHT: Final = Search(
+    r'cannot ([a-z]+) resource "([a-z0-9./-]+)" in API group "[^"]*"(?: in the namespace "([^"]+)")?', 4096
+)
+"""How Kubernetes' RBAC says no. Policies say it in their own words, and those stand."""
+READING: Final = frozenset({"get", "list", "watch"})
+AGAIN: Final = "another client changed the object at the same time; run the command again"
+OPERATOR: Final = "gpu-share-operator"
+
+
+QUOTA: Final = (
+    "a ResourceQuota of the namespace is used up, requires each container to set resources, or bars "
+    "CrossNamespacePodAffinity, which the chart's placement.acrossNodes needs: kubectl describe resourcequotas"
+)
+_REMEDIES: Final = {
+    QUOTA: ("exceeded quota:", "failed quota:"),
+    "a LimitRange of the namespace does not fit the sidecar: change it, or the chart's sidecar.resources; the message "
+    "has both amounts": ("usage per Container is", "usage per Pod is", "limit to request ratio per"),
+}
+"""By what to do, how the API server names a quota and a LimitRange; a namespace may have the word in its name."""
+
+
+_WEBHOOK: Final = Search(r'webhook "([A-Za-z0-9.:-]{1,253})"', 4096)
+"""How the API server names a webhook that it cannot call, or that denies the request."""
+_POLICY: Final = Search(r"ValidatingAdmissionPolicy '(?!gpu-share-)([A-Za-z0-9.:-]{1,253})' ", 4096)
+"""How it names a policy of others."""
+CONFIGURATIONS: Final = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+
+
+def webhook_of_others(refusal: str) -> str:
+    """Name the webhook that refused; empty where none did, or it is one of gpu-share."""
+    found = _WEBHOOK.search(refusal[:4096])
+    return "" if found is None or found[1].endswith(f".{contract.GROUP}") else found[1]
+
+
+def refusal_remedy(refusal: str, configuration: str = CONFIGURATIONS) -> str:
+    """Say what to do about a refusal of a ResourceQuota, a LimitRange, or a webhook or policy of others; else empty."""
+    if hook := webhook_of_others(refusal):
+        field = "failurePolicy: Ignore or a namespaceSelector" if "failed calling" in refusal else "a namespaceSelector"
+        lets = f"{field} in its configuration lets pods pass: kubectl describe {configuration}"
+        return f"webhook {hook} is not one of gpu-share; {lets}"
+    if policy := _POLICY.search(refusal[:4096]):
+        return f"the policy is not one of gpu-share: kubectl describe validatingadmissionpolicies {policy[1]}"
+    return next((each for each, words in _REMEDIES.items() if any(one in refusal for one in words)), "")
+
+
+def sentence(error: GpuShareError) -> str:
+    """Say an error for people: of a refusal which right is missing and whom to ask for it, of a conflict what to do."""
+    if not isinstance(error, ClusterError):
+        return error.message
+    if error.status == HTTPStatus.CONFLICT and "already exists" not in error.message:
+        return f"{AGAIN} ({error.message})"
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        return f"the API server does not accept your credentials; log in again ({error.message})"
+    missing = lacking(error)
+    return error.message if missing is None else f"you may not {missing[0]}; {missing[1]}"
+
+
+def lacking(error: ClusterError) -> tuple[str, str] | None:
+    """Return what the user may not do and what to ask for; ``None`` where it was not a right that was missing."""
+    found = _RIGHT.search(error.message) if error.status == HTTPStatus.FORBIDDEN else None
+    if found is None:
+        return None
+    verb, resource, namespace = found.groups()
+    where = f"in namespace {namespace}" if namespace else "in the cluster"
+    return f"{verb} {resource} {where}", _ask_for(verb, resource, namespace)
+
+
+def _ask_for(verb: str, resource: str, namespace: str | None) -> str:
+    """Which of the chart's roles, or of Kubernetes' own, has that right."""
+    if resource == "pods/exec":
+        return (
+            "this permission equals root access to the nodes of those pods, so no role of gpu-share includes it; "
+            "ask an administrator"
+        )
+    role = _role(verb, resource, namespace)
+    if role is None:
+        return f"ask an administrator for a role with verb {verb} on {resource}"
+    return f"ask for the ClusterRole {role}" + (f" in namespace {namespace}" if namespace else "")
+
+
+def _role(verb: str, resource: str, namespace: str | None) -> str | None:
+    if verb in READING:
+        own = {"resourceclaims": "gpu-share-view", "resourceclaimtemplates": "gpu-share-view"}
+        return own.get(resource, "view") if namespace else OPERATOR
+    if (verb, resource) in {("patch", "pods"), ("update", contract.RESIZE_RIGHT)}:
+        return "gpu-share-resize"
+    if resource in {"resourceclaims", "resourceclaimtemplates"} and namespace:
+        return "gpu-share-edit"
+    return OPERATOR if (verb, resource) in {("patch", "namespaces"), ("update", "namespaces")} else None

@@ -5,7 +5,6 @@ and closes a breaker by running ``gpu-share breaker --reset`` in that node's enf
 """
 
 import argparse
-from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,33 +13,20 @@ from enforcer.kill.circuit_breaker import NAME, opened_at, reset
 from gpushare.errors import ClusterError, ConfigError, GpuShareError
 from gpushare.kube_client import KubeClient
 from gpushare_cli import enforcer_pods
-from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit.filters import printable
 from gpushare_cli.check.workloads import EnforcerReport, reports
-from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.options import STATE_DIRECTORY
-from gpushare_cli.terminal import show, table
+from gpushare_cli.terminal import FINE, NOT_FINE, show, table
 from gpushare_cli.words import clean
 
 HEADERS: Final = ("NODE", "STATE", "SINCE", "REASON")
 CLOSED: Final = "closed"
 OPEN: Final = "open"
 UNKNOWN: Final = "unknown"
-NO_REPORT: Final = "its enforcer reports nothing"
 BY_HAND: Final = "an operator opened it (file breaker-open.json)"
 """A file that the enforcer wrote says since when it is there."""
 RESET: Final = ("breaker", "--reset")
 MAX_ANSWER: Final = 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeBreaker:
-    """The circuit breaker of one node; ``since`` and ``reason`` are empty where they are not known."""
-
-    node: str
-    state: str
-    since: str = ""
-    reason: str = ""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -94,31 +80,32 @@ def _in_cluster(args: argparse.Namespace) -> int:
         ) from None
     if args.reset:
         return _reset_remote(api, args)
-    found = [each for each in breakers(api) if args.node in {None, each.node}]
+    found = [each for each in breakers(api) if args.node in {None, each[0]}]
     if not found:
         where = "no node" if args.node is None else f"node {args.node!r:.200}"
         verb = "has" if args.node is None else "does not have"
         raise GpuShareError(f"{where} {verb} a ResourceSlice of gpu-share; list the nodes: kubectl get resourceslices")
-    show(args.output, [asdict(each) for each in found], table(HEADERS, map(astuple, found)))
-    return FINE if all(each.state == CLOSED for each in found) else NOT_FINE
+    keys = [each.lower() for each in HEADERS]
+    show(args.output, [dict(zip(keys, each, strict=True)) for each in found], table(HEADERS, found))
+    return FINE if all(state == CLOSED for _, state, *_ in found) else NOT_FINE
 
 
-def breakers(api: KubeClient) -> list[NodeBreaker]:
-    """Read the circuit breakers of all nodes from the enforcers' reports, by the nodes' names.
+def breakers(api: KubeClient) -> list[tuple[str, str, str, str]]:
+    """Read the circuit breakers of all nodes from the enforcers' reports, by the nodes' names; see ``HEADERS``.
 
     Raises:
         ClusterError: the user may not read ResourceSlices, or the API server cannot be asked.
     """
-    return [_breaker(node, report) for node, report in sorted(reports(api).items())]
+    return [(clean(node), *_breaker(report)) for node, report in sorted(reports(api).items())]
 
 
-def _breaker(node: str, report: EnforcerReport | None) -> NodeBreaker:
+def _breaker(report: EnforcerReport | None) -> tuple[str, str, str]:
+    """Return its state, since when, and why; empty where that is not known."""
     if report is None:
-        return NodeBreaker(node=clean(node), state=UNKNOWN, reason=NO_REPORT)
+        return UNKNOWN, "", "its enforcer reports nothing"
     if report.breaker is None:
-        return NodeBreaker(node=clean(node), state=CLOSED)
-    reason = report.breaker_reason or ("" if report.breaker else BY_HAND)
-    return NodeBreaker(node=clean(node), state=OPEN, since=report.breaker, reason=reason)
+        return CLOSED, "", ""
+    return OPEN, report.breaker, report.breaker_reason or ("" if report.breaker else BY_HAND)
 
 
 def _reset_remote(api: KubeClient, args: argparse.Namespace) -> int:
@@ -127,8 +114,8 @@ def _reset_remote(api: KubeClient, args: argparse.Namespace) -> int:
     pods = [each for each in enforcer_pods.find_enforcers(api, args.enforcer_namespace) if each.node == args.node]
     if not pods:
         raise GpuShareError(f"no enforcer runs on node {args.node!r:.200}; gpu-share breaker shows the nodes")
-    answer = enforcer_pods.run(api, pods[0], RESET)
-    if answer.error is not None:
-        raise GpuShareError(f"node {args.node}: {sentence(answer.error)}")
-    print(f"{args.node}: {clean(answer.output[:MAX_ANSWER].decode('utf-8', 'replace').strip())}")
+    output, problem = enforcer_pods.run(api, pods[0], RESET)
+    if problem:
+        raise GpuShareError(f"node {args.node}: {problem}")
+    print(f"{args.node}: {clean(output[:MAX_ANSWER].decode('utf-8', 'replace').strip())}")
     return FINE

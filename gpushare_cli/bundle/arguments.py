@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare_cli.bundle.archive import INDEX
 from gpushare_cli.options import add_cluster, duration
 
 TIMEOUT: Final = "2m"
+INDEX: Final = "index.jsonl"
 
 
 def add_parser(add: Any) -> None:

@@ -1,11 +1,13 @@
 """What is read for a bundle: each part by itself, so that one that fails takes no other with it.
 
 No Secret and no ConfigMap is read. Helm keeps the chart's values in Secrets; the arguments of the workloads show them.
+Environment values, annotations and arguments of others are taken out. What may stay is listed, wherever a tenant can
+write: a field that Kubernetes adds later is not in the archive.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -14,20 +16,132 @@ from gpushare import contract
 from gpushare.errors import GpuShareError
 from gpushare.kube_client import ADMISSION_V1, APPS_V1, BATCH_V1, CORE_V1, GARBAGE, RESOURCE_V1, KubeClient, path
 from gpushare.pod_claims import containers
-from gpushare.raw_objects import Object, mapping, text
+from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.version import installed
-from gpushare_cli.api_errors import sentence
-from gpushare_cli.bundle import scrub
-from gpushare_cli.bundle.archive import MAX_PART, Part
 from gpushare_cli.check import cluster, command
+from gpushare_cli.check.connection import connected
 from gpushare_cli.check.installation import POLICIES, installation
 from gpushare_cli.check.workloads import reports
 from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
-from gpushare_cli.explain.pod_events import TROUBLE
-from gpushare_cli.explain.pod_record import container_statuses, is_ours
-from gpushare_cli.lookups import SHARING
+from gpushare_cli.explain.pod_record import TROUBLE, container_statuses, is_ours
+from gpushare_cli.lookups import SHARING, picked
 from gpushare_cli.top.all_nodes import status_of
-from gpushare_cli.words import clean, counted
+from gpushare_cli.words import clean, counted, sentence
+
+ANNOTATIONS: Final = frozenset({
+    "deployment.kubernetes.io/revision", "kubectl.kubernetes.io/default-container", "meta.helm.sh/release-name",
+    "meta.helm.sh/release-namespace",
+})  # fmt: skip
+"""Annotations that stay besides our own."""
+DROPPED: Final = frozenset({"managedFields", "stringData", "binaryData"})
+"""Keys that go wherever they are."""
+METADATA: Final = (
+    "name", "namespace", "uid", "labels", "annotations", "creationTimestamp", "deletionTimestamp", "generation",
+    "ownerReferences", "finalizers",
+)  # fmt: skip
+CONTAINERS: Final = ("initContainers", "containers")
+CONTAINER: Final = ("name", "image", "env", "envFrom", "resources", "restartPolicy")
+POD: Final = (
+    "nodeName", "nodeSelector", "tolerations", "priorityClassName", "runtimeClassName", "schedulerName",
+    "schedulingGates", "resourceClaims", "restartPolicy", "serviceAccountName",
+)  # fmt: skip
+STATUSES: Final = ("initContainerStatuses", "containerStatuses")
+POD_STATUS: Final = (
+    "phase", "reason", "message", "conditions", "startTime", "qosClass", "resourceClaimStatuses",
+    "extendedResourceClaimStatus", "nominatedNodeName",
+)  # fmt: skip
+STATUS: Final = ("name", "image", "ready", "started", "restartCount", "allocatedResourcesStatus")
+ENDED: Final = ("reason", "exitCode", "signal", "startedAt", "finishedAt")
+"""The message of a container that has ended is the tenant's own."""
+NODE: Final = ("conditions", "capacity", "allocatable", "nodeInfo")
+EVENT: Final = (
+    "type", "reason", "message", "action", "reportingComponent", "reportingInstance", "source", "involvedObject",
+    "eventTime", "firstTimestamp", "lastTimestamp", "count", "series",
+)  # fmt: skip
+
+
+def scrubbed(value: Object) -> dict[str, Any]:
+    """Return an object of the release, or one that no tenant writes, without secrets and environment values."""
+    return {
+        **_walked({key: part for key, part in value.items() if key != "data"}),
+        "metadata": _metadata(value),
+    }
+
+
+def tenant_pod(pod: Object) -> dict[str, Any]:
+    """Return what may be shown of a pod that a tenant wrote."""
+    spec, status = mapping(pod, "spec"), mapping(pod, "status")
+    return {
+        "metadata": _metadata(pod),
+        "spec": {**_walked(picked(spec, POD)), **_each(spec, CONTAINERS, lambda one: _walked(picked(one, CONTAINER)))},
+        "status": {**picked(status, POD_STATUS), **_each(status, STATUSES, _container_status)},
+    }
+
+
+def claim(item: Object) -> dict[str, Any]:
+    """Return what may be shown of a claim."""
+    return {"metadata": _metadata(item), **{key: _walked(mapping(item, key)) for key in ("spec", "status")}}
+
+
+def node(item: Object) -> dict[str, Any]:
+    """Return what may be shown of a node."""
+    spec = picked(mapping(item, "spec"), ("taints", "unschedulable"))
+    return {"metadata": _metadata(item), "spec": spec, "status": picked(mapping(item, "status"), NODE)}
+
+
+def namespace(item: Object) -> dict[str, Any]:
+    """Return what may be shown of a namespace: its labels, and our annotations."""
+    return {"metadata": _metadata(item)}
+
+
+def event(item: Object) -> dict[str, Any]:
+    """Return what may be shown of an Event."""
+    return {"metadata": picked(mapping(item, "metadata"), ("name", "namespace")), **picked(item, EVENT)}
+
+
+def _metadata(item: Object) -> dict[str, Any]:
+    return _walked(picked(mapping(item, "metadata"), METADATA))
+
+
+def _container_status(status: Object) -> dict[str, Any]:
+    found = picked(status, STATUS)
+    for key in (each for each in ("state", "lastState") if each in status):
+        state = mapping(status, key)
+        ended = {"terminated": picked(mapping(state, "terminated"), ENDED)} if "terminated" in state else {}
+        found[key] = {**picked(state, ("running", "waiting")), **ended}
+    return found
+
+
+def _walked(value: Object) -> dict[str, Any]:
+    """Go through an object of any shape and drop what may be a secret wherever it is."""
+    foreign = "driver" in value and value["driver"] != contract.DRIVER
+    found: dict[str, Any] = {}
+    for key, part in value.items():
+        if key in DROPPED or (foreign and key in {"parameters", "data"}):
+            continue
+        if key == "env":
+            found[key] = [picked(each, ("name", "valueFrom")) for each in objects(value, key)]
+        elif key == "annotations":
+            found[key] = {name: text for name, text in mapping(value, key).items() if _stays(name)}
+        else:
+            found[key] = _any(part)
+    return found
+
+
+def _any(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _walked(value)
+    return [_any(each) for each in value] if isinstance(value, list) else value
+
+
+def _stays(annotation: str) -> bool:
+    domain = annotation.partition("/")[0]
+    return annotation in ANNOTATIONS or domain == contract.GROUP or domain.endswith(f".{contract.GROUP}")
+
+
+def _each(value: Object, keys: Iterable[str], read: Callable[[Object], Mapping[str, Any]]) -> dict[str, Any]:
+    return {key: [read(each) for each in objects(value, key)] for key in keys if key in value}
+
 
 OURS: Final = "app.kubernetes.io/part-of=gpu-share"
 NAME: Final = "gpu-share"
@@ -41,8 +155,19 @@ MAX_OBJECTS: Final = 50_000
 """Objects of one list; those of a large cluster's Events are hardly more."""
 OUT_OF_TIME: Final = "not read: the time for the bundle (--timeout) had passed"
 WHY_PENDING: Final = TROUBLE | {"FailedScheduling", "FailedResourceClaimCreation"}
+MAX_PART: Final = 16 * 1024 * 1024
+"""Bytes of one part before compression."""
 Show = Callable[[Object], dict[str, Any]]
 """What may be shown of an object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One file of the archive; ``error`` is why it is missing or not whole."""
+
+    name: str
+    data: bytes = b""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +265,7 @@ def _versions(source: Source) -> dict[str, Any]:
 
 
 def _check(source: Source) -> list[dict[str, Any]]:
-    questions = cluster.connected(*source.connection, required=True, questions=cluster.questions(None))
+    questions = connected(*source.connection, required=True, questions=partial(cluster.questions, None))
     return [answer.json() for answer in command.ask(questions)]
 
 
@@ -148,16 +273,16 @@ def _lists(source: Source) -> Iterator[tuple[str, Callable[[], Iterator[Object]]
     """Yield file, list, and what may be shown of each of its objects."""
     items, home = source.items, source.namespace
     opted_in = f"{contract.NAMESPACE_LABEL}=true"
-    yield "resourceslices.json", partial(slices, source), scrub.scrubbed
-    yield "resourceclaims.json", partial(claims, source), scrub.claim
-    yield "sharing-pods.json", partial(items, CORE_V1, "pods", labelSelector=SHARING), scrub.tenant_pod
-    yield "events.json", partial(events, source), scrub.event
-    yield "nodes.json", partial(items, CORE_V1, "nodes", labelSelector=f"{contract.NODE_LABEL}=true"), scrub.node
-    yield "namespaces.json", partial(items, CORE_V1, "namespaces", labelSelector=opted_in), scrub.namespace
+    yield "resourceslices.json", partial(slices, source), scrubbed
+    yield "resourceclaims.json", partial(claims, source), claim
+    yield "sharing-pods.json", partial(items, CORE_V1, "pods", labelSelector=SHARING), tenant_pod
+    yield "events.json", partial(events, source), event
+    yield "nodes.json", partial(items, CORE_V1, "nodes", labelSelector=f"{contract.NODE_LABEL}=true"), node
+    yield "namespaces.json", partial(items, CORE_V1, "namespaces", labelSelector=opted_in), namespace
     for base, kind in ((CORE_V1, "pods"), (APPS_V1, "deployments"), (APPS_V1, "daemonsets"), (BATCH_V1, "jobs")):
-        yield f"release/{kind}.json", partial(items, base, kind, home, labelSelector=OURS), scrub.scrubbed
+        yield f"release/{kind}.json", partial(items, base, kind, home, labelSelector=OURS), scrubbed
     for base, kind in ((RESOURCE_V1, "deviceclasses"), *((ADMISSION_V1, kind) for kind in ADMISSION)):
-        yield f"release/{kind}.json", partial(named, source, base, kind), scrub.scrubbed
+        yield f"release/{kind}.json", partial(named, source, base, kind), scrubbed
 
 
 def named(source: Source, base: str, kind: str) -> Iterator[Object]:

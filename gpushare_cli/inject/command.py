@@ -10,21 +10,20 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.errors import ConfigError, Problem, QuantityError, RequestError
+from gpushare.errors import ConfigError, Problem, RequestError
 from gpushare.findings import Findings, collect
 from gpushare.namespace_policy import NamespacePolicy
-from gpushare.quantity import parse_memory
 from gpushare.raw_objects import mapping
 from gpushare.reasons import Reason
-from gpushare_cli.inject import custom_workloads, manifest, rewrite, workloads
+from gpushare_cli.inject import manifest, rewrite, workloads
+from gpushare_cli.inject.kube_yaml import dump
 from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Admit, Result
 from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, Steps, objects
-from gpushare_cli.inject.yaml_writer import dump
 from gpushare_cli.terminal import Colour, Terminal, diff
 from webhook.claim_templates.references import is_of_other_gpus, is_own
 from webhook.mutation.mutate import Mutation, mutate_pod
-from webhook.mutation.settings import Settings, image
+from webhook.mutation.settings import Settings
 
 Annotations = Mapping[str, Any]
 Claims = Mapping[str, frozenset[str]]
@@ -84,12 +83,18 @@ def _holds_namespaces(value: Any) -> bool:
 
 
 def admit_for(values: Sequence[Any], args: argparse.Namespace) -> Admit:
-    """Return what decides on the pods of a stream: its own Namespaces and claims, and the options' settings."""
+    """Return what decides on the pods of a stream: its own Namespaces and claims, and the webhook's settings."""
     own, others = (_claims(values, args.namespace or DEFAULT_NAMESPACE, of) for of in (is_own, is_of_other_gpus))
-    return _warning_of_closed(_closed(values), admit(_policies(values), own, others, settings(args)))
+    return admit(_policies(values), own, others, settings(), _closed(values))
 
 
-def admit(policies: Mapping[str, Annotations], own: Claims, others: Claims, chosen: Settings) -> Admit:
+def admit(
+    policies: Mapping[str, Annotations],
+    own: Claims,
+    others: Claims,
+    chosen: Settings,
+    closed: frozenset[str] = frozenset(),
+) -> Admit:
     """Return the webhook's decision.
 
     Args:
@@ -97,10 +102,15 @@ def admit(policies: Mapping[str, Annotations], own: Claims, others: Claims, chos
         own: claims and claim templates of our classes, by namespace.
         others: those of other GPU drivers, by namespace.
         chosen: the settings of the cluster.
+        closed: namespaces where the webhook is never called; of shares there is a warning.
     """
 
     def decided(pod: Mapping[str, Any], namespace: str) -> Mutation:
-        return collect(_decided, pod, namespace)
+        decision = collect(_decided, pod, namespace)
+        if namespace not in closed or decision.reason not in rewrite.SHARES:
+            return decision
+        lack = f'namespace {namespace} lacks the label {contract.NAMESPACE_LABEL}: "true"'
+        return replace(decision, warnings=(*decision.warnings, f"{lack}, so the webhook gives its pods no shares"))
 
     def _decided(findings: Findings, pod: Mapping[str, Any], namespace: str) -> Mutation:
         policy = NamespacePolicy.read(findings, policies.get(namespace, {}))
@@ -110,29 +120,9 @@ def admit(policies: Mapping[str, Annotations], own: Claims, others: Claims, chos
     return decided
 
 
-def _warning_of_closed(closed: frozenset[str], admit: Admit) -> Admit:
-    """Return decisions that warn of shares in namespaces where the webhook is never called."""
-
-    def decided(pod: Mapping[str, Any], namespace: str) -> Mutation:
-        decision = admit(pod, namespace)
-        if namespace not in closed or decision.reason not in rewrite.SHARES:
-            return decision
-        lack = f'namespace {namespace} lacks the label {contract.NAMESPACE_LABEL}: "true"'
-        return replace(decision, warnings=(*decision.warnings, f"{lack}, so the webhook gives its pods no shares"))
-
-    return decided
-
-
-def settings(args: argparse.Namespace) -> Settings:
-    """Return the operator's settings: options win over the webhook's environment variables, these over defaults."""
-    given = {
-        "image": None if args.image is None else image("--image", args.image),
-        "min_memory_mib": _mib("--min-memory", args.min_memory),
-        "max_memory_mib": _mib("--max-memory", args.max_memory),
-        **{key: getattr(args, key) for key in ("runtime_class", "root_tenants", "across_nodes", "several_gpus")},
-        "scheduler_names": tuple(args.scheduler_name) if args.scheduler_name else None,
-    }
-    return replace(Settings.from_environment(os.environ), **{k: v for k, v in given.items() if v is not None})
+def settings() -> Settings:
+    """Return the operator's settings, by the webhook's variables in the environment."""
+    return Settings.from_environment(os.environ)
 
 
 def warnings(results: Iterable[Result]) -> list[str]:
@@ -159,7 +149,7 @@ def made_later(results: Iterable[Result], at: Sequence[Steps] = ()) -> Iterator[
                 value = rewrite.load(result.document, result.number, any_kind=True)
             except RequestError:  # an object of another kind, which only its own controller has to be able to read
                 continue
-            yield from custom_workloads.notes(value, at)
+            yield from workloads.notes(value, at)
 
 
 def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:
@@ -167,13 +157,6 @@ def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:
     if all(change.reason is Reason.NO_SHARE for result in results for change in result.changes):
         what = f"no Pod and no pod template of a known workload has {contract.MEMORY} or another share annotation"
         yield f"nothing to rewrite: {what}"
-
-
-def _mib(option: str, text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_memory(text)
-    except QuantityError as error:
-        raise ConfigError(f"{option}: {error.message}") from None
 
 
 def _values(documents: Sequence[Document]) -> list[Any]:
@@ -234,8 +217,7 @@ def _without_json(result: Result) -> Result:
     document = result.document
     if not document.json:
         return result
-    value = result.after if result.rewritten else document.value
-    text = rewrite.SEPARATOR + dump(value)
+    text = rewrite.SEPARATOR + dump(result.after if result.rewritten else document.value)
     return replace(result, document=replace(document, json=False, text=text), changes=())
 
 

@@ -1,8 +1,10 @@
 """YAML as Kubernetes reads it: the scalars of ``sigs.k8s.io/yaml``, no duplicate keys, string keys, plain JSON data.
 
 PyYAML on its own differs where it hurts: it makes ``12:30`` an integer, a date an object, and leaves ``1e3`` a string.
+What is written has strings in quotes where any common reader would take them for something else.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -312,3 +314,54 @@ def _hint(source: str) -> str:
     if "\t" in source[: len(source) - len(source.lstrip())]:
         return "; indent with spaces, never with tabs"
     return ""
+
+
+_ENDLESS: Final = float("inf")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes no anchors, and the dashes of a list below its key."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+        return True
+
+
+class _Indented(_Dumper):
+    """Writes the dashes of a list two columns to the right of its key."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - PyYAML's
+        super().increase_indent(flow, indentless=False)
+
+
+def _string(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in value else None if is_plain(value) else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+
+_Dumper.add_representer(str, _string)
+
+
+def dump(value: Any) -> str:
+    """Write an object or a list as YAML: block style, order of keys kept, long lines left long, no anchors."""
+    return _written(_Dumper, value)
+
+
+def lines(value: Any, *, indented: bool) -> list[str]:
+    """Write a small object or list as the lines of a block; ``indented`` is whether lists stand right of their keys."""
+    return _small(_Indented if indented else _Dumper, json.dumps(value)).removesuffix("\n").split("\n")
+
+
+def flow(value: Any) -> str:
+    """Write any small value in one line, as it may stand between braces."""
+    return _small(_Dumper, json.dumps([value]), in_line=True)[1:-2]
+
+
+@lru_cache(1024)
+def _small(dumper: type[_Dumper], source: str, *, in_line: bool = False) -> str:
+    return _written(dumper, json.loads(source), in_line=in_line)
+
+
+def _written(dumper: type[_Dumper], value: Mapping[str, Any] | list[Any], *, in_line: bool = False) -> str:
+    return str(
+        yaml.dump(value, None, dumper, default_flow_style=in_line, width=_ENDLESS, allow_unicode=True, sort_keys=False)
+    )

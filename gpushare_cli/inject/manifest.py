@@ -6,28 +6,27 @@ rewritten leaves exactly as it came. JSON documents may follow one another in on
 
 import json
 import math
-import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 
 from gpushare.errors import ConfigError, RequestError
 from gpushare.patterns import Pattern
 from gpushare.quantity import quoted
-from gpushare_cli.inject.kube_yaml import MAX_BYTES, MAX_DIGITS, TOO_DEEP, construct, long_number, no_number, parse, top
+from gpushare_cli.inject import kube_yaml
 from gpushare_cli.inject.yaml_splice import patched
-from gpushare_cli.inject.yaml_writer import dump
 
+T = TypeVar("T")
 STDIN: Final = "-"
 BOM: Final = "\ufeff"
 SUFFIXES: Final = (".json", ".yaml", ".yml")
 """What a manifest in a folder ends in, as for ``kubectl``."""
 _SEPARATOR: Final = Pattern(r"---(?:[ \t\r\n]|\Z)", 4)
-_LEAD: Final = Pattern(r"(?u:(?:---(?=\s|\Z))?(?:\s|#[^\n]*)*)", MAX_BYTES)
+_LEAD: Final = Pattern(r"(?u:(?:---(?=\s|\Z))?(?:\s|#[^\n]*)*)", kube_yaml.MAX_BYTES)
 """What may stand before the content of a document: separator, white space, comments."""
 
 
@@ -56,11 +55,11 @@ class Document:
         if self.json:
             found = self.value.get(key) if isinstance(self.value, dict) else None
             return found if isinstance(found, str) else ""
-        return top(self.node, key)
+        return kube_yaml.top(self.node, key)
 
     def load(self) -> Any:
         """Return the document as plain JSON data. Raises ``RequestError`` with the line of what cannot be."""
-        return self.value if self.json else construct(self.node)
+        return self.value if self.json else kube_yaml.construct(self.node)
 
     def render(self, operations: Sequence[Mapping[str, Any]], value: Any) -> str:
         """Write the document with a JSON patch applied: in its format, with its separator and its comments.
@@ -82,13 +81,13 @@ class Document:
         lead = self.text[: _lead(self.text)].rstrip(" \t")
         newline = "\r\n" if "\r\n" in self.text else "\n"
         start = f"{lead}{newline}" if lead and not lead.endswith("\n") else lead
-        return start + dump(value).replace("\n", newline)
+        return start + kube_yaml.dump(value).replace("\n", newline)
 
 
 def read(source: bytes) -> str:
     """Decode a manifest. Raises ``RequestError`` where it is too long, or naming the line that is not text."""
-    if len(source) > MAX_BYTES:
-        raise RequestError(f"the input has more than {MAX_BYTES >> 20} MiB; split it into several files")
+    if len(source) > kube_yaml.MAX_BYTES:
+        raise RequestError(f"the input has more than {kube_yaml.MAX_BYTES >> 20} MiB; split it into several files")
     try:
         text = source.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -134,7 +133,7 @@ def _documents(chunk: str, line: int) -> Iterator[Document]:
         if stream:
             yield from stream
             return
-    node = parse(chunk, line)
+    node = kube_yaml.parse(chunk, line)
     first = node.start_mark.line if node is not None else 0
     yield Document(line=line + first, text=chunk, node=node)
 
@@ -154,7 +153,7 @@ def _json(chunk: str, line: int, start: int) -> Iterator[Document]:
                 ) from None
             return
         except RecursionError:
-            raise RequestError(f"line {line}: {TOO_DEEP}") from None
+            raise RequestError(f"line {line}: {kube_yaml.TOO_DEEP}") from None
         except RequestError as error:
             raise RequestError(f"line {line + chunk.count(chr(10), 0, position)}: {error.message}") from None
         end += len(chunk[end:]) - len(chunk[end:].lstrip())
@@ -177,15 +176,15 @@ def _constant(name: str) -> Any:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise RequestError(long_number(digits))
+    if len(digits) > kube_yaml.MAX_DIGITS:
+        raise RequestError(kube_yaml.long_number(digits))
     return int(digits)
 
 
 def _float(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise RequestError(no_number(digits))
+        raise RequestError(kube_yaml.no_number(digits))
     return value
 
 
@@ -237,40 +236,27 @@ def found(names: Iterable[str], *, recursive: bool) -> list[str]:
 
 def texts(files: Sequence[str]) -> list[tuple[str, str]]:
     """Return name and text of each file. A single file has no name, because messages need not tell it from others."""
-    if len(files) == 1:
-        return [("", source(files[0]))]
-    return [(file, _named(file)) for file in files]
+    return [_of_file(file if files[1:] else "", source, file) for file in files]
 
 
 def documents(of: Iterable[tuple[str, str]]) -> list[Document]:
     """Cut texts into documents, each with the name of its file. Raises ``RequestError``."""
-    return [document for file, text in of for document in _of_file(file, text.removeprefix(BOM))]
+    cut = [_of_file(file, split, text.removeprefix(BOM)) for file, text in of]
+    return [replace(document, file=file) for file, found in cut for document in found]
 
 
 def _within(folder: str, recursive: bool) -> list[str]:  # noqa: FBT001 - a flag of the command line, passed on
-    files = sorted(file for file in _walk(folder, recursive) if file.suffix in SUFFIXES)
+    inside = Path(folder).rglob("*") if recursive else Path(folder).iterdir()
+    files = sorted(file for file in inside if file.suffix in SUFFIXES and not file.is_dir())
     if not files:
         inner = "" if recursive else "; to read its subfolders too, give -R"
         raise ConfigError(f"{folder} contains no file that ends in {', '.join(SUFFIXES)}{inner}")
     return [str(file) for file in files]
 
 
-def _walk(folder: str, recursive: bool) -> Iterator[Path]:  # noqa: FBT001 - a flag of the command line, passed on
-    for place, inner, files in os.walk(folder):
-        yield from (Path(place, file) for file in files)
-        if not recursive:
-            inner.clear()
-
-
-def _named(file: str) -> str:
+def _of_file(file: str, work: Callable[[str], T], what: str) -> tuple[str, T]:
+    """Do something with a file; an error names it, if it has a name."""
     try:
-        return source(file)
-    except RequestError as error:
-        raise RequestError(f"{file}: {error.message}", error.reason) from None
-
-
-def _of_file(file: str, text: str) -> list[Document]:
-    try:
-        return [replace(document, file=file) for document in split(text)]
+        return file, work(what)
     except RequestError as error:
         raise RequestError(f"{file}: {error.message}" if file else error.message, error.reason) from None

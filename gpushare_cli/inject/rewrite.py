@@ -14,10 +14,9 @@ from gpushare.annotation_table import OF_NAMESPACES, of_pod
 from gpushare.errors import PolicyDenied, Problem, RequestError
 from gpushare.raw_objects import mapping
 from gpushare.reasons import Reason
-from gpushare_cli.inject.kube_yaml import Misplaced
+from gpushare_cli.inject.kube_yaml import Misplaced, dump
 from gpushare_cli.inject.manifest import Document
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, Steps, concerns, pods
-from gpushare_cli.inject.yaml_writer import dump
 from webhook.mutation.annotation_keys import field_of
 from webhook.mutation.mutate import Mutation
 from webhook.mutation.resourceclaims import template_for
@@ -193,7 +192,7 @@ def _located(
     """Yield the problems of a pod with their place in the stream; those of its namespace have none."""
     where = f"{document.place(number)} ({place.label}, line {document.line})"
     for problem in error.problems:
-        field = f"{where}: {'.'.join(part for part in (place.field, problem.field) if part)}"
+        field = f"{where}: {place.field_of(problem)}"
         if problem.field.startswith(namespace_policy.FIELD):
             field = f"Namespace {namespace}: {problem.field.removeprefix(namespace_policy.FIELD)}"
         yield replace(problem, field=field)
@@ -252,24 +251,17 @@ def _template(place: PodPlace) -> Iterator[Mapping[str, Any]]:
 
 def with_templates(results: Sequence[Result]) -> Iterator[Result]:
     """Keep each claim template once per namespace and name, and none that the stream already holds."""
-    seen = {_identity(result.document) for result in results}
+    kind = "ResourceClaimTemplate"
+    seen = {_identity(result.document.load()) for result in results if result.document.top("kind") == kind}
     for result in results:
-        wanted = []
-        for template in result.templates:
-            metadata = template["metadata"]
-            key = (template["kind"], metadata.get("namespace", ""), metadata["name"])
-            if key not in seen:
-                seen.add(key)
-                wanted.append(template)
-        yield replace(result, templates=tuple(wanted))
+        fresh = {_identity(each): each for each in result.templates if _identity(each) not in seen}
+        seen |= fresh.keys()
+        yield replace(result, templates=tuple(fresh.values()))
 
 
-def _identity(document: Document) -> tuple[str, str, str] | None:
-    kind = document.top("kind")
-    if kind != "ResourceClaimTemplate":
-        return None
-    metadata = mapping(document.load(), "metadata")
-    return kind, str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+def _identity(template: Any) -> tuple[str, str]:
+    metadata = mapping(template, "metadata")
+    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
 
 
 def stream(results: Sequence[Result]) -> str:
@@ -279,12 +271,9 @@ def stream(results: Sequence[Result]) -> str:
     for result in results:
         like = result.document
         apart, file = bool(result.templates) or file not in (None, like.file), like.file
-        for template in result.templates:
-            pieces.append(_apart(pieces, _written(template, like=like), json_pair=after_json and like.json))
+        for text in (*(_written(each, like=like) for each in result.templates), result.text):
+            pieces.append(_apart(pieces, text, json_pair=after_json and like.json) if apart else text)
             after_json = like.json
-        pair = like.json and (after_json or bool(result.templates))
-        pieces.append(_apart(pieces, result.text, json_pair=pair) if apart else result.text)
-        after_json = like.json
     return "".join(pieces)
 
 

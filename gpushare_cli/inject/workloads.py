@@ -1,17 +1,19 @@
 """Where pods are in Kubernetes objects: in a Pod itself, in a workload's template, in the items of a list. Pure.
 
-Paths lead to pod templates in objects of any other API, such as ``spec.workerGroupSpecs[*].template``.
+Paths lead to pod templates in objects of any other API, such as ``spec.workerGroupSpecs[*].template``. Of objects that
+ask for shares where no path leads, ``notes`` tells: the webhook rewrites each of their pods when it is created.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.errors import ConfigError
+from gpushare import contract, namespace_policy
+from gpushare.annotation_table import of_pod
+from gpushare.errors import ConfigError, Problem
 from gpushare.patterns import Pattern
 from gpushare.quantity import quoted
 from gpushare.raw_objects import mapping
-from gpushare.raw_objects import objects as items_of
 
 Steps = tuple[str | int, ...]
 EACH: Final = "*"
@@ -61,6 +63,11 @@ class PodPlace:
         """Return the path as people write it: ``items[0].spec.template``; empty for a bare pod."""
         return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path).removeprefix(".")
 
+    def field_of(self, problem: Problem) -> str:
+        """Return a field of the pod as people write it, from the document; one of its namespace stays as it is."""
+        known = problem.field.startswith(namespace_policy.FIELD)
+        return problem.field if known else ".".join(filter(None, (self.field, problem.field)))
+
     @property
     def pointer(self) -> str:
         """Return the path as a JSON pointer."""
@@ -70,11 +77,6 @@ class PodPlace:
     def label(self) -> str:
         """Return kind, namespace and name for a message."""
         return f"{self.kind} {self.named}/{self.name}" if self.named else f"{self.kind} {self.name}"
-
-
-def is_known(group: str, kind: str) -> bool:
-    """Tell whether it is known where objects of this kind have their pods, or that they have none."""
-    return (group, kind) in PLACES or (group, kind) in POLICY
 
 
 def concerns(api_version: str, kind: str) -> bool:
@@ -90,34 +92,32 @@ def pods(value: Any, at: Sequence[Steps] = ()) -> list[PodPlace]:
         value: the object, or a list of such.
         at: where objects of unknown kinds may have pods.
     """
-    return list(_places(value, (), ("", ""), at))
+    return [place for path, of, owner in _each(value) for place in _places(owner, of, path, at)]
 
 
 def objects(value: Any, *kinds: tuple[str, str]) -> Iterator[Mapping[str, Any]]:
     """Yield the objects of these groups and kinds in a document, list items included."""
-    if not isinstance(value, dict):
-        return
-    version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
-    if (_group(version), kind) in kinds:
-        yield value
-    elif (of := _items_kind(_group(version), kind)) is not None and isinstance(value.get("items"), list):
-        for item in items_of(value, "items"):
-            yield from objects({"apiVersion": version, "kind": of, **item}, *kinds)
+    yield from (each for _, kind, each in _each(value) if kind in kinds)
 
 
-def _places(value: Any, path: Steps, of: tuple[str, str], at: Sequence[Steps]) -> Iterator[PodPlace]:
-    """Yield the pods at ``path``; ``of`` are apiVersion and kind of an object that does not say them."""
+def _each(
+    value: Any, path: Steps = (), of: tuple[str, str] = ("", "")
+) -> Iterator[tuple[Steps, tuple[str, str], Mapping[str, Any]]]:
+    """Yield path, kind and content of each object; ``of`` are apiVersion and kind of one that does not say them."""
     if not isinstance(value, dict):
         return
     version, kind = str(value.get("apiVersion", of[0])), str(value.get("kind", of[1]))
-    group = _group(version)
-    if (items := _items_kind(group, kind)) is not None and isinstance(value.get("items"), list):
-        for index, item in enumerate(value["items"]):
-            yield from _places(item, (*path, "items", index), (version, items), at)
+    if (items := _items_kind(_group(version), kind)) is None or not isinstance(value.get("items"), list):
+        yield path, (_group(version), kind), value
         return
-    places = (PLACES[group, kind],) if (group, kind) in PLACES else at
-    found = {where: pod for steps in places for where, pod in follow(value, steps) if isinstance(pod, dict)}
-    yield from (_place(value, pod, kind, path, where) for where, pod in found.items())
+    for index, item in enumerate(value["items"]):
+        yield from _each(item, (*path, "items", index), (version, items))
+
+
+def _places(owner: Mapping[str, Any], of: tuple[str, str], path: Steps, at: Sequence[Steps]) -> Iterator[PodPlace]:
+    places = (PLACES[of],) if of in PLACES else at
+    found = {where: pod for steps in places for where, pod in follow(owner, steps) if isinstance(pod, dict)}
+    yield from (_place(owner, pod, of[1], path, where) for where, pod in found.items())
 
 
 def _place(owner: Mapping[str, Any], pod: Mapping[str, Any], kind: str, path: Steps, steps: Steps) -> PodPlace:
@@ -184,3 +184,72 @@ def _entries(value: Any, step: str | int) -> Iterator[tuple[str | int, Any]]:
         yield from entries.items()
     elif step in entries:
         yield step, entries[step]
+
+
+KINDS: Final = frozenset(
+    {
+        ("argoproj.io", "Rollout"),
+        ("batch.volcano.sh", "Job"),
+        ("jobset.x-k8s.io", "JobSet"),
+        ("kubeflow.org", "Notebook"),
+        ("kubeflow.org", "PyTorchJob"),
+        ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+        ("ray.io", "RayCluster"),
+        ("ray.io", "RayJob"),
+        ("ray.io", "RayService"),
+    }
+)
+"""API group and kind of common objects that make pods, and do not give them their own annotations."""
+HANDS_ON: Final = frozenset({("serving.kserve.io", "InferenceService")})
+"""Those that give their own annotations to their pods."""
+_OWN: Final = ("metadata", "annotations")
+_LATER: Final = (
+    "inject does not change this object; the webhook rewrites its pods at creation, in opted-in namespaces. To "
+    "rewrite its pod templates here, give --pod-at PATH"
+)
+_MISPLACED: Final = (
+    f"annotations on the object itself request no share; move the {contract.GROUP} annotations to its pod template"
+)
+
+
+def notes(value: Any, at: Sequence[Steps] = ()) -> Iterator[str]:
+    """Yield a sentence for each object of a document that asks for shares where ``inject`` finds no pod.
+
+    Args:
+        value: the document.
+        at: where objects of unknown kinds have pods.
+    """
+    for item in _items(value):
+        group, kind = str(item.get("apiVersion", "")).rpartition("/")[0], str(item.get("kind", ""))
+        if (group, kind) in PLACES or (group, kind) in POLICY or pods(item, at):
+            continue
+        asking = {path == _OWN for path in _asking(item)}
+        if False in asking or (asking and (group, kind) in HANDS_ON):
+            yield f"{_label(item, kind)}: {_LATER}"
+        elif asking and (group, kind) in KINDS:
+            yield f"{_label(item, kind)}: {_MISPLACED}"
+
+
+def _items(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, dict):
+        items = value.get("items") if str(value.get("kind", "")).endswith("List") else None
+        yield from (each for each in items if isinstance(each, dict)) if isinstance(items, list) else (value,)
+
+
+def _asking(item: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each mapping that holds a pod annotation of ours; list items have their list's path."""
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), item)]
+    while waiting:
+        path, found = waiting.pop()
+        if isinstance(found, dict):
+            if any(isinstance(key, str) and of_pod(key) for key in found):
+                yield path
+            waiting += [((*path, str(key)), each) for key, each in found.items()]
+        elif isinstance(found, list):
+            waiting += [(path, each) for each in found]
+
+
+def _label(item: Mapping[str, Any], kind: str) -> str:
+    metadata = mapping(item, "metadata")
+    named = [str(metadata[key]) for key in ("namespace", "name") if metadata.get(key)]
+    return f"{kind} {'/'.join(named)}".strip()

@@ -13,8 +13,7 @@ from typing import Any, Final
 import yaml
 
 from gpushare.errors import RequestError
-from gpushare_cli.inject.kube_yaml import aliases, construct, member, parse
-from gpushare_cli.inject.yaml_writer import flow, lines
+from gpushare_cli.inject.kube_yaml import aliases, construct, flow, lines, member, parse
 
 Edit = tuple[int, int, int, str]
 """Where it starts, how deep it stands as a negative number, where it ends, and the new text."""

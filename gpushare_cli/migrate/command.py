@@ -10,16 +10,14 @@ import jsonpatch
 from gpushare.errors import PolicyDenied
 from gpushare.raw_objects import mapping, text
 from gpushare.reasons import Reason
-from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.inject import command as inject
 from gpushare_cli.inject import manifest, rewrite
 from gpushare_cli.inject.manifest import Document
 from gpushare_cli.inject.rewrite import Result
 from gpushare_cli.inject.workloads import Steps, concerns, follow
 from gpushare_cli.migrate.convert import Conversion, Known, convert
-from gpushare_cli.migrate.dialects import UNKNOWN
-from gpushare_cli.migrate.fields import keys
-from gpushare_cli.terminal import Terminal, diff
+from gpushare_cli.migrate.dialects import UNKNOWN, keys
+from gpushare_cli.terminal import FINE, NOT_FINE, Terminal, diff
 from webhook.mutation.mutate import Mutation
 from webhook.mutation.settings import Settings
 

@@ -10,8 +10,8 @@ from gpushare import contract
 from gpushare.findings import Findings, collect
 from gpushare.quantity import GIB, MAX_GPUS, MIB, WHOLE_GPU_PERCENT, exact_value, format_mib
 from gpushare.raw_objects import mapping
-from gpushare_cli.migrate.dialects import GPU, UNKNOWN, Dialect, Means
-from gpushare_cli.migrate.fields import ASKS, PARTS, SECTIONS, Field, Pod, asking, asks, containers, whole_gpus
+from gpushare_cli.migrate import dialects
+from gpushare_cli.migrate.dialects import ASKS, PARTS, Dialect, Field, Means, Pod, asks
 
 _MOST_MIB: Final = 1024 * GIB
 """No GPU has more memory: such a number was written in another unit."""
@@ -62,8 +62,8 @@ def convert(pod: Pod, known: Known) -> Conversion | None:
 
 def _convert(findings: Findings, pod: Pod, known: Known) -> Conversion | None:
     for key, where in _asked_elsewhere(pod):
-        findings.problem(where, f"{key} cannot be converted: {UNKNOWN[key]}; write {contract.MEMORY} by hand")
-    found = asking(pod, known.replicas)
+        findings.problem(where, f"{key} cannot be converted: {dialects.UNKNOWN[key]}; write {contract.MEMORY} by hand")
+    found = dialects.asking(pod, known.replicas)
     if not found:
         return None
     (dialect, fields), *others = found
@@ -94,18 +94,18 @@ def _convert(findings: Findings, pod: Pod, known: Known) -> Conversion | None:
 
 
 def _asked_elsewhere(pod: Pod) -> Iterator[tuple[str, str]]:
-    for key in mapping(mapping(pod, "metadata"), "annotations").keys() & UNKNOWN.keys():
+    for key in mapping(mapping(pod, "metadata"), "annotations").keys() & dialects.UNKNOWN.keys():
         yield key, f"metadata.annotations[{key}]"
-    for section, _, container in containers(pod):
+    for section, _, container in dialects.containers(pod):
         for part in PARTS:
-            for key in mapping(mapping(container, "resources"), part).keys() & UNKNOWN.keys():
+            for key in mapping(mapping(container, "resources"), part).keys() & dialects.UNKNOWN.keys():
                 yield key, f"spec.{section}[{container.get('name')}].resources.{part}[{key}]"
 
 
 def _check_alone(findings: Findings, pod: Pod, fields: Sequence[Field], others: Iterable[Field]) -> None:
     """Find what asks for GPUs beside the fields of one dialect: which of them counts is not ours to say."""
     read = {each.path for each in fields}
-    for each in (*others, *whole_gpus(pod)):
+    for each in (*others, *dialects.whole_gpus(pod)):
         if each.path not in read and each.row.means in ASKS:
             read.add(each.path)
             findings.problem(each.path, f"{each.value} asks for GPUs beside {fields[0].key}; remove one of the two")
@@ -116,7 +116,7 @@ def _check_alone(findings: Findings, pod: Pod, fields: Sequence[Field], others: 
 
 def _by_container(pod: Pod, dialect: Dialect, fields: Sequence[Field]) -> dict[str, list[Field]]:
     """Return the fields of each container with a share, those for the pod among them."""
-    names = [str(each.get("name")) for _, _, each in containers(pod)]
+    names = [str(each.get("name")) for _, _, each in dialects.containers(pod)]
     for_pod = [each for each in fields if not each.container]
     found = {name: [each for each in fields if each.container == name] for name in names}
     if any(each.row.means in ASKS for each in for_pod):
@@ -135,7 +135,7 @@ def _target(pod: Pod, dialect: Dialect, for_pod: Sequence[Field], names: Sequenc
             if each.value not in names:
                 raise each.refusal(f"is not a container of the pod; it has {', '.join(names)}")
             return str(each.value)
-    apps = [str(each.get("name")) for section, _, each in containers(pod) if section == SECTIONS[-1]]
+    apps = [str(each.get("name")) for section, _, each in dialects.containers(pod) if section == dialects.SECTIONS[-1]]
     if not apps or (len(apps) > 1 and not dialect.first):
         fix = f"write {contract.MEMORY_OF}<container> by hand, and remove it"
         raise for_pod[0].refusal(f"does not say which container of {', '.join(names)} it is for; {fix}")
@@ -152,7 +152,7 @@ def _share(dialect: Dialect, mine: Sequence[Field], known: Known) -> _Share:
     all_compute = compute is not None and compute >= 1
     if (all_compute and dialect.exclusive) or (part == 1 and (compute is None or all_compute)):
         raise field.refusal(
-            f"asks for whole GPUs, which is not a share; write {GPU}: {ceil((compute or 1) * gpus)} instead"
+            f"asks for whole GPUs, which is not a share; write {dialects.GPU}: {ceil((compute or 1) * gpus)} instead"
         )
     if gpus.denominator != 1 or gpus > MAX_GPUS:
         raise field.refusal(f"is for {gpus} GPUs; a container may have shares of 1 to {MAX_GPUS}: write as many")
@@ -262,7 +262,7 @@ def _lost(dialect: Dialect, mine: Sequence[Field], share: _Share, known: Known) 
 
 def _annotations(pod: Pod, dialect: Dialect, shares: Mapping[str, _Share]) -> dict[str, str]:
     """Write the shares: for the pod if it has one container, else each by the container's name."""
-    alone = len(list(containers(pod))) == 1
+    alone = len(list(dialects.containers(pod))) == 1
     written = dict[str, str]()
     for name, share in shares.items():
         keys = (contract.MEMORY, contract.COMPUTE, contract.GPUS)
@@ -290,7 +290,7 @@ def _removed(pod: Pod, dialect: Dialect) -> dict[str, Any]:
 
 def _paths(pod: Pod, fields: Sequence[Field]) -> Iterator[str]:
     """Yield the places of all fields that go."""
-    for section, index, container in containers(pod):
+    for section, index, container in dialects.containers(pod):
         here = f"spec.{section}[{container.get('name')}].resources."
         if keys := {each.key for each in fields if each.path.startswith(here)}:
             yield from _without(mapping(container, "resources"), keys, f"/spec/{section}/{index}/resources")

@@ -14,14 +14,68 @@ from gpushare import contract
 from gpushare.quantity import GIB, exact_value, format_mib
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare_cli.placement.gpus import Demand, Gpu, counts, demands, gpus, models_of, selects
-from gpushare_cli.placement.nodes import is_cordoned, is_selected, untolerated
 from gpushare_cli.words import some
+
+CORDON: Final[Object] = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+
+def is_cordoned(node: Object, pod: Object) -> bool:
+    """Tell whether a node takes no new pods, and this one makes no exception."""
+    return mapping(node, "spec").get("unschedulable") is True and not _tolerates(pod, CORDON)
+
+
+def untolerated(node: Object, pod: Object) -> str:
+    """Return the first taint of a node that keeps a pod away, as ``key=value:effect``; empty where none does."""
+    for taint in objects(mapping(node, "spec"), "taints"):
+        if text(taint, "effect") in {"NoSchedule", "NoExecute"} and not _tolerates(pod, taint):
+            value = f"={text(taint, 'value')}" if text(taint, "value") else ""
+            return f"{text(taint, 'key')}{value}:{text(taint, 'effect')}"
+    return ""
+
+
+def is_selected(node: Object, pod: Object) -> bool:
+    """Tell whether the node selector and the required node affinity of a pod allow a node."""
+    spec, labels = mapping(pod, "spec"), mapping(mapping(node, "metadata"), "labels")
+    if any(labels.get(key) != value for key, value in mapping(spec, "nodeSelector").items()):
+        return False
+    rule = "requiredDuringSchedulingIgnoredDuringExecution"
+    required = mapping(mapping(mapping(spec, "affinity"), "nodeAffinity"), rule)
+    terms = objects(required, "nodeSelectorTerms")
+    return not terms or any(
+        _matches(term, labels, {"metadata.name": mapping(node, "metadata").get("name")}) for term in terms
+    )
+
+
+def _tolerates(pod: Object, taint: Object) -> bool:
+    return any(_covers(each, taint) for each in objects(mapping(pod, "spec"), "tolerations"))
+
+
+def _covers(toleration: Object, taint: Object) -> bool:
+    exists, key = toleration.get("operator") == "Exists", text(toleration, "key")
+    same = key == text(taint, "key") or (exists and not key)
+    of_value = exists or text(toleration, "value") == text(taint, "value")
+    return same and of_value and text(toleration, "effect") in {"", text(taint, "effect")}
+
+
+def _matches(term: Object, labels: Object, fields: Object) -> bool:
+    wanted = [(each, labels) for each in objects(term, "matchExpressions")]
+    wanted += [(each, fields) for each in objects(term, "matchFields")]
+    return bool(wanted) and all(_holds(each, values) for each, values in wanted)
+
+
+def _holds(expression: Object, labels: Object) -> bool:
+    found, values = labels.get(text(expression, "key")), expression.get("values")
+    among = found in values if isinstance(values, list) else False
+    holds = {"In": among, "NotIn": not among, "Exists": found is not None, "DoesNotExist": found is None}
+    # Gt and Lt are rare, and count as true: then the node is not called excluded.
+    return holds.get(text(expression, "operator"), True)
+
 
 CLAIMS: Final = "count/resourceclaims.resource.k8s.io"
 """The key by which a ResourceQuota counts claims."""
+TEMPLATES: Final = "count/resourceclaimtemplates.resource.k8s.io"
 OF_KUBERNETES: Final = "node.kubernetes.io/"
 """Before the names of taints that Kubernetes gives a node that is not well."""
-KUEUE: Final = "kueue.x-k8s.io/"
 
 
 class Cause(StrEnum):
@@ -115,7 +169,7 @@ def place(pod: Object, claims: Sequence[Object], cluster: Cluster) -> Placement:
 def _gates(pod: Object) -> Iterator[Hindrance]:
     if gates := [text(each, "name") for each in objects(mapping(pod, "spec"), "schedulingGates")]:
         hint = "the controller that set spec.schedulingGates has to remove it; the scheduler waits for that"
-        if any(each.startswith(KUEUE) for each in gates):
+        if any(each.startswith("kueue.x-k8s.io/") for each in gates):
             namespace = text(mapping(pod, "metadata"), "namespace")
             hint = f"Kueue removes it once its queue has room: kubectl describe workloads.kueue.x-k8s.io -n {namespace}"
         yield Hindrance(cause=Cause.GATED, message=f"the pod has a scheduling gate: {some(gates)}", hint=hint)
@@ -123,7 +177,7 @@ def _gates(pod: Object) -> Iterator[Hindrance]:
 
 def _quotas(claims: Sequence[Object], quotas: Sequence[Object]) -> Iterator[Hindrance]:
     """Yield the quotas that leave no room for one claim more, or for its devices."""
-    wanted = Counter({CLAIMS: 1})
+    wanted = Counter({CLAIMS: 1, TEMPLATES: 1})
     for need in (each for claim in claims for each in demands(claim)):
         wanted[f"{need.device_class}{contract.DEVICE_QUOTA}"] += need.number * need.asked.users
     for name, number in (each for claim in claims for each in counts(claim)):

@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gpushare.errors import ConfigError, GpuShareError
-from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.options import PROMETHEUS_ADDRESS
 from gpushare_cli.prometheus import JOB, Prometheus, Series
-from gpushare_cli.terminal import show, table, warn
+from gpushare_cli.terminal import FINE, NOT_FINE, show, table, warn
 from gpushare_cli.words import clean
 
 HOURS: Final[Mapping[str, str]] = {
@@ -23,10 +22,8 @@ HOURS: Final[Mapping[str, str]] = {
     "idleGiBHours": "namespace:gpu_share_memory_idle_bytes:sum",
 }
 """Columns, and the rules that record bytes for them, once a minute."""
-HOUR_OF_GIB: Final = "sum_over_time({}[{}s]) / 60 / 2^30"
 KILLS: Final = "sum by (namespace) (round(increase({}[{}s])))"
 KILLED: Final = "gpu_share_namespace_kills_total"
-MINUTES: Final = "count_over_time({}[{}s])"
 RECORDED: Final = "cluster:gpu_share_enforcers_up:sum"
 """Has a sample for each minute in which the rules were evaluated and an enforcer was up."""
 COMPLETE: Final = 0.99
@@ -57,7 +54,7 @@ def usage(server: Prometheus, start: datetime, end: datetime) -> Iterator[dict[s
     """Yield the figures of each namespace, by name. Raises ``GpuShareError``."""
     seconds, at = round((end - start).total_seconds()), end.timestamp()
     found = {
-        key: _by_namespace(server.at(HOUR_OF_GIB.format(server.selector(rule), seconds), at))
+        key: _by_namespace(server.at(f"sum_over_time({server.selector(rule)}[{seconds}s]) / 60 / 2^30", at))
         for key, rule in HOURS.items()
     }
     kills = _by_namespace(server.at(KILLS.format(server.selector(KILLED, JOB), seconds), at))
@@ -84,7 +81,7 @@ def _by_namespace(found: Sequence[Series]) -> dict[str, float]:
 
 def _unrecorded(server: Prometheus, start: datetime, end: datetime) -> Iterator[str]:
     seconds = round((end - start).total_seconds())
-    found = server.at(MINUTES.format(server.selector(RECORDED), seconds), end.timestamp())
+    found = server.at(f"count_over_time({server.selector(RECORDED)}[{seconds}s])", end.timestamp())
     recorded = _by_namespace(found).get("", 0.0) / 60
     if recorded < COMPLETE * seconds / 3600:
         yield (

@@ -16,18 +16,16 @@ from enforcer.dra.prepared_claim import ContainerLimit, PreparedClaim
 from enforcer.dra.resize import ResizeBounds, check_known, gpus_of, limit_of, resized
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, QuantityError, ResizeRefused
-from gpushare.kube_client import CORE_V1, MERGE_PATCH, RESOURCE_V1, KubeClient, Object, namespace_of, path
+from gpushare.kube_client import CORE_V1, MERGE_PATCH, RESOURCE_V1, KubeClient, Object, find, namespace_of, path
 from gpushare.pod_claims import claim_names
 from gpushare.quantity import format_mib, parse_memory
 from gpushare.raw_objects import mapping, objects
 from gpushare.reasons import Reason
 from gpushare.resize_annotation import ResizeRequest, format_request
-from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.explain.kinds import POD, target
-from gpushare_cli.explain.pod import claims_of, named
-from gpushare_cli.lookups import find
+from gpushare_cli.explain.pod import POD, claims_of, named, target
 from gpushare_cli.prepared import prepared_of
 from gpushare_cli.resize.arguments import ROLE
+from gpushare_cli.terminal import FINE, NOT_FINE
 
 LOOK_SECONDS: Final = 0.3
 MARK_BYTES: Final = 6

@@ -1,25 +1,83 @@
-"""What ``gpu-share top -A`` shows: the status of every enforcer, read by running ``gpu-share top`` in its container.
+"""What ``gpu-share top`` shows of the node it runs on, from the enforcer's status; and with ``-A`` of all nodes.
+
+There it is the status of every enforcer, read by running ``gpu-share top`` in its container.
 
 A node that does not answer is a row that says so. What its enforcer wrote is read like the status of this node.
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-from gpushare.errors import GpuShareError
+from enforcer.attribution.unaccounted import TOLERANCE_MIB
 from gpushare.kube_client import KubeClient
 from gpushare_cli import enforcer_pods, node_status
-from gpushare_cli.api_errors import sentence
 from gpushare_cli.check.workloads import labelled
-from gpushare_cli.enforcer_pods import EnforcerPod, find_enforcers
+from gpushare_cli.enforcer_pods import AT_ONCE, EnforcerPod, find_enforcers
 from gpushare_cli.lookups import optional
-from gpushare_cli.node_status import GpuUse, NodeStatus, Use
-from gpushare_cli.top.columns import ALL_CONTAINERS, ALL_GPUS
-from gpushare_cli.top.node import by_index, by_name, notices
+from gpushare_cli.node_status import GpuUse, NodeStatus, Use, stale
+from gpushare_cli.terminal import NOT_AVAILABLE, cell
+from gpushare_cli.top.arguments import ALL_CONTAINERS, ALL_GPUS, NODE_CONTAINERS, NODE_GPUS
 from gpushare_cli.top.view import Grid, View
 from gpushare_cli.words import clean, counted
+
+
+def node_view(status: NodeStatus) -> View:
+    """Return the view of a node's status."""
+    old = stale(status)
+    if not status.gpus:
+        lines = ("the enforcer found no GPU on this node", *(f"problem: {problem}" for problem in status.problems))
+        return View(grids=(), notices=lines, data=status.raw, problem=old)
+    gpus = sorted(status.gpus, key=by_index)
+    uses = [_row(gpu, use) for gpu in gpus for use in sorted(gpu.uses, key=by_name)]
+    grids = (
+        Grid(
+            headers=NODE_GPUS, rows=[_node_gpu(gpu) for gpu in gpus], drop=("MODEL", "MODE", "CLIENTS"),
+            optional=("UNACCOUNTED",),
+        ),
+        Grid(
+            headers=NODE_CONTAINERS, rows=uses, drop=("PID", "CONTAINER"), shorten="NAMESPACE/POD",
+            optional=("BORROWED",),
+        ),
+    )  # fmt: skip
+    return View(grids=grids, notices=tuple(notices(status)), data=status.raw, problem=old)
+
+
+def notices(status: NodeStatus, lead: str = "") -> Iterator[str]:
+    """Yield the sentences about a node; ``lead`` begins each."""
+    yield from (f"{lead}GPU {cell(gpu.index)} cannot be read: {gpu.blind}" for gpu in status.gpus if gpu.blind)
+    yield from (f"{lead}problem: {problem}" for problem in status.problems)
+    if not status.enforcing:
+        yield f"{lead}enforcement is off: the enforcer only warns containers over their quota"
+
+
+def by_index(gpu: GpuUse) -> tuple[float, str]:
+    """Sort GPUs as the node numbers them."""
+    return (math.inf if gpu.index is None else gpu.index), gpu.uuid
+
+
+def by_name(use: Use) -> tuple[str, str, str]:
+    """Sort containers by their names."""
+    return use.namespace, use.pod, use.container
+
+
+def _node_gpu(gpu: GpuUse) -> tuple[object, ...]:
+    memory = "/".join(cell(value) for value in (gpu.used_mib, gpu.limit_mib, gpu.total_mib))
+    unaccounted = gpu.unaccounted_mib if (gpu.unaccounted_mib or 0) > TOLERANCE_MIB else None
+    return gpu.index, gpu.model, gpu.mode, memory, unaccounted, gpu.clients
+
+
+def _row(gpu: GpuUse, use: Use) -> tuple[object, ...]:
+    """Return the row of a container; its processes are listed in it, and none is not available."""
+    pids = ",".join(map(str, use.pids)) or NOT_AVAILABLE
+    reserved = f" of {use.reserved}" if use.reserved else ""
+    memory = f"{cell(use.used_mib)}/{cell(use.quota_mib)}{reserved}"
+    return gpu.index, f"{use.namespace}/{use.pod}", use.container, pids, memory, use.borrowed_mib, use.shown
+
 
 UTIL: Final = "UTIL"
 NO_ENFORCER: Final = "no enforcer runs there"
@@ -63,10 +121,8 @@ def statuses(api: KubeClient, namespace: str | None) -> list[NodeAnswer]:
         GpuShareError: the enforcers cannot be found, see ``find_enforcers``.
     """
     pods = find_enforcers(api, namespace)
-    found = [
-        NodeAnswer(node=pod.node, problem=sentence(answer)) if isinstance(answer, GpuShareError) else answer
-        for pod, answer in enforcer_pods.asked(pods, lambda pod: status_of(api, pod))
-    ]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(partial(status_of, api), pods))
     known, nodes = {each.node for each in found}, optional(lambda: labelled(api)) or ()
     without = [NodeAnswer(node=name, problem=NO_ENFORCER) for name in nodes if name not in known]
     return sorted([*found, *without], key=lambda each: each.node)
@@ -74,10 +130,10 @@ def statuses(api: KubeClient, namespace: str | None) -> list[NodeAnswer]:
 
 def status_of(api: KubeClient, pod: EnforcerPod) -> NodeAnswer:
     """Ask one enforcer for its status. ``gpu-share top`` fails after it has written one that is old."""
-    answer = enforcer_pods.run(api, pod, ("top", "-o", "json"))
-    problem = "" if answer.error is None else clean(sentence(answer.error)[:MAX_PROBLEM])
+    output, why = enforcer_pods.run(api, pod, ("top", "-o", "json"))
+    problem = clean(why[:MAX_PROBLEM])
     try:
-        raw = json.loads(answer.output)
+        raw = json.loads(output)
     except (ValueError, RecursionError):
         raw = None
     if not isinstance(raw, dict):

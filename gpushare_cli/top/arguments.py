@@ -1,9 +1,8 @@
 """The options of ``gpu-share top``."""
 
-from typing import Any
+from typing import Any, Final
 
 from gpushare_cli.options import add_cluster, add_enforcers, add_state, namespace_name, seconds
-from gpushare_cli.top.columns import SORT
 
 
 def add_parser(add: Any) -> None:
@@ -29,3 +28,15 @@ def add_parser(add: Any) -> None:
     what = "seconds between samples of --watch, at least 0.1 (default 1)"
     parser.add_argument("--interval", type=seconds, default=1.0, metavar="SECONDS", help=what)
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+
+
+NODE_GPUS: Final = ("GPU", "MODEL", "MODE", "MEM-USED/LIMIT/TOTAL", "UNACCOUNTED", "CLIENTS")
+NODE_CONTAINERS: Final = ("GPU", "NAMESPACE/POD", "CONTAINER", "PID", "MEM/QUOTA", "BORROWED", "STATE")
+ALL_GPUS: Final = ("NODE", "GPU", "MODEL", "MODE", "UTIL", "USED", "RESERVED", "TOTAL", "SHARES", "STATE")
+ALL_CONTAINERS: Final = (
+    "NODE", "GPU", "NAMESPACE/POD", "CONTAINER", "UTIL", "USED", "QUOTA", "RESERVED", "KILL-IN", "STATE",
+)  # fmt: skip
+OF_NAMESPACE: Final = ("POD", "CONTAINER", "GPU", "USED", "PEAK", "QUOTA", "BORROWED", "KILLS", "RESTARTS", "STATE")
+SORT: Final = tuple(
+    dict.fromkeys(name.lower() for name in (*NODE_GPUS, *NODE_CONTAINERS, *ALL_GPUS, *ALL_CONTAINERS, *OF_NAMESPACE))
+)

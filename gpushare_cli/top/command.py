@@ -11,11 +11,10 @@ from typing import Final
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient, namespace_of
 from gpushare_cli import node_status
-from gpushare_cli.api_errors import sentence
-from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.terminal import Terminal, warn
-from gpushare_cli.top import all_nodes, namespace, node
+from gpushare_cli.terminal import FINE, NOT_FINE, Terminal, warn
+from gpushare_cli.top import all_nodes, namespace
 from gpushare_cli.top.view import View, other_screen, show
+from gpushare_cli.words import sentence
 
 UNIT: Final = "GPU memory in MiB"
 
@@ -36,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 def _looking(args: argparse.Namespace) -> Callable[[], View]:
     """Return what makes the view that the options name."""
     if not args.all_nodes and args.namespace is None:
-        return lambda: node.view(node_status.load(args.state))
+        return lambda: all_nodes.node_view(node_status.load(args.state))
     api = KubeClient.connect(args.kubeconfig, args.context)
     if args.all_nodes:
         return lambda: all_nodes.view(api, args.enforcer_namespace)

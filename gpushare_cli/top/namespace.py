@@ -6,26 +6,24 @@ through its sidecar, as ``explain`` reads it. A user who may write Events there 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
 from gpushare.contract import ENFORCER_REPORTER
-from gpushare.errors import GpuShareError
 from gpushare.kube_client import CORE_V1, GARBAGE, RESOURCE_V1, KubeClient, path
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.reasons import Reason
 from gpushare_cli import node_status
-from gpushare_cli.api_errors import sentence
-from gpushare_cli.enforcer_pods import asked
+from gpushare_cli.enforcer_pods import AT_ONCE
 from gpushare_cli.explain.pod import usage_of
-from gpushare_cli.explain.pod_events import KILLS, container_of
-from gpushare_cli.explain.pod_record import Usage, container_statuses
+from gpushare_cli.explain.pod_record import KILLS, Usage, container_of, container_statuses
 from gpushare_cli.lookups import check_namespace, optional, sharing_pods
 from gpushare_cli.node_status import state_word
 from gpushare_cli.prepared import prepared_of
-from gpushare_cli.top.columns import OF_NAMESPACE
+from gpushare_cli.top.arguments import OF_NAMESPACE
 from gpushare_cli.top.view import Grid, View
 from gpushare_cli.words import clean, counted, some
 from sidecar.pod_status import Use
@@ -96,8 +94,9 @@ def pod_uses(api: KubeClient, namespace: str) -> tuple[list[PodUse], Mapping[Pod
     pods = [each for each in sharing_pods(api, namespace) if mapping(each, "status").get("phase") != ENDED]
     claims = optional(lambda: api.list(path(RESOURCE_V1, "resourceclaims", namespace=namespace))[0])
     kills = optional(lambda: kills_in(api, namespace))
-    usages = asked(pods, partial(usage_of, api))
-    found = [pod_use(pod, _usage(usage), claims or (), kills) for pod, usage in usages]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        usages = pool.map(partial(usage_of, api), pods)
+        found = [pod_use(pod, usage, claims or (), kills) for pod, usage in zip(pods, usages, strict=True)]
     return sorted(found, key=lambda each: each.pod), kills
 
 
@@ -127,8 +126,7 @@ def pod_use(pod: Object, usage: Usage, claims: Iterable[Object], kills: Mapping[
 
     containers = [_of_file(use, more(use.container)) for use in usage.uses]
     if not containers:
-        limits = _limits(pod, claims)
-        found = limits.items()
+        found = _limits(pod, claims).items()
         containers = [ContainerUse(container=name, quota_mib=mib, state=phase, **more(name)) for name, mib in found]
     old = usage.status is not None and usage.old
     problem = usage.problem or ("the node's enforcer has stopped updating the pod status" if old else "")
@@ -171,10 +169,6 @@ def _limits(pod: Object, claims: Iterable[Object]) -> dict[str, int]:
                 prepared = prepared_of(claim, pod)
                 found |= {clean(each.container): each.memory_mib for each in prepared.limits} if prepared else {}
     return found
-
-
-def _usage(answer: Usage | GpuShareError) -> Usage:
-    return answer if isinstance(answer, Usage) else Usage(problem=sentence(answer))
 
 
 def notices(namespace: str, pods: Sequence[PodUse], kills: Mapping[PodKey, int] | None) -> Iterator[str]:

@@ -6,8 +6,7 @@ from gpushare.errors import ConfigError
 from gpushare.kube_client import KubeClient
 from gpushare_cli import extras
 from gpushare_cli.prometheus import Prometheus
-from gpushare_cli.ui.cache import Cached
-from gpushare_cli.ui.changes import Changes
+from gpushare_cli.ui.cache import Cached, Changes
 
 
 def run(args: argparse.Namespace) -> int:
@@ -17,9 +16,9 @@ def run(args: argparse.Namespace) -> int:
     server, changes = Prometheus.of(args), Changes(once=args.snapshot is not None)
     api = Cached(KubeClient.connect(args.kubeconfig, args.context), changes)
     api.start()
-    from gpushare_cli.ui import opening  # noqa: PLC0415 - it takes a while, and Flask may be missing
+    from gpushare_cli.ui.server import run as shown  # noqa: PLC0415 - it takes a while, and Flask may be missing
 
     try:
-        return opening.run(args, api, server)
+        return shown(args, api, server)
     finally:
         changes.close()

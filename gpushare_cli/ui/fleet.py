@@ -1,27 +1,33 @@
 """The fleet as pages show it: nodes, their GPUs, the shares on them. One typed view of what was read.
 
 ``placement.gpus`` reads what is published and reserved, ``node_status`` what enforcers measure; both are put together
-here and nothing is read a second time. What is not known is ``None``.
+here and nothing is read a second time. What is not known is ``None``. Also whether a share would fit: a pod as the form
+describes it, rewritten by the webhook's code and placed by ``placement``.
 """
 
+import argparse
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from enforcer.quota.from_claims import parse_int, parse_mib
 from gpushare import contract
+from gpushare.errors import PolicyDenied
 from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare_cli.inject import command, rewrite
+from gpushare_cli.inject.workloads import pods
 from gpushare_cli.node_status import GpuUse, Use
 from gpushare_cli.placement.gpus import Gpu, gpus
+from gpushare_cli.placement.placing import Cluster, Hindrance, Room, place, rooms
 from gpushare_cli.prepared import allocated
 from gpushare_cli.top.all_nodes import NodeAnswer, state_of
 from gpushare_cli.words import clean
+from webhook.mutation.resourceclaims import template_for
 
 UNREAD: Final = "use not read"
 """The state of a GPU whose enforcer was not asked, or did not answer."""
 UUID: Final = contract.ATTRIBUTE_UUID.partition("/")[2]
-DRIVER_VERSION: Final = "driverVersion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,7 @@ class NodeView:
     @property
     def driver(self) -> str:
         """Version of its NVIDIA driver; empty where it does not publish it."""
-        return next((each.gpu.attributes.get(DRIVER_VERSION, "") for each in self.gpus), "")
+        return next((each.gpu.attributes.get("driverVersion", "") for each in self.gpus), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +142,10 @@ def fleet(
 
 def matching(whole: Fleet, node: str, model: str, namespace: str) -> Fleet:
     """Keep the GPUs whose node and model have these texts in their names, and on which that namespace has a share."""
-
-    def fits(gpu: GpuView) -> bool:
-        named = model.lower() in gpu.gpu.model.lower()
-        return named and (not namespace or any(each.namespace == namespace for each in gpu.shares))
-
     kept = []
     for each in whole.nodes:
-        mine = tuple(gpu for gpu in each.gpus if fits(gpu))
+        named = [gpu for gpu in each.gpus if model.lower() in gpu.gpu.model.lower()]
+        mine = tuple(gpu for gpu in named if not namespace or namespace in {share.namespace for share in gpu.shares})
         if node in each.name and (mine or not (model or namespace)):
             kept.append(replace(each, gpus=mine))
     return Fleet(nodes=tuple(kept))
@@ -178,18 +180,25 @@ def _shares(
     for status in (each.status for each in answers if each.status):
         for use in (use for gpu in status.gpus for use in gpu.uses):
             uses[use.namespace, use.pod, use.gpu].append(use)
-    found = defaultdict[tuple[str, str], list[Share]](list)
+    found = defaultdict[tuple[str, str], dict[tuple[str, str], Share]](dict)
     for claim in claims:
-        namespace, pod = text(mapping(claim, "metadata"), "namespace"), _user(claim)
+        user = text(mapping(claim, "metadata"), "namespace"), _user(claim)
         for result, _ in allocated(claim):
             place, consumed = (text(result, "pool"), text(result, "device")), mapping(result, "consumedCapacity")
-            mib = parse_mib(consumed.get(contract.CAPACITY_MEMORY))
-            if mib:
+            if mib := parse_mib(consumed.get(contract.CAPACITY_MEMORY)):
                 compute = parse_int(consumed.get(contract.CAPACITY_COMPUTE)) or 0
-                mine = tuple(uses.get((namespace, pod, devices.get(place, "")), ()))
-                share = Share(namespace=namespace, pod=pod, reserved_mib=mib, compute=compute, uses=mine)
-                found[place].append(share)
-    return {place: _merged(each) for place, each in found.items()}
+                # What a pod's containers use is known of the pod alone, so its requests on one GPU are put together.
+                if before := found[place].get(user):
+                    mib, compute = mib + before.reserved_mib, compute + before.compute
+                mine = tuple(uses.get((*user, devices.get(place, "")), ()))
+                found[place][user] = Share(
+                    namespace=user[0], pod=user[1], reserved_mib=mib, compute=compute, uses=mine
+                )  # fmt: skip
+    return {place: sorted(each.values(), key=_by_size) for place, each in found.items()}
+
+
+def _by_size(share: Share) -> tuple[int, str, str]:
+    return -share.reserved_mib, share.namespace, share.pod
 
 
 def _user(claim: Object) -> str:
@@ -198,11 +207,49 @@ def _user(claim: Object) -> str:
     return next(users, text(mapping(claim, "metadata"), "name"))
 
 
-def _merged(shares: Sequence[Share]) -> list[Share]:
-    """Put the requests of one pod on one GPU together: what its containers use is known of the pod alone."""
-    found: dict[tuple[str, str], Share] = {}
-    for each in shares:
-        before = found.get(place := (each.namespace, each.pod), replace(each, reserved_mib=0, compute=0))
-        mib, compute = before.reserved_mib + each.reserved_mib, before.compute + each.compute
-        found[place] = replace(each, reserved_mib=mib, compute=compute)
-    return sorted(found.values(), key=lambda each: (-each.reserved_mib, each.namespace, each.pod))
+FIELDS: Final[Mapping[str, str]] = {
+    "memory": contract.MEMORY, "compute": contract.COMPUTE, "gpus": contract.GPUS, "model": contract.GPU_MODEL,
+}  # fmt: skip
+"""Fields of the form and the annotations that they become."""
+MAIN: Final = "main"
+NO_OPTIONS: Final = argparse.Namespace(namespace=None, namespaces=[])
+"""Those of ``explain`` and ``inject``, with nothing given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Where a share could start now, how many of them, and what keeps it from elsewhere; or why it would be denied."""
+
+    rooms: tuple[Room, ...] = ()
+    hindrances: tuple[Hindrance, ...] = ()
+    denied: tuple[str, ...] = ()
+    known: bool = True
+
+    @property
+    def pods(self) -> int:
+        """So many pods of this size fit now."""
+        return sum(each.pods for each in self.rooms)
+
+
+def fit(form: Mapping[str, str], namespace: str, cluster: Cluster) -> Fit:
+    """Say where a pod with this form's annotations and node selector could start now."""
+    (there,) = pods(_pod(form))
+    try:
+        change = rewrite.change_of(there, command.admit_for([], NO_OPTIONS), namespace)
+    except PolicyDenied as error:
+        return Fit(denied=tuple(clean(str(each)) for each in error.problems))
+    template = template_for(change.pod)
+    if template is None:
+        return Fit(denied=(f"{contract.MEMORY} is empty: write for example 4Gi",))
+    found = place(change.pod, [template["spec"]], cluster)
+    here = rooms(template["spec"], cluster, found.nodes or ())
+    return Fit(rooms=tuple(here), hindrances=found.hindrances, known=found.nodes is not None)
+
+
+def _pod(form: Mapping[str, str]) -> dict[str, Any]:
+    annotations = {key: form[name].strip() for name, key in FIELDS.items() if form.get(name, "").strip()}
+    chosen = (each.partition("=") for each in form.get("selector", "").split(",") if each.strip())
+    selector = {key.strip(): value.strip() for key, _, value in chosen}
+    spec = {"containers": [{"name": MAIN, "image": MAIN}], **({"nodeSelector": selector} if selector else {})}
+    metadata = {"name": "pod", "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -1,7 +1,7 @@
 """The pages: which words and shapes each shows. A page is a template and what it is filled with; nothing is guessed.
 
 A page's name is its kind and what it is about, such as ``pod_asr_tts-0``, also as a file of a snapshot: names of
-Kubernetes have no ``_``.
+Kubernetes have no ``_``. Shapes are in the units of their view boxes; templates write them as SVG.
 """
 
 import json
@@ -15,17 +15,61 @@ from enforcer.audit.record import Kind
 from gpushare.errors import GpuShareError
 from gpushare.kube_client import GARBAGE
 from gpushare.raw_objects import mapping, text
-from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import filters
-from gpushare_cli.explain import pod_events
-from gpushare_cli.explain.findings import FindingType
+from gpushare_cli.explain import pod_record
+from gpushare_cli.explain.pod_record import FindingType
 from gpushare_cli.top.namespace import notices
-from gpushare_cli.ui import drawing
-from gpushare_cli.ui.changes import UNREADABLE, WINDOW
-from gpushare_cli.ui.drawing import Block, Curve
+from gpushare_cli.ui.cache import UNREADABLE, WINDOW
 from gpushare_cli.ui.fleet import Fleet, GpuView, NodeView, matching
 from gpushare_cli.ui.sources import NodeLog, Sources, attempt
-from gpushare_cli.words import clean
+from gpushare_cli.words import clean, sentence
+
+WIDE: Final = 1000
+"""Units of a picture from left to right."""
+HIGH: Final = 100
+"""Units of a curve from its bottom to its top."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part of a bar: where it begins, how wide it is, what it is (a class of the style sheet), and its words."""
+
+    x: float
+    width: float
+    kind: str
+    words: str = ""
+
+
+def blocks(total: int, parts: Iterable[tuple[int, str, str]]) -> list[Block]:
+    """Lay amounts out side by side, to scale; what goes beyond the total is cut."""
+    found, x = list[Block](), 0.0
+    for amount, kind, words in parts:
+        width = min(max(0, amount) * WIDE / total if total else 0.0, WIDE - x)
+        if width > 0:
+            found.append(Block(round(x, 1), round(width, 1), kind, words))
+        x += width
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A line through points, and the line of a quota (``None``: without one), below ``top``."""
+
+    points: str
+    top: int
+    quota_y: float | None
+    last: int
+
+
+def curve(points: Sequence[tuple[float, int]], window: float, quota: int | None = None) -> Curve | None:
+    """Draw what was seen within a window of seconds; ``None`` where that is fewer than two points."""
+    if len(points) < 2:  # noqa: PLR2004 - a line has two ends
+        return None
+    top = max([value for _, value in points] + ([quota] if quota else [])) or 1
+    drawn = " ".join(f"{(1 + at / window) * WIDE:.1f},{HIGH - value * HIGH / top:.1f}" for at, value in points)
+    quota_y = None if not quota else round(HIGH - quota * HIGH / top, 1)
+    return Curve(points=drawn, top=top, quota_y=quota_y, last=points[-1][1])
+
 
 Row = tuple[str, list[object], Mapping[str, Any]]
 """Node, cells and pod of a record."""
@@ -142,8 +186,8 @@ class Pages:
         tenant = self.sources.tenant(namespace, self.wait)
         if isinstance(tenant, GpuShareError):
             raise tenant
-        events, hidden = attempt(lambda: self.sources.objects("events", namespace, fieldSelector=pod_events.KILLS))
-        kills = sorted(events or (), key=pod_events.time_of, reverse=True)
+        events, hidden = attempt(lambda: self.sources.objects("events", namespace, fieldSelector=pod_record.KILLS))
+        kills = sorted(events or (), key=pod_record.time_of, reverse=True)
         problems = [NOT_READ] if tenant is None else []
         problems += [hidden] if hidden else []
         problems += notices(namespace, tenant.pods, {}) if tenant and tenant.pods else []
@@ -151,7 +195,7 @@ class Pages:
             "namespace", f"Namespace {namespace}", problems, namespace=namespace, pods=tenant.pods if tenant else (),
             waiting=[(each, _first(each)) for each in tenant.waiting] if tenant else (),
             kills=[
-                (pod_events.finding_of(each, FindingType.KILL), text(mapping(each, "involvedObject"), "name"))
+                (pod_record.finding_of(each, FindingType.KILL), text(mapping(each, "involvedObject"), "name"))
                 for each in kills
             ],
         )  # fmt: skip
@@ -220,7 +264,7 @@ class Pages:
         )  # fmt: skip
 
     def _curve(self, key: Hashable, quota: int | None) -> Curve | None:
-        return drawing.curve(self.sources.history.of(key, time.monotonic()), WINDOW, quota)
+        return curve(self.sources.history.of(key, time.monotonic()), WINDOW, quota)
 
 
 FLEET_WAIT: Final = 0.3
@@ -233,11 +277,8 @@ MOST_ROWS: Final = 500
 
 def _filter(query: Mapping[str, str]) -> filters.RecordFilter:
     """Read the form; without it kills alone are shown."""
-    kinds = frozenset[str]() if query.get("show") == "all" else frozenset({str(Kind.OUTCOME)})
-    return filters.RecordFilter(
-        namespace=query.get("namespace") or None, pod=query.get("pod") or None, node=query.get("node") or None,
-        kinds=kinds,
-    )  # fmt: skip
+    named: dict[str, Any] = {key: query.get(key) or None for key in ("namespace", "pod", "node")}
+    return filters.RecordFilter(**named, kind=None if query.get("show") == "all" else Kind.OUTCOME)
 
 
 def _records(logs: Iterable[NodeLog], wanted: filters.RecordFilter) -> list[tuple[str, Mapping[str, Any]]]:
@@ -260,7 +301,7 @@ def _rows(records: Iterable[tuple[str, Mapping[str, Any]]], logs: Iterable[NodeL
 def reserved_blocks(gpu: GpuView) -> list[Block]:
     """Draw what is reserved of a GPU, share by share."""
     parts = ((each.reserved_mib, "reserved", f"{each.namespace}/{each.pod}") for each in gpu.shares)
-    return drawing.blocks(_total(gpu), parts)
+    return blocks(_total(gpu), parts)
 
 
 def used_blocks(gpu: GpuView) -> list[Block]:
@@ -274,7 +315,7 @@ def used_blocks(gpu: GpuView) -> list[Block]:
     ]
     other = gpu.used_mib - sum(amount for amount, _, _ in shares) - gpu.unaccounted_mib
     rest = [(other, "other", "processes without a share"), (gpu.unaccounted_mib, "unaccounted", "unaccounted")]
-    return drawing.blocks(_total(gpu), [*shares, *rest])
+    return blocks(_total(gpu), [*shares, *rest])
 
 
 def _total(gpu: GpuView) -> int:

@@ -1,25 +1,40 @@
 """The local server: it answers the pages that were opened with its token, and nothing else.
 
-Flask makes the answers; werkzeug's server, which comes with it, takes the requests, each in a thread.
+Flask makes the answers; werkzeug's server, which comes with it, takes the requests, each in a thread. ``write``
+makes files of the same pages instead, for a ticket or an archive.
 """
 
+import argparse
 import secrets
+import webbrowser
+from collections import deque
 from collections.abc import Iterator
 from html import escape
+from html.parser import HTMLParser
 from http import HTTPStatus
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any, Final
 from urllib.parse import quote
 
 from flask import Flask, Response, render_template, request
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
+from gpushare.errors import ConfigError
+from gpushare.kube_client import namespace_of
+from gpushare.patterns import Pattern
+from gpushare.signals import stopped_by_signal
 from gpushare_cli.node_status import now
 from gpushare_cli.placement.placing import in_gib
+from gpushare_cli.prometheus import Prometheus
+from gpushare_cli.terminal import FINE, NOT_FINE, warn
 from gpushare_cli.ui import pages
-from gpushare_cli.ui.changes import Changes
+from gpushare_cli.ui.cache import Cached, Changes
 from gpushare_cli.ui.guard import HEADERS, refusal
 from gpushare_cli.ui.pages import Page, Pages
+from gpushare_cli.ui.sources import Sources
+from gpushare_cli.words import counted
 
 LOOPBACK: Final = "127.0.0.1"
 HEARTBEAT: Final = 15.0
@@ -128,3 +143,83 @@ def serve(made: Pages, changes: Changes, port: int) -> tuple[BaseWSGIServer, str
     server = make_server(LOOPBACK, port, Flask(__name__), threaded=True, request_handler=_Quiet)
     server.app = application(made, changes, server.server_port, token)  # its guard knows the port
     return server, f"http://{LOOPBACK}:{server.server_port}/{token}/"
+
+
+MOST_PAGES: Final = 2000
+NAME: Final = Pattern(r"[a-z]{1,20}(_[A-Za-z0-9.-]{1,253}){0,2}\.html", 600)
+"""Names of pages that become files: links come from records that nodes wrote."""
+
+
+def write(made: Pages, folder: Path) -> tuple[int, bool]:
+    """Write the pages; return how many, and whether there are more than ``MOST_PAGES``. Raises ``OSError``."""
+    app = templates()
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting, known = deque([f"{made.first()}.html"]), {f"{made.first()}.html"}
+    written = 0
+    with app.app_context():
+        while waiting and written < MOST_PAGES:
+            name = waiting.popleft()
+            html = rendered(made.page(name.removesuffix(".html"), {}), made)
+            (folder / name).write_text(html, encoding="utf-8")
+            written += 1
+            links = _Links()
+            links.feed(html)
+            new = [each for each in links.found if NAME.fullmatch(each) and each not in known]
+            waiting += dict.fromkeys(new)
+            known.update(new)
+    for name in STATIC[:1]:
+        (folder / name).write_bytes(static(app, name))
+    (folder / "index.html").write_bytes((folder / f"{made.first()}.html").read_bytes())
+    return written, bool(waiting)
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note where a link leads."""
+        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+
+
+PAGE_WAIT: Final = 1.0
+SNAPSHOT_WAIT: Final = 30.0
+"""Seconds that a page of a snapshot waits for what it shows."""
+
+
+def run(args: argparse.Namespace, api: Cached, server: Prometheus | None) -> int:
+    """Show what is read through ``api``, and what ``server`` has of the past."""
+    namespace, live = args.namespace or namespace_of(args.kubeconfig, args.context), args.snapshot is None
+    sources = Sources(api, args.enforcer_namespace, server)
+    wait = PAGE_WAIT if live else SNAPSHOT_WAIT
+    pages = Pages(sources, namespace, wait=wait, live=live, start=bool(args.namespace))
+    return _serve(pages, args) if live else _write(pages, args.snapshot)
+
+
+def _serve(pages: Pages, args: argparse.Namespace) -> int:
+    try:
+        server, address = serve(pages, pages.sources.changes, args.port)
+    except (OSError, SystemExit):  # werkzeug explains a port that is taken, and exits
+        raise ConfigError(f"--port {args.port} cannot be used; write another one, or 0 for a free one") from None
+    stopped = stopped_by_signal()
+    Thread(target=server.serve_forever, daemon=True).start()
+    print(f"gpu-share ui: {address}\nOnly this machine reaches it, with that address. Ctrl-C ends it.", flush=True)
+    # Everybody on this machine sees the words of a command, so a browser's are those of a file that we alone may read.
+    with TemporaryDirectory(prefix="gpu-share-ui-") as folder:
+        if not args.no_browser:
+            (Path(folder) / "open.html").write_text(leading_to(address))
+            webbrowser.open((Path(folder) / "open.html").as_uri())
+        stopped.wait()
+    return FINE
+
+
+def _write(pages: Pages, folder: Path) -> int:
+    try:
+        number, more = write(pages, folder)
+    except OSError as error:
+        raise ConfigError(f"--snapshot {folder}: {error.strerror}; name a folder that you may write") from None
+    print(f"{counted(number, 'page')} in {folder}; open {folder / 'index.html'}")
+    if more:
+        warn(f"the cluster has more pages than a snapshot takes, which are {number}")
+    return NOT_FINE if more else FINE

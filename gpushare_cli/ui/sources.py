@@ -17,30 +17,26 @@ from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, Object, path
 from gpushare.quantity import MIB
 from gpushare.raw_objects import mapping, text
 from gpushare_cli.advise import command as advising
-from gpushare_cli.advise.advice import Advice, Place, advise, measured
 from gpushare_cli.advise.arguments import LEAST_AGE
-from gpushare_cli.api_errors import sentence
-from gpushare_cli.audit import anchors, log_reader, remote
-from gpushare_cli.audit.outcome import Outcome, outcome
+from gpushare_cli.advise.command import Advice, Place, advise, measured
+from gpushare_cli.audit import log_reader, remote
+from gpushare_cli.audit.log_reader import Outcome
 from gpushare_cli.check import cluster as questions
 from gpushare_cli.check import connection, startable, workloads
 from gpushare_cli.check.connection import Ask, ReadOnce
 from gpushare_cli.check.result import CheckResult
 from gpushare_cli.enforcer_pods import EnforcerPod, asked, find_enforcers
 from gpushare_cli.explain import command as explaining
-from gpushare_cli.explain.cluster_state import explain
-from gpushare_cli.explain.explanation import PodExplanation
-from gpushare_cli.explain.kinds import POD
-from gpushare_cli.explain.pod import Reader, named
+from gpushare_cli.explain.cluster_state import PodExplanation, explain
+from gpushare_cli.explain.pod import POD, Reader, named
 from gpushare_cli.lookups import sharing_pods
 from gpushare_cli.placement.placing import Cluster
 from gpushare_cli.prometheus import JOB, Prometheus, matcher
 from gpushare_cli.top import namespace as tenants
 from gpushare_cli.top.all_nodes import NO_ENFORCER, NodeAnswer, status_of
-from gpushare_cli.ui.cache import Cached
-from gpushare_cli.ui.changes import INTEREST, WINDOW, History, Polled
-from gpushare_cli.ui.fitting import Fit, fit, policy_options
-from gpushare_cli.ui.fleet import Fleet, fleet
+from gpushare_cli.ui.cache import INTEREST, WINDOW, Cached, History, Polled
+from gpushare_cli.ui.fleet import NO_OPTIONS, Fit, Fleet, fit, fleet
+from gpushare_cli.words import sentence
 
 T = TypeVar("T")
 USE_SECONDS: Final = 3.0
@@ -196,8 +192,7 @@ class Sources:
         kills |= advising.of_events(self.api, namespace, problems.append)
         pods = sharing_pods(self.api, namespace)
         past = self._past(wait, problems, self._ask_peaks, namespace) or {}
-        found = advise(measured(pods, uses, kills, time.time(), past), LEAST_AGE)
-        return found, problems
+        return advise(measured(pods, uses, kills, time.time(), past), LEAST_AGE), problems
 
     def begin_curves(self, gpu: str, wait: float) -> list[str]:
         """Have the curves of a GPU begin before its page was opened; return why they do not."""
@@ -229,9 +224,7 @@ class Sources:
         pods, since = self._enforcers(), time.monotonic() - INTEREST
         asked([each for each in pods if self._wanted.get(each.node, 0.0) > since], self._ask_enforcer)
         here = {each.node for each in pods}
-        for node in [*self._answers]:
-            if node not in here:
-                del self._answers[node]
+        self._answers = {node: each for node, each in self._answers.items() if node in here}
         for node in self._labelled() - here:
             self._answers[node] = time.monotonic(), NodeAnswer(node=node, problem=NO_ENFORCER)
         return len(pods)
@@ -241,13 +234,9 @@ class Sources:
         return set(attempt(lambda: workloads.labelled(self.api))[0] or ())
 
     def _ask_enforcer(self, pod: EnforcerPod) -> None:
-        try:
-            answer = status_of(self.api, pod)
-        except GpuShareError as error:
-            answer = NodeAnswer(node=pod.node, problem=sentence(error))
+        answer, at = status_of(self.api, pod), time.monotonic()
         if answer.status is not None:
             answer = replace(answer, status=replace(answer.status, raw={}))
-            at = time.monotonic()
             for gpu in answer.status.gpus if answer.status and not answer.problem else ():
                 self.history.add(gpu.uuid, at, gpu.used_mib)
                 for use in gpu.uses:
@@ -265,7 +254,7 @@ class Sources:
         return self.objects(kind, namespace if kind == "resourcequotas" else "", **ours)
 
     def _polled(
-        self, wait: float, read: Callable[..., T], *words: str, seconds: float = USE_SECONDS
+        self, wait: float, read: Callable[..., T], *words: object, seconds: float = USE_SECONDS
     ) -> T | GpuShareError | None:
         with self._lock:
             if (read, *words) not in self._asked:
@@ -277,21 +266,19 @@ class Sources:
         """Read something of Prometheus, where it is given; say in ``problems`` why that is not known."""
         if self.prometheus is None:
             return None
-        found = self._polled(wait, read, word, seconds=PAST_SECONDS)
+        found = self._polled(wait, read, self.prometheus, word, seconds=PAST_SECONDS)
         problems += self.prometheus.warnings
         if found is None or isinstance(found, GpuShareError):
             problems.append(f"only what this page has seen: {found.message if found else 'Prometheus is being asked'}")
             return None
         return found
 
-    def _ask_peaks(self, namespace: str) -> dict[Place, int]:
-        return advising.peaks(self.prometheus, namespace, time.time()) if self.prometheus else {}
+    def _ask_peaks(self, server: Prometheus, namespace: str) -> dict[Place, int]:
+        return advising.peaks(server, namespace, time.time())
 
-    def _ask_curves(self, gpu: str) -> int:
+    def _ask_curves(self, server: Prometheus, gpu: str) -> int:
         """Read the window of a GPU's curves; returns how many there are."""
-        begun, server = 0, self.prometheus
-        if server is None:
-            return begun
+        begun = 0
         for metric, labels in CURVES.items():
             selector, end = server.selector(metric, JOB, matcher("gpu", gpu)), time.time()
             for each in server.between(selector, end - WINDOW, end, CURVE_STEP):
@@ -314,7 +301,7 @@ class Sources:
         return Tenant(pods=found, waiting=[explain(reader.record(each)) for each in waiting if each])
 
     def _explain(self, namespace: str, name: str) -> PodExplanation:
-        found = explaining.of_pod(self.api, namespace, name, policy_options())
+        found = explaining.of_pod(self.api, namespace, name, NO_OPTIONS)
         at = time.monotonic()
         for use in found.usage.uses:
             self.history.add((namespace, name, use.container, use.gpu), at, use.used_mib)
@@ -322,8 +309,8 @@ class Sources:
 
     def _read_logs(self) -> list[NodeLog]:
         """Read the logs that have grown, as the anchors show, and those of enforcers that report something else."""
-        known, reports = defaultdict[str, list[anchors.Anchor]](list), defaultdict[str, str](str)
-        for anchor in anchors.in_cluster(self.api, lambda _: None):
+        known, reports = defaultdict[str, list[remote.Anchor]](list), defaultdict[str, str](str)
+        for anchor in remote.in_cluster(self.api, lambda _: None):
             known[anchor.node].append(anchor)
         for each in self.objects("resourceslices", fieldSelector=f"spec.driver={DRIVER}"):
             report = text(mapping(mapping(each, "metadata"), "annotations"), ENFORCER)  # the node's enforcer writes it
@@ -347,7 +334,7 @@ class Sources:
         return [self._logs[node] for node in sorted(here | silent) if node in self._logs]
 
 
-def read_log(api: KubeClient, pod: EnforcerPod, known: Sequence[anchors.Anchor], seen: tuple[str, ...] = ()) -> NodeLog:
+def read_log(api: KubeClient, pod: EnforcerPod, known: Sequence[remote.Anchor], seen: tuple[str, ...] = ()) -> NodeLog:
     """Read and verify a node's log in one pass, as ``audit verify -A`` does; its last records are kept."""
     last = deque[bytes](maxlen=RECORDS)
 
@@ -359,10 +346,10 @@ def read_log(api: KubeClient, pod: EnforcerPod, known: Sequence[anchors.Anchor],
     source = remote.source(api, pod)
     try:
         part = replace(source.parts[0], lines=lines)
-        finding = anchors.compared(log_reader.Source(pod.node, (part,)), known)
+        outcome = remote.compared(log_reader.Source(pod.node, (part,)), known)
     except GpuShareError as error:
         return NodeLog(node=pod.node, seen=seen, problem=f"cannot read the audit log: {sentence(error)}")
-    return NodeLog(node=pod.node, seen=seen, outcome=outcome(finding, asked=True), records=tuple(_records(last)))
+    return NodeLog(node=pod.node, seen=seen, outcome=outcome, records=tuple(_records(last)))
 
 
 def _records(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:

@@ -19,11 +19,10 @@ from typing import Any, Final, TypeVar
 from enforcer.runtime import lock
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError
-from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
+from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, find, path
 from gpushare.reasons import Reason
-from gpushare_cli.exit_codes import FINE, NOT_FINE
-from gpushare_cli.lookups import find
 from gpushare_cli.prepared import allocated
+from gpushare_cli.terminal import FINE, NOT_FINE
 from gpushare_cli.words import some
 
 LOOK_SECONDS: Final = 2.0

@@ -7,9 +7,9 @@ import pytest
 
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare_cli import main as program
-from gpushare_cli.api_errors import AGAIN, sentence
 from gpushare_cli.lookups import optional
 from gpushare_cli.main import main
+from gpushare_cli.words import AGAIN, sentence
 
 ROLES = Path(__file__).parents[3] / "deploy/helm/gpu-share/templates/rbac-people.yaml"
 
@@ -62,7 +62,7 @@ def test_nobody_is_sent_for_the_right_to_run_commands_in_enforcers() -> None:
 
 def test_the_roles_that_are_named_are_the_charts() -> None:
     shipped = set(re.findall(r"^  name: (gpu-share-\S+)", ROLES.read_text(), re.MULTILINE))
-    source = Path(program.__file__).with_name("api_errors.py").read_text()
+    source = Path(program.__file__).with_name("words.py").read_text()
     assert set(re.findall(r'"(gpu-share-[a-z]+)"', source)) <= shipped
 
 

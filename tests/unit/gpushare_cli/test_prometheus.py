@@ -64,7 +64,7 @@ def test_what_is_wrong_with_an_answer_is_said_with_the_address_and_the_remedy(
 def test_an_answer_has_bounds_of_size_and_time(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "MOST_BYTES", 1000)
     api.raw = b"x" * 2000
-    with pytest.raises(GpuShareError, match="more than"):
+    with pytest.raises(GpuShareError, match=r"answer has more than .* --prometheus-label namespace="):
         Prometheus(api.url).at("up", 1.0)
     monkeypatch.setattr(prometheus, "MOST_BYTES", 10**6)
     monkeypatch.setattr(prometheus, "ANSWER_SECONDS", -1.0)

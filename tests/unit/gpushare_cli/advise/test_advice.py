@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from enforcer.quota.from_claims import parse_mib
 from gpushare.kube_client import KubeClient
 from gpushare_cli.advise import command
-from gpushare_cli.advise.advice import Amounts, Measured, advise, measured
+from gpushare_cli.advise.command import Amounts, Measured, advise, measured
 from gpushare_cli.explain.sizes import sufficient_mib
 from gpushare_cli.main import main
 from tests.support.prometheus_api import Api

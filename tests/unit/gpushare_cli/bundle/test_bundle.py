@@ -11,7 +11,7 @@ import pytest
 from gpushare.contract import DRIVER, ENFORCER, MANAGED_LABEL, NAMESPACE_LABEL, NODE_LABEL
 from gpushare.errors import ClusterError
 from gpushare.kube_client import KubeClient
-from gpushare_cli.bundle import archive, parts
+from gpushare_cli.bundle import arguments, command, parts
 from gpushare_cli.main import main
 from tests.unit.gpushare_cli.clusters import SYSTEM, Cluster
 from tests.unit.gpushare_cli.test_top import container, status
@@ -139,7 +139,7 @@ def unpacked(file: Path) -> dict[str, bytes]:
 
 def index(content: dict[str, bytes]) -> dict[str, str]:
     """Return the error of each part."""
-    return {line["file"]: line["error"] for line in map(json.loads, content[archive.INDEX].splitlines()[1:])}
+    return {line["file"]: line["error"] for line in map(json.loads, content[arguments.INDEX].splitlines()[1:])}
 
 
 def test_no_secret_and_no_environment_value_is_in_it(cluster: Cluster, secret: Planted, tmp_path: Path) -> None:
@@ -217,11 +217,11 @@ def test_the_time_has_a_bound(cluster: Cluster, tmp_path: Path, monkeypatch: pyt
 
 def test_the_size_has_a_bound(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "MAX_PART", 1000)
-    monkeypatch.setattr(archive, "MAX_PART", 4000)
-    monkeypatch.setattr(archive, "MAX_TOTAL", 9000)
+    monkeypatch.setattr(command, "MAX_PART", 4000)
+    monkeypatch.setattr(command, "MAX_TOTAL", 9000)
     assert main(["bundle", "--to", "b.tar.gz"]) == 0
     content = unpacked(tmp_path / "b.tar.gz")
-    sizes = {name: len(data) for name, data in content.items() if name != archive.INDEX}
+    sizes = {name: len(data) for name, data in content.items() if name != arguments.INDEX}
     assert (max(sizes.values()) <= 4000, sum(sizes.values()) <= 9000) == (True, True)
     assert index(content)["sharing-pods.json"].startswith("cut after 1 object: ")
     assert all(isinstance(json.loads(content[name]), list) for name in ("sharing-pods.json", "events.json"))
@@ -241,6 +241,6 @@ def test_what_is_interrupted_leaves_no_file(cluster: Cluster, tmp_path: Path, mo
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(archive.Archive, "add", interrupted)
+    monkeypatch.setattr(command.Archive, "add", interrupted)
     assert main(["bundle", "--to", "b.tar.gz"]) == 130
     assert not (tmp_path / "b.tar.gz").exists()

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from gpushare.contract import MEMORY, MEMORY_OF
-from gpushare_cli.inject.custom_workloads import notes
+from gpushare_cli.inject.workloads import notes
 from tests.unit.gpushare_cli.injecting import Run
 from tests.unit.gpushare_cli.streams import pod, text, wrapped
 

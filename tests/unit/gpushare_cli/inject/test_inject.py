@@ -277,11 +277,12 @@ def test_diff_output_is_coloured_only_when_wanted(inject: Run) -> None:
 
 def test_settings_are_those_of_the_webhook(inject: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     source = text(wrapped("Pod", pod()))
-    assert "image: from-option" in inject(source, "--image", "from-option")[1]
     monkeypatch.setenv("GPU_SHARE_IMAGE", "from-variable")
     assert "image: from-variable" in inject(source)[1]
-    assert inject(source, "--max-memory", "1Gi")[0] == 1
-    assert inject(source, "--max-memory", "1")[0] == 2
+    monkeypatch.setenv("GPU_SHARE_MAX_MEMORY", "1Gi")
+    assert inject(source)[0] == 1
+    monkeypatch.setenv("GPU_SHARE_MAX_MEMORY", "1")
+    assert inject(source)[0] == 2
 
 
 def test_standard_input_is_read_for_a_dash(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,17 +126,24 @@ def test_a_tag_at_anything_is_no_traceback_wherever_it_is_read(inject: Run, tmp_
     assert inject(f"{map_}---\n{asked}")[0] == 0
 
 
-@pytest.mark.parametrize("image", ["", " ", "a b", "a\nb", "Upper", "a:", "a@sha256:1", ":1", "http://a/b", "a//b"])
-def test_what_is_no_image_is_refused_before_it_stands_in_a_pod(inject: Run, image: str) -> None:
-    code, out, err = inject(text(wrapped("Pod", pod())), "--image", image)
+@pytest.mark.parametrize("image", [" ", "a b", "a\nb", "Upper", "a:", "a@sha256:1", ":1", "http://a/b", "a//b"])
+def test_what_is_no_image_is_refused_before_it_stands_in_a_pod(
+    inject: Run, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_SHARE_IMAGE", image)
+    code, out, err = inject(text(wrapped("Pod", pod())))
     assert (code, out) == (2, "")
-    assert err == f"gpu-share: --image: {image!a} is not an image; write for example registry.example/gpu-share:0.1.0\n"
+    said = f"GPU_SHARE_IMAGE: {image!a} is not an image; write for example registry.example/gpu-share:0.1.0"
+    assert err == f"gpu-share: {said}\n"
 
 
 @pytest.mark.parametrize("value", ["0", "00", "999999999999999"])
-def test_a_largest_share_that_is_none_is_answered_with_an_example(inject: Run, value: str) -> None:
-    code, _, err = inject(text(wrapped("Pod", pod())), "--max-memory", value)
-    assert (code, "--max-memory: " in err, "write for example 4Gi" in err) == (2, True, True)
+def test_a_largest_share_that_is_none_is_answered_with_an_example(
+    inject: Run, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_SHARE_MAX_MEMORY", value)
+    code, _, err = inject(text(wrapped("Pod", pod())))
+    assert (code, "GPU_SHARE_MAX_MEMORY" in err, "write for example 4Gi" in err) == (2, True, True), err
 
 
 def test_a_file_that_is_not_there_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:

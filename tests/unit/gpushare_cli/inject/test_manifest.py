@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import RequestError
-from gpushare_cli.inject.kube_yaml import Misplaced, parse
+from gpushare_cli.inject.kube_yaml import Misplaced, dump, parse
 from gpushare_cli.inject.manifest import Document, read, split
-from gpushare_cli.inject.yaml_writer import dump
 
 SCALARS = (
     st.none()

@@ -17,10 +17,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from gpushare.errors import PolicyDenied
+from gpushare_cli.inject.kube_yaml import dump
 from gpushare_cli.inject.manifest import split
 from gpushare_cli.inject.rewrite import Result
 from gpushare_cli.inject.yaml_splice import patched
-from gpushare_cli.inject.yaml_writer import dump
 from tests.golden.cases import cases
 from tests.unit.gpushare_cli.inject.test_inject import build
 from tests.unit.gpushare_cli.streams import text, wrapped

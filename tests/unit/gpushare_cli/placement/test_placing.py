@@ -7,8 +7,7 @@ import pytest
 
 from gpushare.contract import DEVICE_CLASS, DEVICE_QUOTA, DRIVER, MEMORY_COUNT_CLASS, MIG_DEVICE_CLASS
 from gpushare_cli.placement.gpus import gpus, models_of, selects
-from gpushare_cli.placement.nodes import is_cordoned, is_selected, untolerated
-from gpushare_cli.placement.placing import Cause, Cluster, Placement, place
+from gpushare_cli.placement.placing import Cause, Cluster, Placement, is_cordoned, is_selected, place, untolerated
 from tests.integration.controlplane import objects
 from webhook.mutation.resourceclaims import Request, model_expression, template_spec
 

@@ -10,8 +10,7 @@ from enforcer.audit.log import segments
 from gpushare.contract import DEVICE_CLASS, DRIVER, ENFORCER, LIMIT_IN_FORCE, MANAGED_LABEL, NAMESPACE_LABEL, SIDECAR
 from gpushare.errors import ClusterError
 from gpushare_cli.prometheus import Prometheus
-from gpushare_cli.ui.cache import Cached
-from gpushare_cli.ui.changes import Changes
+from gpushare_cli.ui.cache import Cached, Changes
 from gpushare_cli.ui.pages import Pages
 from gpushare_cli.ui.server import application
 from gpushare_cli.ui.sources import Sources
@@ -27,7 +26,7 @@ MADE = list[Changes]()
 
 
 class Listing(Iterator[Object]):
-    version = "1"
+    version, outdated = "1", False
 
     def __init__(self, items: Iterator[Object]) -> None:
         self._items = items

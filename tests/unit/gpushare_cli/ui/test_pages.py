@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ClusterError, GpuShareError
-from gpushare_cli.ui import changes as polling
+from gpushare_cli.ui import cache as polling
 from gpushare_cli.ui import sources
-from gpushare_cli.ui.cache import Cached
-from gpushare_cli.ui.changes import WINDOW, Changes, History, Polled
-from gpushare_cli.ui.drawing import Block, blocks, curve
+from gpushare_cli.ui.cache import WINDOW, Cached, Changes, History, Polled
+from gpushare_cli.ui.pages import Block, blocks, curve
 from tests.integration.controlplane import objects
 from tests.support.ui import words
 from tests.unit.gpushare_cli.ui.fleets import (
@@ -64,7 +63,7 @@ def test_what_check_finds_wrong_stands_above_the_fleet_with_the_remedy() -> None
     other = client(cluster)
     until(lambda: "Problems" in words(opened(other, "fleet.html")))
     text = words(opened(other, "fleet.html"))
-    assert "wrong enforcer reports : two: the MPS daemon does not answer read the log of that node's enforcer" in text
+    assert "wrong enforcer reports : two: the MPS daemon does not answer correct what the line names" in text
 
 
 def test_only_the_enforcers_of_nodes_that_are_shown_are_asked() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gpushare_cli.prometheus import Prometheus
 from gpushare_cli.ui import sources
-from gpushare_cli.ui.changes import POINTS, History
+from gpushare_cli.ui.cache import POINTS, History
 from tests.support.prometheus_api import Api
 from tests.support.ui import words
 from tests.unit.gpushare_cli.ui.fleets import Logged, client, opened

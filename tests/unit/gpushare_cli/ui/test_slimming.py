@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_cli.ui.slimming import slim
+from gpushare_cli.ui.cache import slim
 from tests.unit.gpushare_cli.ui.fleets import claim, fleet, pod
 
 LARGE = "x" * 100_000

@@ -19,7 +19,7 @@ import pytest
 from gpushare.kube_client import KubeClient
 from gpushare_cli import ui
 from gpushare_cli.main import main
-from gpushare_cli.ui import opening
+from gpushare_cli.ui import server
 from tests.house_lines import code_lines
 from tests.support.ui import words
 from tests.unit.gpushare_cli.ui.fleets import Watched, claim, fleet
@@ -31,7 +31,7 @@ HOSTILE = "../../outside"
 def _cluster(monkeypatch: pytest.MonkeyPatch) -> Watched:
     cluster = fleet()
     monkeypatch.setattr(KubeClient, "connect", lambda *_: cluster)
-    monkeypatch.setattr(opening, "namespace_of", lambda *_: "asr")
+    monkeypatch.setattr(server, "namespace_of", lambda *_: "asr")
     return cluster
 
 

@@ -9,11 +9,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gpushare.errors import GpuShareError
 from gpushare_cli import main as cli
 
+SHELLS: Final = ("bash", "fish", "zsh")
+PROGRAM: Final = "gpu-share"
+"""The scripts complete this name, however the program was called."""
 FILES: Final = ":0"
 NO_FILES: Final = ":4"
 """What kubectl completes besides the words that it is given: names of files, or nothing."""
@@ -24,6 +27,39 @@ OBJECTS: Final = {
 """What options and arguments take, by their names in help texts."""
 SECONDS: Final = 2.0
 """For an answer of the API server: somebody waits for it at a prompt."""
+
+
+def add_parser(add: Any) -> None:
+    """Make the parser of the verb with ``add``, and give it the verb's options."""
+    parser = add(
+        description='Print a completion script. bash: eval "$(gpu-share completion bash)"; zsh likewise; '
+        "fish: gpu-share completion fish | source",
+    )
+    parser.add_argument("shell", choices=SHELLS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script."""
+    print(script(args.shell))
+    return 0
+
+
+def script(shell: str) -> str:
+    """Return the completion script of a shell."""
+    import shtab  # noqa: PLC0415 - kubectl asks at a prompt, and needs no script
+
+    parser = cli.build_parser(*cli.VERBS)
+    parser.prog = PROGRAM
+    _complete_files(parser, shtab.FILE)
+    return shtab.complete(parser, shell)
+
+
+def _complete_files(parser: argparse.ArgumentParser, how: Any) -> None:
+    """Mark the options whose values are names of files."""
+    for each in _verbs(parser).values():
+        _complete_files(each, how)
+    for action in filter(_is_file, parser._actions):  # noqa: SLF001 - argparse has no public way
+        action.complete = how  # type: ignore[attr-defined] # an attribute of shtab's own, unknown to argparse
 
 
 def complete(argv: Sequence[str] | None = None) -> int:
@@ -56,7 +92,7 @@ def _following(parser: argparse.ArgumentParser, before: Sequence[str], word: str
     else:
         choices = map(str, action.choices or _names(parser, action, before, begun))
         yield from (lead + value for value in _begun(choices, begun))
-    yield FILES if action is not None and is_file(action) else NO_FILES
+    yield FILES if action is not None and _is_file(action) else NO_FILES
 
 
 def _next(parser: argparse.ArgumentParser, before: Sequence[str]) -> tuple[argparse.Action | None, dict[str, str]]:
@@ -101,6 +137,5 @@ def _verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser
     return {name: each for action in actions for name, each in action.choices.items()}
 
 
-def is_file(action: argparse.Action) -> bool:
-    """Tell whether an argument is the name of a file."""
+def _is_file(action: argparse.Action) -> bool:
     return action.metavar == "FILE" or action.type is Path
