@@ -11,7 +11,7 @@ from typing import Final
 from tests.e2e.absences import no_enforcer
 from tests.e2e.site import NAME, SYSTEM, Site
 from tests.rehearsal import processes
-from tests.testbed.cluster.node import Node
+from tests.rehearsal.where import each_node, real
 
 WEBHOOK: Final = "gpu-share-webhook"
 ENFORCER: Final = "gpu-share-enforcer"
@@ -20,7 +20,10 @@ MPS: Final = "gpu-share-mps"
 ENABLED: Final = "gpu-share.io/enabled"
 NOTHING: Final = {"level": "wrong", "description": "the check", "detail": "it said nothing"}
 Act = Callable[[Site, str, Random], bool | None]
-"""Takes site, the tenants' namespace, and what to decide by. Says whether the check was red meanwhile, if it asked."""
+"""Takes one node of the site, the tenants' namespace, and what to decide by.
+
+Says whether the check was red meanwhile, if it asked.
+"""
 
 
 def deleted(name: str, *, force: bool = False) -> Act:
@@ -53,25 +56,25 @@ def secret_lost(name: str) -> Act:
 
 
 def killed(*words: bytes) -> Act:
-    """Send SIGKILL to one process of the node whose command line has all these words."""
+    """Send SIGKILL to one process of any node whose command line has all these words."""
 
     def act(site: Site, _: str, rng: Random) -> None:
-        assert isinstance(site.node, Node)
-        lines = {pid: processes.read(pid, "cmdline") for pid in processes.pids(site.node.cgroup)}
+        every = [pid for each in each_node(site) for pid in processes.pids(real(each).cgroup)]
+        lines = {pid: processes.read(pid, "cmdline") for pid in every}
         kill([pid for pid, line in lines.items() if all(word in line for word in words)], rng)
 
     return act
 
 
 def daemon_killed(site: Site, _: str, rng: Random) -> None:
-    """Send SIGKILL to one of the MPS daemons."""
-    assert isinstance(site.node, Node)
-    kill([pid for found in processes.serving(site.node.cgroup).values() for pid in found], rng)
+    """Send SIGKILL to one of the MPS daemons of any node."""
+    served = [processes.serving(real(each).cgroup) for each in each_node(site)]
+    kill([pid for node in served for found in node.values() for pid in found], rng)
 
 
 def kill(found: Sequence[int], rng: Random) -> None:
     """Send SIGKILL to one of these processes."""
-    assert found, "no such process runs on the node"
+    assert found, "no such process runs on a node"
     os.kill(rng.choice(sorted(found)), signal.SIGKILL)
 
 
@@ -87,17 +90,20 @@ def restarted(*servers: str) -> Act:
     return act
 
 
-def kubelet_restarted(site: Site, _: str, rng: Random) -> None:
-    """End the kubelet for some seconds."""
-    site.node.stop_kubelet()
-    time.sleep(rng.uniform(0, 8))
-    site.node.start_kubelet()
+def kubelet_away(least: float, most: float) -> Act:
+    """End a node's kubelet for so many seconds: Kubernetes counts the node's pods as not ready after 50 s."""
+
+    def act(site: Site, _: str, rng: Random) -> None:
+        site.node.stop_kubelet()
+        time.sleep(rng.uniform(least, most))
+        site.node.start_kubelet()
+
+    return act
 
 
 def containerd_restarted(site: Site, _: str, __: Random) -> None:
     """End containerd and start it again."""
-    assert isinstance(site.node, Node)
-    site.node.restart_containerd()
+    real(site).restart_containerd()
 
 
 def namespace_out_and_in(site: Site, namespace: str, rng: Random) -> None:

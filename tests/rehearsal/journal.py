@@ -33,6 +33,7 @@ class Entry:
 
     Attributes:
         seed: what the run follows from; ``number``: of the step in it.
+        on: the cluster, by the options of the command: the steps of a seed follow from them as well.
         seconds: from its beginning to its end, with the churn before and after it.
         healed: seconds from the act on until all held; ``None``: it did not.
         noticed: see there.
@@ -48,6 +49,7 @@ class Entry:
     noticed: Noticed = Noticed()
     awaited: tuple[str, float] = ("", 0.0)
     violations: Sequence[str] = ()
+    on: str = "--nodes 1"
 
 
 class Journal:
@@ -62,9 +64,9 @@ class Journal:
             return []
         return [_entry(json.loads(line)) for line in self._file.read_text().split("\n")[:-1]]
 
-    def following(self, seed: int) -> int:
-        """Return the number of the first step of this seed that is not in it."""
-        return max((each.number + 1 for each in self.entries() if each.seed == seed), default=0)
+    def following(self, seed: int, on: str) -> int:
+        """Return the number of the first step of this seed on such a cluster that is not in it."""
+        return max((each.number + 1 for each in self.entries() if (each.seed, each.on) == (seed, on)), default=0)
 
     def add(self, entry: Entry) -> None:
         """Write a step down."""

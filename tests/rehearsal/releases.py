@@ -1,4 +1,4 @@
-"""What steps do to the release: other images, other values, uninstallation."""
+"""What steps do to the release: other images, an earlier commit, other values, uninstallation."""
 
 import json
 import re
@@ -10,10 +10,15 @@ from tests.e2e import readme
 from tests.e2e.site import OPTIONS, SYSTEM, Site
 from tests.fakes.gpu.node import DRIVER
 from tests.rehearsal.acts import ENFORCER, WEBHOOK, Act
+from tests.rehearsal.state import LABEL, REPLICA
 from tests.testbed.cluster import images
 
 OTHER: Final = f"--reuse-values --set image.tag={images.UPGRADED} --set simulate.image.tag={images.UPGRADED}"
-CHART: Final = "helm upgrade gpu-share deploy/helm/gpu-share --namespace gpu-share-system --reuse-values"
+UPGRADE: Final = f"helm upgrade gpu-share deploy/helm/gpu-share --namespace {SYSTEM}"
+CHART: Final = f"{UPGRADE} --reuse-values"
+TO_THIS: Final = f"{UPGRADE} --reset-then-reuse-values --set image.tag= --set simulate.image.tag="
+OF_EARLIER: Final = f"--set image.tag={images.EARLIER} --set simulate.image.tag={images.EARLIER}"
+TO_EARLIER: Final = f"cd {images.EARLIER} && {UPGRADE} --reset-then-reuse-values {OF_EARLIER}"
 UNINSTALL: Final = "helm uninstall gpu-share --namespace gpu-share-system"
 
 
@@ -28,6 +33,36 @@ def upgraded_and_back(site: Site, _: str, rng: Random) -> None:
     site.run_block("upgrade", readme.UPGRADES, OPTIONS=f"{OPTIONS} {OTHER}")
     time.sleep(rng.uniform(0, 10))
     site.run_block("back", readme.NIGHT)
+
+
+def earlier_and_back(site: Site, namespace: str, rng: Random) -> None:
+    """Go to an earlier commit, upgrade from it, roll the upgrade back, and upgrade again.
+
+    The Deployment's pods are made anew at the earlier commit: their sidecars stay of it, through later steps as well.
+    """
+    for number, command in enumerate((TO_EARLIER, TO_THIS, f"helm rollback gpu-share --namespace {SYSTEM}", TO_THIS)):
+        site.shell(command)
+        ready(site)
+        if number == 0:
+            site.shell(f"kubectl -n {namespace} rollout restart deployment -l {LABEL}={REPLICA}")
+        time.sleep(rng.uniform(5, 15))
+
+
+def of_an_earlier_commit(template: str) -> Act:
+    """Have one part as the chart of an earlier commit makes it, beside the rest, for some seconds."""
+    render = f"helm template gpu-share deploy/helm/gpu-share --namespace {SYSTEM} --show-only templates/{template}"
+
+    def act(site: Site, _: str, rng: Random) -> None:
+        values = f"helm get values gpu-share --namespace {SYSTEM} --output yaml"
+        # As helm, so that the next upgrade takes away what only the earlier commit has.
+        apply = "kubectl apply --server-side --field-manager=helm --force-conflicts -f -"
+        site.shell(f"cd {images.EARLIER} && {values} | {render} --values - {OF_EARLIER} | {apply}")
+        ready(site)
+        time.sleep(rng.uniform(5, 15))
+        site.shell(f"{CHART} --force-conflicts")
+        ready(site)
+
+    return act
 
 
 def of_another_image(part: str, container: str) -> Act:

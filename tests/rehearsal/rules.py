@@ -1,12 +1,28 @@
 """What has to hold after every step; each rule compares one state with the state before the step. Pure."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from math import inf
 from typing import Final
 
 from tests.rehearsal import chain
 from tests.rehearsal.amounts import mib
-from tests.rehearsal.state import JOB, STEADY, Allowed, Object, State, kind, uid
+from tests.rehearsal.state import (
+    JOB,
+    MINIMUM,
+    REPLICA,
+    REPLICAS,
+    STEADY,
+    Allowed,
+    Object,
+    State,
+    at,
+    is_ready,
+    kind,
+    located,
+    node_of,
+    uid,
+)
 
 SIDECAR: Final = "gpu-share"
 STUCK: Final = 120.0
@@ -24,14 +40,14 @@ Rule = Callable[[State, State, Allowed], Iterator[str]]
 def lost_tenants(before: State, now: State, allowed: Allowed) -> Iterator[str]:
     """A steady tenant is the same pod with the same containers.
 
-    What a taint of the node announced ``NOTICE`` seconds before is not lost.
+    What a taint of its node announced ``NOTICE`` seconds before is not lost.
     """
     found = {uid(pod): pod for pod in now.pods}
     for old in before.pods:
         if kind(old) == STEADY and running(old):
             new = found.get(uid(old))
             if new is None or new["metadata"].get("deletionTimestamp"):
-                if not told(uid(old), now):
+                if not told(old, now):
                     yield f"tenant {name(old)} was lost"
             elif not running(new):
                 yield f"tenant {name(old)} does not run"
@@ -51,9 +67,20 @@ def jobs(_: State, now: State, __: Allowed) -> Iterator[str]:
                 yield f"the Job's pod {name(pod)} has not ended"
 
 
-def told(pod: str, now: State) -> bool:
+def told(pod: Object, now: State) -> bool:
     """Whether a pod that is gone ran until it was ``NOTICE`` seconds after the announcement, or longer."""
-    return now.announced is not None and now.alive.get(pod, 0.0) >= now.announced + NOTICE
+    return now.alive.get(uid(pod), 0.0) >= now.announced.get(node_of(pod), inf) + NOTICE
+
+
+def fewer(_: State, now: State, allowed: Allowed) -> Iterator[str]:
+    """The Deployment had its minimum of ready pods all the time, and has all of them again."""
+    if now.fewest is None:
+        return
+    if now.fewest < MINIMUM and not allowed.fewer:
+        yield f"{now.fewest} pods of the Deployment were ready, and {MINIMUM} have to be"
+    ready = sum(kind(pod) == REPLICA and is_ready(pod) for pod in now.pods)
+    if ready < REPLICAS:
+        yield f"{ready} of {REPLICAS} pods of the Deployment are ready"
 
 
 def stuck_pods(_: State, now: State, __: Allowed) -> Iterator[str]:
@@ -93,13 +120,15 @@ def over_quota(_: State, now: State, __: Allowed) -> Iterator[str]:
 
 def audit(before: State, now: State, _: Allowed) -> Iterator[str]:
     """The chain holds, and has all records that were there before."""
-    yield from chain.violations(now.audit)
-    yield from chain.lost(before.audit, now.audit)
+    for node, lines in now.audit.items():
+        found = (*chain.violations(lines), *chain.lost(before.audit.get(node, ()), lines))
+        yield from (f"{node}: {each}" for each in found)
 
 
 def orphans(_: State, now: State, __: Allowed) -> Iterator[str]:
     """Nothing is left of claims and pods that are gone."""
-    claims, pods = {uid(each) for each in now.claims}, {uid(each) for each in now.pods} | now.everybody
+    claims, pods = allocated(now.claims), {located(each) for each in now.pods} | now.everybody
+    living = {each.rpartition("/")[2] for each in pods}
     left = (
         ("CDI file of claim", now.cdi - claims),
         ("checkpoint of claim", now.kept.keys() - claims),
@@ -110,7 +139,7 @@ def orphans(_: State, now: State, __: Allowed) -> Iterator[str]:
     yield from (f"{what} {each} is an orphan" for what, found in left for each in sorted(found))
     for claim in now.claims:
         owners = [each["uid"] for each in claim["metadata"].get("ownerReferences") or () if each["kind"] == "Pod"]
-        if owners and not pods & set(owners):
+        if owners and not living & set(owners):
             yield f"claim {name(claim)} is an orphan"
     entries = (entry for pod in now.pods for entry in pod["spec"].get("resourceClaims") or ())
     used = {entry.get("resourceClaimTemplateName") for entry in entries}
@@ -138,9 +167,9 @@ def prepared(_: State, now: State, __: Allowed) -> Iterator[str]:
     for pod in now.pods:
         claim = claims.get(uid(pod))
         if claim is not None and running(pod) and not pod["metadata"].get("deletionTimestamp"):
-            if claim not in now.cdi:
+            if at(node_of(pod), claim) not in now.cdi:
                 yield f"pod {name(pod)} runs without the CDI file of its claim"
-            if claim not in now.kept:
+            if at(node_of(pod), claim) not in now.kept:
                 yield f"pod {name(pod)} runs without the checkpoint of its claim"
     for claim, version in now.kept.items():
         if version > KNOWN:
@@ -173,8 +202,8 @@ def check(_: State, now: State, __: Allowed) -> Iterator[str]:
 
 
 RULES: Final[Sequence[Rule]] = (
-    lost_tenants, jobs, stuck_pods, overallocated, over_quota, audit, orphans, finalizers, prepared, daemons, admission,
-    check,
+    lost_tenants, jobs, fewer, stuck_pods, overallocated, over_quota, audit, orphans, finalizers, prepared, daemons,
+    admission, check,
 )  # fmt: skip
 
 
@@ -213,6 +242,11 @@ def statuses(pod: Object) -> list[Object]:
     """Return the statuses of all containers."""
     found = pod.get("status") or {}
     return [*(found.get("initContainerStatuses") or ()), *(found.get("containerStatuses") or ())]
+
+
+def allocated(claims: Iterable[Object]) -> set[str]:
+    """Return the claims on the nodes whose GPUs they were allocated: a node is a pool of that name."""
+    return {at(result["pool"], uid(claim)) for claim in claims for result in results(claim)}
 
 
 def results(claim: Object) -> list[Object]:

@@ -3,17 +3,18 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
 from tests.rehearsal import processes
 from tests.rehearsal.amounts import mib
 from tests.rehearsal.api import CORE, CREATED, Api
-from tests.rehearsal.state import Object, uid
+from tests.rehearsal.state import REPLICA, Object, at, is_ready, kind, node_of, uid
 
 EVERY: Final = 1.0
 STATE: Final = "var/lib/gpu-share"
@@ -24,24 +25,40 @@ UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """One cluster of one node.
+class Machine:
+    """One node.
 
-    Attributes:
-        api: its API server.
-        node: the node's name; ``home``: where its files are on this machine; ``cgroup``: name of its control group;
-            ``holder``: pid of the process that holds its namespaces.
-        namespace: of the tenants; it opted in.
-        probe: a sharing pod for dry runs.
+    ``home``: where its files are on this machine; ``cgroup``: name of its control group; ``holder``: pid of the process
+    that holds its namespaces.
     """
 
-    api: Api
-    node: str
+    name: str
     home: Path
     cgroup: str
     holder: int
+
+    def serving(self) -> dict[str, list[int]]:
+        """By MPS directory, the control daemons that serve it now."""
+        return {at(self.name, where): found for where, found in processes.serving(self.cgroup).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One cluster.
+
+    Attributes:
+        api: its API server.
+        machines: its nodes.
+        namespace: of the tenants; it opted in.
+        probe: a sharing pod for dry runs.
+        deployment: whether there is a Deployment among the tenants.
+    """
+
+    api: Api
+    machines: tuple[Machine, ...]
     namespace: str
     probe: Object
+    deployment: bool = False
 
     def pods(self) -> list[Object]:
         """Return the tenants' pods."""
@@ -63,9 +80,10 @@ class Seen:
         daemons: by MPS directory, the pids of control daemons that have served it.
         over: by pod UID, for how many seconds without a break it was over its quota while an enforcer ran, at most.
         alive: by pod UID, when it ran last and was not on its way out, in seconds since 1970.
-        announced: since when the node has a taint that says that pods have to leave; ``None``: it had none.
+        announced: by node, since when it has a taint that says that pods have to leave.
+        fewest: how many pods of the Deployment were ready at once, at least; ``None``: there is no Deployment.
         refused: seconds for which a sharing pod was refused or admitted without a share.
-        unwatched: the longest time without a look of the enforcer at its GPUs, in seconds.
+        unwatched: the longest time without a look of an enforcer at its GPUs, in seconds.
         templates: by name of a claim template, when a pod was seen last that uses it; also before the step.
         waited: seconds from creation until ready, of the slowest pod that became ready.
     """
@@ -73,7 +91,8 @@ class Seen:
     daemons: dict[str, dict[int, None]] = field(default_factory=dict)
     over: dict[str, float] = field(default_factory=dict)
     alive: dict[str, float] = field(default_factory=dict)
-    announced: float | None = None
+    announced: dict[str, float] = field(default_factory=dict)
+    fewest: int | None = None
     refused: float = 0.0
     unwatched: float = 0.0
     waited: float = 0.0
@@ -82,14 +101,15 @@ class Seen:
 
 
 class Sampler:
-    """Samples a place in two threads of its own: the API server may be slow or away."""
+    """Samples a place in threads of its own, one for each node and one that asks the API server, which may be away."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._over: dict[str, float] = {}
-        self._quotas: dict[str, int] = {}
+        self._since: dict[str, float] = {}
+        self._quotas: dict[str, dict[str, int]] = {}
         self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._follow, args=(each,)) for each in (self._node, self._cluster)]
+        samples = [self._cluster, *(partial(self._node, each) for each in place.machines)]
+        self._threads = [threading.Thread(target=self._follow, args=(each,)) for each in samples]
         self.seen = Seen()
 
     def __enter__(self) -> Self:
@@ -104,9 +124,11 @@ class Sampler:
 
     def begin(self) -> None:
         """Begin a step: of the daemons only those count that live."""
-        self._over.clear()
-        living = {place: dict.fromkeys(found) for place, found in processes.serving(self._place.cgroup).items()}
-        self.seen = Seen(daemons=living, templates=self.seen.templates)
+        self._since.clear()
+        living = [row for machine in self._place.machines for row in machine.serving().items()]
+        self.seen = Seen(
+            daemons={where: dict.fromkeys(found) for where, found in living}, templates=self.seen.templates
+        )
 
     def _follow(self, sample: Callable[[float], None]) -> None:
         last = time.monotonic()
@@ -116,21 +138,22 @@ class Sampler:
                 sample(now - last)
             last = now
 
-    def _node(self, _: float) -> None:
-        seen, place = self.seen, self._place
-        for where, found in processes.serving(place.cgroup).items():
+    def _node(self, machine: Machine, _: float) -> None:
+        seen = self.seen
+        for where, found in machine.serving().items():
             seen.daemons.setdefault(where, {}).update(dict.fromkeys(found))
-        lines = [processes.read(pid, "cmdline") for pid in processes.pids(place.cgroup)]
-        self._weigh(seen, used(place.home), time.monotonic(), watched=any(ENFORCER in line for line in lines))
-        status = json.loads((place.home / STATE / "status.json").read_text())
+        lines = [processes.read(pid, "cmdline") for pid in processes.pids(machine.cgroup)]
+        watched = any(ENFORCER in line for line in lines)
+        self._weigh(seen, machine.name, used(machine.home) if watched else {}, time.monotonic())
+        status = json.loads((machine.home / STATE / "status.json").read_text())
         seen.unwatched = max(seen.unwatched, time.time() - max(seen.began, moment(status["time"])))
 
-    def _weigh(self, seen: Seen, held: Mapping[str, int], now: float, *, watched: bool) -> None:
-        for pod, quota in list(self._quotas.items()):
-            if not watched or held.get(pod, 0) <= quota:
-                self._over.pop(pod, None)
+    def _weigh(self, seen: Seen, node: str, held: Mapping[str, int], now: float) -> None:
+        for pod, quota in self._quotas.get(node, {}).items():
+            if held.get(pod, 0) <= quota:
+                self._since.pop(pod, None)
             else:
-                lasted = now - self._over.setdefault(pod, now)
+                lasted = now - self._since.setdefault(pod, now)
                 seen.over[pod] = max(lasted, seen.over.get(pod, 0.0))
 
     def _cluster(self, passed: float) -> None:
@@ -138,15 +161,24 @@ class Sampler:
         if place.admitted() != "share":
             seen.refused += passed
         now, pods = time.time(), place.pods()
-        self._quotas = {uid(pod): mib(pod["metadata"].get("annotations", {}).get(MEMORY, "0")) for pod in pods}
+        self._quotas = {machine.name: quotas(pods, machine.name) for machine in place.machines}
+        if place.deployment:
+            ready = sum(kind(pod) == REPLICA and is_ready(pod) for pod in pods)
+            seen.fewest = ready if seen.fewest is None else min(seen.fewest, ready)
         for pod in pods:
             seen.templates |= dict.fromkeys(templates(pod), now)
             if _steady(pod):
                 seen.alive[uid(pod)] = now
             seen.waited = max(seen.waited, _waited(pod, seen.began))
-        spec = place.api.get(f"{CORE}/nodes/{place.node}")["spec"]
-        if any(each["key"] == UNSCHEDULABLE for each in spec.get("taints") or ()):
-            seen.announced = seen.announced or now
+        for node in place.api.items(f"{CORE}/nodes"):
+            if any(each["key"] == UNSCHEDULABLE for each in node["spec"].get("taints") or ()):
+                seen.announced.setdefault(node["metadata"]["name"], now)
+
+
+def quotas(pods: Iterable[Object], node: str) -> dict[str, int]:
+    """MiB that each pod of a node may use."""
+    mine = [pod for pod in pods if node_of(pod) == node]
+    return {uid(pod): mib(pod["metadata"].get("annotations", {}).get(MEMORY, "0")) for pod in mine}
 
 
 def used(home: Path) -> dict[str, int]:

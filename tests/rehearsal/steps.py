@@ -1,9 +1,7 @@
 """The steps of a rehearsal: what each does to the cluster, when it can be done, and what it may bring with it.
 
-One real node takes them. Left out is what it cannot take: a second node (a tenant that moves, an enforcer that is gone
-while another stands), a reboot and a clock step (``tests/e2e/vm`` has them on a virtual machine), a kubelet or a
-containerd of another version, and images of earlier releases, of which there is none yet: the other image has the same
-content under another name.
+Real nodes in namespaces of one machine take them. Left out is what these cannot take: a reboot and a clock step
+(``tests/e2e/vm`` has them on a virtual machine), and a containerd of another version.
 """
 
 from collections.abc import Callable
@@ -17,13 +15,19 @@ from tests.rehearsal.state import Allowed, State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step; ``part``: what is replaced, for the table; ``ready``: whether it can be taken in a state."""
+    """One step.
+
+    ``part``: what is replaced, for the table; ``ready``: whether it can be taken in a state; ``nodes``: how many it
+    needs; ``earlier``: whether it needs images of an earlier commit.
+    """
 
     name: str
     part: str
     act: Act
     allowed: Allowed = field(default_factory=Allowed)
     ready: Callable[[State], bool] = lambda _: True
+    nodes: int = 1
+    earlier: bool = False
 
 
 def has_daemons(state: State) -> bool:
@@ -31,17 +35,23 @@ def has_daemons(state: State) -> bool:
     return bool(state.daemons)
 
 
-NEW_DAEMON: Final = Allowed(daemons=1, restarts=1)
-NO_ENFORCER: Final = Allowed(daemons=1, restarts=5)
+NEW_DAEMON: Final = Allowed(daemons=1, restarts=2, fewer=True)
+"""A container that starts again before the new daemon does ends once more."""
+NO_TENANTS: Final = Allowed(daemons=1)
+"""GPUs get new MPS daemons while nobody uses them."""
+NO_ENFORCER: Final = Allowed(daemons=1, restarts=5, fewer=True)
 """With the enforcer goes what simulates the GPUs: a tenant that lost its MPS daemon finds none until it is back."""
 SERVER: Final = "Kubernetes' servers"
 WHOLE: Final = "release"
+EARLIER: Final = "release, by an earlier commit"
+KUBELET: Final = "kubelet"
 NODE: Final = "node"
 MODE: Final = "sharing mode of a node"
 DRIVER: Final = "driver, by the GPU Operator"
 FIRST: Final = {
     MPS: "drain the node's sharing pods",
     WHOLE: "delete the shares before you uninstall",
+    KUBELET: "nothing; drain the node before another minor version",
     NODE: "cordon, and drain half a minute later",
     DRIVER: "see below",
 }
@@ -79,6 +89,19 @@ STEPS: Final = {
             allowed=NEW_DAEMON,
             ready=has_daemons,
         ),
+        Step(
+            name="webhook-of-an-earlier-commit",
+            part=EARLIER,
+            act=releases.of_an_earlier_commit("webhook.yaml"),
+            earlier=True,
+        ),
+        Step(
+            name="enforcer-of-an-earlier-commit",
+            part=EARLIER,
+            act=releases.of_an_earlier_commit("enforcer.yaml"),
+            earlier=True,
+        ),
+        Step(name="earlier-commit-and-back", part=EARLIER, act=releases.earlier_and_back, earlier=True),
         Step(name="chart-upgraded-and-rolled-back", part=WHOLE, act=releases.upgraded_and_back),
         Step(
             name="limit-backend-changed",
@@ -96,12 +119,21 @@ STEPS: Final = {
             part=SERVER,
             act=restarted("kube-controller-manager", "kube-apiserver", "etcd"),
         ),
-        Step(name="kubelet-restarted", part="kubelet", act=acts.kubelet_restarted),
+        Step(name="kubelet-restarted", part=KUBELET, act=acts.kubelet_away(0, 8)),
+        Step(
+            name="kubelet-away",
+            part=KUBELET,
+            act=acts.kubelet_away(60, 80),
+            allowed=Allowed(fewer=True),
+            nodes=2,
+        ),
+        Step(name="kubelet-of-the-oldest-kubernetes", part=KUBELET, act=nodes.older_kubelet),
         Step(name="containerd-restarted", part="containerd", act=acts.containerd_restarted),
         Step(name="namespace-out-and-in", part="a namespace's label", act=acts.namespace_out_and_in),
         Step(name="node-cordoned", part=NODE, act=nodes.cordoned),
         Step(name="node-drained", part=NODE, act=nodes.drained),
-        Step(name="driver-upgraded", part=DRIVER, act=nodes.driver_upgraded, allowed=NEW_DAEMON),
-        Step(name="sharing-mode-changed", part=MODE, act=nodes.mode_changed, allowed=NEW_DAEMON),
+        Step(name="node-taken-out-and-in", part=NODE, act=nodes.taken_out_and_in, allowed=NO_TENANTS, nodes=2),
+        Step(name="driver-upgraded", part=DRIVER, act=nodes.driver_upgraded, allowed=NO_TENANTS),
+        Step(name="sharing-mode-changed", part=MODE, act=nodes.mode_changed, allowed=NO_TENANTS),
     )
 }

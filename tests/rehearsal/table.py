@@ -61,7 +61,8 @@ def both(amounts: Sequence[float]) -> str:
 def _below(entries: Sequence[Entry]) -> str:
     seeds = ", ".join(map(str, sorted({each.seed for each in entries})))
     broken = sum(bool(each.violations) for each in entries)
-    return f"{len(entries)} steps of the seeds {seeds}; in {broken} of them something did not hold.\n"
+    clusters = ", ".join(f"`{each}`" for each in sorted({each.on for each in entries}))
+    return f"{len(entries)} steps of the seeds {seeds} on {clusters}; in {broken} of them something did not hold.\n"
 
 
 def written(page: str, text: str) -> str:

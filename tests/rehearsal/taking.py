@@ -18,12 +18,13 @@ from tests.rehearsal.choice import randomness
 from tests.rehearsal.journal import Entry, Noticed
 from tests.rehearsal.looking import look
 from tests.rehearsal.rules import restarts, violations
-from tests.rehearsal.sampling import Place, Sampler, Seen
+from tests.rehearsal.sampling import Machine, Place, Sampler, Seen
 from tests.rehearsal.state import BURST, JOB, PLAIN, STEADY, Object, State, kind, uid
 from tests.rehearsal.steps import Step
-from tests.rehearsal.tenants import Churn, create, drop, replace, settle, tenant
+from tests.rehearsal.tenants import Churn, create, drop, pinned, replace, settle
+from tests.rehearsal.where import each_node, real
+from tests.support.patience import patient
 from tests.testbed.cluster.errors import BedError
-from tests.testbed.cluster.node import Node
 
 HEALED: Final = 120.0
 PAUSE: Final = 2.0
@@ -51,11 +52,11 @@ class Stage:
     sampler: Sampler
 
     def take(self, step: Step, seed: int, number: int) -> Entry:
-        """Take one step; what it had to hold and did not is in the entry."""
+        """Take one step on a node that chance chooses; what it had to hold and did not is in the entry."""
         rng, began = randomness(seed, number), time.monotonic()
         drop(self.place.api, self.place.namespace, JOB)
         self.sampler.begin()
-        before = self._look()
+        before = self._first()
         if not step.ready(before):
             return Entry(seed=seed, number=number, name=f"{step.name} (not possible)", seconds=0.0)
         with Churn(self.place.api, self.place.namespace, rng, f"s{seed}-{number}"):
@@ -64,9 +65,10 @@ class Stage:
             red, failed = self._act(step, rng)
             time.sleep(CHURNING)
         drop(self.place.api, self.place.namespace, PLAIN, BURST)
-        now, found, awaited = self._healed(step, before, tenant(f"s{seed}-{number}-after", JOB, rng), red=red)
+        probes = [pinned(f"s{seed}-{number}-after", each.name, rng) for each in self.place.machines]
+        now, found, awaited = self._healed(step, before, probes, red=red)
         ended, seen = time.monotonic(), self.sampler.seen
-        if step.allowed.restarts and not found:
+        if step.allowed.restarts:
             replace(self.site, self.place.api, self.place.namespace, rng)
         return Entry(
             seed=seed, number=number, name=step.name, seconds=round(ended - began, 1),
@@ -77,19 +79,19 @@ class Stage:
     def _act(self, step: Step, rng: Random) -> tuple[bool | None, list[str]]:
         """Do it; returns what the check said meanwhile, and why it could not be done."""
         try:
-            return step.act(self.site, self.place.namespace, rng), []
+            return step.act(rng.choice(list(each_node(self.site))), self.place.namespace, rng), []
         except (AssertionError, BedError, ClusterError, subprocess.SubprocessError) as error:
             return None, [f"the step failed: {str(error)[:SHOWN]}"]
 
-    def _healed(self, step: Step, before: State, probe: Object, *, red: bool | None) -> Healing:
-        """Wait until all holds and one more share has run, or the time is over."""
-        now, found, awaited, made = None, ["nobody looked"], ("", 0.0), False
+    def _healed(self, step: Step, before: State, probes: list[Object], *, red: bool | None) -> Healing:
+        """Wait until all holds and one more share has run on each node, or the time is over."""
+        now, found, awaited = None, ["nobody looked"], ("", 0.0)
         began = time.monotonic()
-        while found and time.monotonic() < began + HEALED:
+        while found and time.monotonic() < began + patient(HEALED):
             try:
-                made = made or create(self.place.api, self.place.namespace, probe)
+                probes = [each for each in probes if not create(self.place.api, self.place.namespace, each)]
                 now = self._look(red=red)
-                found = violations(before, now, step.allowed) if made else [REFUSED]
+                found = [REFUSED] if probes else violations(before, now, step.allowed)
                 if not found:
                     now = self._look(red=red, check=wrong(self.site))
                     found = violations(before, now, step.allowed)
@@ -99,6 +101,17 @@ class Stage:
                 awaited = found[0], round(time.monotonic() - began, 1)
                 time.sleep(PAUSE)
         return Healing(now, found, awaited)
+
+    def _first(self) -> State:
+        """Look as soon as the API server answers."""
+        until = time.monotonic() + patient(HEALED)
+        while True:
+            try:
+                return self._look()
+            except LookupError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(PAUSE)
 
     def _look(self, *, red: bool | None = None, check: tuple[str, ...] | None = None) -> State:
         return look(self.place, self.sampler.seen, red=red, check=check)
@@ -126,9 +139,11 @@ def staged(site: Site, seed: int) -> Iterator[Stage]:
 
 def place_of(site: Site, namespace: str) -> Place:
     """Return where the checker looks."""
-    assert isinstance(site.node, Node)
-    api = Api.of(Path(site.bed.plane.kubeconfig()))
+    every = tuple(
+        Machine(name=node.name, home=node.home, cgroup=node.cgroup, holder=node.holder.pid)
+        for node in map(real, each_node(site))
+    )
     return Place(
-        api=api, node=site.node.name, home=site.node.home, cgroup=site.node.cgroup, holder=site.node.holder.pid,
-        namespace=namespace, probe=pods.pod("probe", "hold", "128Mi", memory="512Mi"),
+        api=Api.of(Path(site.bed.plane.kubeconfig())), machines=every, namespace=namespace,
+        probe=pods.pod("probe", "hold", "128Mi", memory="512Mi"), deployment=len(every) > 1,
     )  # fmt: skip

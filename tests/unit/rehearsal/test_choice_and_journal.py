@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.rehearsal.choice import order, randomness, repeat
 from tests.rehearsal.journal import Entry, Journal, Noticed
 
+ONE = "--nodes 1"
 NAMES = [f"step-{number}" for number in range(14)]
 
 
@@ -39,7 +40,7 @@ def test_the_command_that_repeats_a_step_names_seed_and_number() -> None:
 
 def test_a_run_goes_on_behind_its_last_whole_line(tmp_path: Path) -> None:
     journal, other = Journal(tmp_path / "folder" / "journal"), Entry(seed=2, number=0, name="a", seconds=1.0)
-    assert (journal.entries(), journal.following(1)) == ([], 0)
+    assert (journal.entries(), journal.following(1, ONE)) == ([], 0)
     first = Entry(seed=1, number=0, name="a", seconds=1.5)
     noticed = Noticed(refused=2.5, daemons=1)
     second = Entry(seed=1, number=1, name="b", seconds=2.0, noticed=noticed, violations=("tenant a/b was lost",))
@@ -48,6 +49,8 @@ def test_a_run_goes_on_behind_its_last_whole_line(tmp_path: Path) -> None:
     with (tmp_path / "folder" / "journal").open("a") as file:
         file.write('{"seed": 1, "number": 2, "na')
     assert journal.entries() == [first, other, second]
-    assert (journal.following(1), journal.following(2), journal.following(3)) == (2, 1, 0)
+    assert [journal.following(seed, ONE) for seed in (1, 2, 3)] == [2, 1, 0]
+    journal.add(Entry(seed=1, number=0, name="a", seconds=1.5, on="--nodes 2"))
+    assert (journal.following(1, ONE), journal.following(1, "--nodes 2")) == (2, 1)
     journal.add(third := Entry(seed=1, number=2, name="c", seconds=1.0))
     assert journal.entries()[-1] == third

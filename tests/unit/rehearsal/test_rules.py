@@ -14,7 +14,7 @@ from enforcer.audit.record import GENESIS, Kind, append_hash
 from tests.golden.state_files import FOLDER
 from tests.rehearsal import chain
 from tests.rehearsal.rules import PROTECTION, SIDECAR, violations
-from tests.rehearsal.state import JOB, LABEL, PLAIN, STEADY, Allowed, Object, State
+from tests.rehearsal.state import JOB, LABEL, PLAIN, REPLICA, REPLICAS, STEADY, Allowed, Object, State
 
 CHECKER = (
     "state.py", "chain.py", "rules.py", "amounts.py", "api.py", "processes.py", "sampling.py", "looking.py",
@@ -32,7 +32,9 @@ def pod(number: int, kind: str = STEADY, phase: str = "Running") -> Object:
             "name": f"pod-{number}", "namespace": "team", "uid": f"pod-uid-{number}", "labels": {LABEL: kind},
             "creationTimestamp": EARLIER,
         },
-        "spec": {"resourceClaims": [{"name": "gpu-share", "resourceClaimTemplateName": "template-1"}]},
+        "spec": {
+            "nodeName": "node", "resourceClaims": [{"name": "gpu-share", "resourceClaimTemplateName": "template-1"}],
+        },
         "status": {"phase": phase, "containerStatuses": [status] if phase == "Running" else []},
     }  # fmt: skip
 
@@ -41,6 +43,15 @@ def leaving(number: int, since: str) -> Object:
     found = pod(number, PLAIN)
     found["metadata"]["deletionTimestamp"] = since
     return found
+
+
+def deployment(*readiness: str) -> tuple[Object, ...]:
+    """Its pods, each with what its condition Ready says."""
+    found = [pod(number, REPLICA) for number in range(11, 11 + len(readiness))]
+    for each, status in zip(found, readiness, strict=True):
+        each["spec"] = {"nodeName": "node"}
+        each["status"]["conditions"] = [{"type": "Ready", "status": status}]
+    return tuple(found)
 
 
 def claim(number: int, memory: str = "8Gi") -> Object:
@@ -67,9 +78,10 @@ TEMPLATE = {"metadata": {"name": "template-1", "namespace": "team", "uid": "t-1"
 SOUND = State(
     time=NOW, pods=(pod(1), pod(2), pod(3, JOB, "Succeeded")), claims=(claim(1), claim(2)), templates=(TEMPLATE,),
     slices=({"spec": {"pool": {"name": "node"}, "devices": [DEVICE]}},),
-    cdi=frozenset({"claim-uid-1", "claim-uid-2"}), kept={"claim-uid-1": 1, "claim-uid-2": 1},
-    status=frozenset({"pod-uid-1"}), mounts=frozenset({"pod-uid-1"}), cgroups=frozenset({"pod-uid-1"}),
-    daemons={"gpu-0": (100,)}, alive={"pod-uid-1": NOW}, over={"pod-uid-1": 3.0}, audit=log(1, 2, 3), check=(),
+    cdi=frozenset({"node/claim-uid-1", "node/claim-uid-2"}), kept={"node/claim-uid-1": 1, "node/claim-uid-2": 1},
+    status=frozenset({"node/pod-uid-1"}), mounts=frozenset({"node/pod-uid-1"}), cgroups=frozenset({"node/pod-uid-1"}),
+    daemons={"node/gpu-0": (100,)}, alive={"pod-uid-1": NOW}, over={"pod-uid-1": 3.0}, audit={"node": log(1, 2, 3)},
+    check=(),
 )  # fmt: skip
 Change = Callable[[State], State]
 
@@ -99,17 +111,30 @@ def set_to(**values: Any) -> Change:
     return lambda state: replace(state, **values)
 
 
-def edited(state: State) -> State:
-    return replace(
-        state, audit=(state.audit[0], state.audit[1].replace(b'"usedMib":2', b'"usedMib":9'), state.audit[2])
-    )
+LOG = log(1, 2, 3)
+EDITED = LOG[1].replace(b'"usedMib":2', b'"usedMib":9')
 
 
-def rehashed(state: State) -> State:
-    """Edit a record and give it a hash that fits: the one after it shows it."""
-    body = state.audit[1].replace(b'"usedMib":2', b'"usedMib":9').rpartition(chain.MARK)[0]
-    digest = hashlib.sha256(body + b"}").hexdigest().encode()
-    return replace(state, audit=(state.audit[0], body + chain.MARK + digest + chain.END, state.audit[2]))
+def logged(*lines: bytes) -> Change:
+    return set_to(audit={"node": lines})
+
+
+def rehashed() -> bytes:
+    """An edited record with a hash that fits: the one after it shows it."""
+    body = EDITED.rpartition(chain.MARK)[0]
+    return body + chain.MARK + hashlib.sha256(body + b"}").hexdigest().encode() + chain.END
+
+
+def with_deployment(*readiness: str, fewest: int) -> Change:
+    return lambda state: replace(state, pods=(*state.pods, *deployment(*readiness)), fewest=fewest)
+
+
+def moved(state: State) -> State:
+    """Pod 1 runs on another node than the one whose files it needs."""
+    pods = deepcopy(state.pods)
+    pods[0]["spec"]["nodeName"] = "other"
+    where = frozenset({"other/pod-uid-1"})
+    return replace(state, pods=pods, status=where, mounts=where, cgroups=where)
 
 
 RESTARTED = {"containerStatuses": [{"name": "main", "restartCount": 1, "state": {"running": {}}}]}
@@ -121,11 +146,22 @@ DEFECTS: dict[str, tuple[Change, str]] = {
     "a tenant was evicted": (with_pod(status={"phase": "Failed"}), "pod-1 does not run"),
     "a tenant's container ended": (with_pod(status=CRASHED), "pod-1 does not run"),
     "a tenant ends after a short notice": (
-        lambda state: replace(state, pods=state.pods[1:], announced=NOW - 29.0, **without_first()),
+        lambda state: replace(state, pods=state.pods[1:], announced={"node": NOW - 29.0}, **without_first()),
         "pod-1 was lost",
     ),
+    "a tenant ends after a notice of another node": (
+        lambda state: replace(state, pods=state.pods[1:], announced={"other": NOW - 90.0}, **without_first()),
+        "pod-1 was lost",
+    ),
+    "the Deployment fell below its minimum": (
+        with_deployment("True", "True", "True", fewest=1),
+        "1 pods of the Deployment were ready, and 2 have to be",
+    ),
+    "the Deployment lacks a pod": (with_deployment("True", "True", fewest=2), "2 of 3 pods of the Deployment"),
+    "a pod of the Deployment is not ready": (with_deployment("True", "False", "True", fewest=2), "2 of 3 pods"),
+    "a pod runs where its claim is not": (moved, "pod-1 runs without the CDI file"),
     "a tenant crashes after an announcement": (
-        lambda state: with_pod(status=CRASHED)(replace(state, announced=NOW - 90.0)),
+        lambda state: with_pod(status=CRASHED)(replace(state, announced={"node": NOW - 90.0})),
         "pod-1 does not run",
     ),
     "a tenant was restarted": (with_pod(status=RESTARTED), "restarted 1 times"),
@@ -141,19 +177,20 @@ DEFECTS: dict[str, tuple[Change, str]] = {
     "a pod waits for ever": (lambda state: replace(state, pods=(*state.pods, pod(4, "", "Pending"))), "is pending"),
     "a GPU is allocated twice": (lambda state: replace(state, claims=(claim(1), claim(2, "9Gi"))), "more than it has"),
     "a container is over its quota": (set_to(over={"pod-uid-2": 15.5}), "pod-2 is over its quota for 16 s"),
-    "a record was edited": (edited, "record 2 was changed"),
-    "a record was edited with its hash": (rehashed, "record 3 does not follow record 2"),
-    "the end of the log is lost": (set_to(audit=SOUND.audit[:2]), "record 3 is lost"),
-    "a record in between is lost": (set_to(audit=(SOUND.audit[0], SOUND.audit[2])), "does not follow record 1"),
-    "the log began again": (set_to(audit=()), "record 1 is lost"),
-    "a stale CDI file": (set_to(cdi=SOUND.cdi | {"gone"}), "CDI file of claim gone"),
-    "a stale checkpoint": (set_to(kept={**SOUND.kept, "gone": 1}), "checkpoint of claim gone"),
-    "a checkpoint of tomorrow": (set_to(kept={**SOUND.kept, "claim-uid-1": 2}), "is of version 2"),
-    "a checkpoint is lost": (set_to(kept={"claim-uid-2": 1}), "pod-1 runs without the checkpoint"),
-    "a CDI file is lost": (set_to(cdi=frozenset({"claim-uid-2"})), "pod-1 runs without the CDI file"),
-    "a stale status folder": (set_to(status=frozenset({"gone"})), "status folder of pod gone"),
-    "a stale mount": (set_to(mounts=frozenset({"gone"})), "mount of pod gone"),
-    "a stale control group": (set_to(cgroups=frozenset({"gone"})), "control group of pod gone"),
+    "a record was edited": (logged(LOG[0], EDITED, LOG[2]), "node: audit log: record 2 was changed"),
+    "a record was edited with its hash": (logged(LOG[0], rehashed(), LOG[2]), "record 3 does not follow record 2"),
+    "the end of the log is lost": (logged(*LOG[:2]), "record 3 is lost"),
+    "a record in between is lost": (logged(LOG[0], LOG[2]), "does not follow record 1"),
+    "the log began again": (logged(), "record 1 is lost"),
+    "a stale CDI file": (set_to(cdi=SOUND.cdi | {"node/gone"}), "CDI file of claim node/gone"),
+    "a CDI file on another node": (set_to(cdi=SOUND.cdi | {"other/claim-uid-1"}), "CDI file of claim other/claim"),
+    "a stale checkpoint": (set_to(kept={**SOUND.kept, "node/gone": 1}), "checkpoint of claim node/gone"),
+    "a checkpoint of tomorrow": (set_to(kept={**SOUND.kept, "node/claim-uid-1": 2}), "is of version 2"),
+    "a checkpoint is lost": (set_to(kept={"node/claim-uid-2": 1}), "pod-1 runs without the checkpoint"),
+    "a CDI file is lost": (set_to(cdi=frozenset({"node/claim-uid-2"})), "pod-1 runs without the CDI file"),
+    "a stale status folder": (set_to(status=frozenset({"node/gone"})), "status folder of pod node/gone"),
+    "a stale mount": (set_to(mounts=frozenset({"node/gone"})), "mount of pod node/gone"),
+    "a stale control group": (set_to(cgroups=frozenset({"node/gone"})), "control group of pod node/gone"),
     "a claim without its pod": (
         lambda state: replace(state, claims=(*state.claims, claim(9, "0Gi"))),
         "claim-9 is an orphan",
@@ -163,7 +200,7 @@ DEFECTS: dict[str, tuple[Change, str]] = {
         "t-2 is an orphan",
     ),
     "a lost finalizer": (with_claim(lambda found: found["metadata"].pop("finalizers")), "has lost its finalizer"),
-    "a daemon was restarted": (set_to(daemons={"gpu-0": (100, 101)}), "replaced 1 times"),
+    "a daemon was restarted": (set_to(daemons={"node/gpu-0": (100, 101)}), "replaced 1 times"),
     "a daemon is gone": (set_to(daemons={}), "gpu-0 is gone"),
     "the webhook fails open": (set_to(admitted="open"), "failed open"),
     "the webhook refuses everybody": (set_to(admitted="refused"), "is refused"),
@@ -175,7 +212,7 @@ DEFECTS: dict[str, tuple[Change, str]] = {
 def without_first() -> dict[str, Any]:
     """What goes with pod 1, so that its absence alone is left to see."""
     return {
-        "claims": SOUND.claims[1:], "cdi": frozenset({"claim-uid-2"}), "kept": {"claim-uid-2": 1}, "over": {},
+        "claims": SOUND.claims[1:], "cdi": frozenset({"node/claim-uid-2"}), "kept": {"node/claim-uid-2": 1}, "over": {},
         "status": frozenset(), "mounts": frozenset(), "cgroups": frozenset(),
     }  # fmt: skip
 
@@ -193,13 +230,20 @@ def test_each_planted_defect_is_found_and_no_other(name: str) -> None:
 
 
 def test_a_daemon_restarted_twice_is_found_where_one_restart_is_allowed() -> None:
-    twice = replace(SOUND, daemons={"gpu-0": (100, 101, 102)})
-    assert violations(SOUND, replace(SOUND, daemons={"gpu-0": (100, 101)}), Allowed(daemons=1)) == []
-    assert violations(SOUND, twice, Allowed(daemons=1)) == ["the MPS daemon in gpu-0 was replaced 2 times"]
+    once, twice = (replace(SOUND, daemons={"node/gpu-0": pids}) for pids in ((100, 101), (100, 101, 102)))
+    assert violations(SOUND, once, Allowed(daemons=1)) == []
+    assert violations(SOUND, twice, Allowed(daemons=1)) == ["the MPS daemon in node/gpu-0 was replaced 2 times"]
+
+
+def test_a_deployment_below_its_minimum_is_no_violation_where_the_step_allows_it() -> None:
+    whole = with_deployment("True", "True", "True", fewest=0)(SOUND)
+    assert len(deployment("True", "True", "True")) == REPLICAS
+    assert violations(SOUND, whole, Allowed(fewer=True)) == []
+    assert violations(SOUND, replace(whole, pods=whole.pods[:-1]), Allowed(fewer=True)) != []
 
 
 def test_a_loss_that_was_announced_in_time_is_no_violation() -> None:
-    gone = replace(SOUND, pods=SOUND.pods[1:], announced=NOW - 31.0, **without_first())
+    gone = replace(SOUND, pods=SOUND.pods[1:], announced={"node": NOW - 31.0}, **without_first())
     assert violations(SOUND, gone, Allowed()) == []
     assert violations(SOUND, replace(gone, alive={}), Allowed()) == ["tenant team/pod-1 was lost"]
 
@@ -218,7 +262,7 @@ def test_what_is_on_its_way_is_no_violation() -> None:
 
 
 def test_the_second_verifier_accepts_a_pruned_log_and_the_golden_record() -> None:
-    assert list(chain.violations(SOUND.audit[1:])) == []
+    assert list(chain.violations(LOG[1:])) == []
     golden = sorted((FOLDER / "audit-record").iterdir())
     assert [each for file in golden for each in chain.violations(file.read_bytes().splitlines(keepends=True))] == []
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.rehearsal.api import Api
-from tests.rehearsal.sampling import UNSCHEDULABLE, Place, Sampler, used
-from tests.rehearsal.state import Object
+from tests.rehearsal.sampling import UNSCHEDULABLE, Machine, Place, Sampler, used
+from tests.rehearsal.state import LABEL, REPLICA, Object
 
 MADE, READY, BEFORE = "2026-01-01T00:00:10Z", "2026-01-01T00:00:17Z", "2026-01-01T00:00:00Z"
 BEGAN = 1767225605.0
@@ -20,7 +20,14 @@ BEGAN = 1767225605.0
 def pod(uid: str, made: str = MADE, **metadata: str) -> Object:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": READY}
     meta = {"uid": uid, "creationTimestamp": made, "annotations": {"gpu-share.io/memory": "1Gi"}, **metadata}
-    return {"metadata": meta, "spec": {}, "status": {"phase": "Running", "conditions": [ready]}}
+    return {"metadata": meta, "spec": {"nodeName": "node-1"}, "status": {"phase": "Running", "conditions": [ready]}}
+
+
+def replica(uid: str, status: str = "True", **metadata: str) -> Object:
+    found = pod(uid, **metadata)
+    found["metadata"]["labels"] = {LABEL: REPLICA}
+    found["status"]["conditions"][0]["status"] = status
+    return found
 
 
 class Answering(Api):
@@ -32,7 +39,9 @@ class Answering(Api):
     claims: tuple[Object, ...] = ({"name": "gpu-share"},)
 
     def get(self, where: str) -> Object:
-        return {"spec": {"taints": list(self.taints)}} if "/nodes/" in where else {"items": list(self.pods)}
+        taints = {"node-1": [], "node-2": list(self.taints)}
+        nodes = [{"metadata": {"name": name}, "spec": {"taints": found}} for name, found in taints.items()]
+        return {"items": nodes if where.endswith("/nodes") else list(self.pods)}
 
     def post(self, where: str, body: Object) -> tuple[int, Object]:
         assert where.endswith("pods?dryRun=All")
@@ -48,7 +57,13 @@ def _api() -> Answering:
 def _sampler(api: Answering, tmp_path: Path) -> Sampler:
     group = Path("/proc/self/cgroup").read_text().splitlines()[-1].rpartition("/")[2] or "no-such-group"
     made = Sampler(
-        Place(api=api, node="node-1", home=tmp_path, cgroup=group, holder=os.getpid(), namespace="team", probe={})
+        Place(
+            api=api,
+            machines=(Machine(name="node-1", home=tmp_path, cgroup=group, holder=os.getpid()),),
+            namespace="team",
+            probe={},
+            deployment=True,
+        )
     )
     made.seen.began = BEGAN
     return made
@@ -76,27 +91,41 @@ def test_who_runs_and_is_not_on_its_way_out_is_alive_and_the_slowest_new_pod_cou
 
 def test_a_cordon_is_an_announcement_and_stays_one(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler._cluster(1.0)
-    found = [sampler.seen.announced]
+    found = [dict(sampler.seen.announced)]
     with monkeypatch.context() as changed:
         changed.setattr(Answering, "taints", ({"key": UNSCHEDULABLE},))
         sampler._cluster(1.0)
-        found.append(sampler.seen.announced)
+        found.append(dict(sampler.seen.announced))
     sampler._cluster(1.0)
-    found.append(sampler.seen.announced)
-    assert found[0] is None
+    found.append(dict(sampler.seen.announced))
+    assert found[0] == {}
     assert found[1] == found[2]
-    assert abs((found[1] or 0.0) - time.time()) < 60
+    assert found[1].keys() == {"node-2"}
+    assert abs(found[1]["node-2"] - time.time()) < 60
 
 
-def test_only_time_without_a_break_and_with_an_enforcer_counts_as_over_quota(sampler: Sampler) -> None:
+def test_the_fewest_pods_of_the_deployment_that_were_ready_at_once_are_kept(
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for found in (
+        (replica("a"), replica("b"), replica("c")),
+        (replica("a"), replica("b", "False"), replica("c", deletionTimestamp=READY)),
+        (replica("a"), replica("b"), pod("d")),
+    ):
+        monkeypatch.setattr(Answering, "pods", found)
+        sampler._cluster(1.0)
+    assert sampler.seen.fewest == 1
+    monkeypatch.setattr(Answering, "pods", ())
+    sampler._cluster(1.0)
+    assert sampler.seen.fewest == 0
+
+
+def test_only_time_without_a_break_counts_as_over_quota_also_with_a_second_node(sampler: Sampler) -> None:
     sampler._cluster(1.0)
     seen = sampler.seen
-    sampler._weigh(seen, {"new": 1025}, 100.0, watched=True)
-    sampler._weigh(seen, {"new": 1025}, 104.0, watched=True)
-    sampler._weigh(seen, {"new": 1024}, 105.0, watched=True)
-    sampler._weigh(seen, {"new": 2000}, 110.0, watched=True)
-    sampler._weigh(seen, {"new": 2000}, 113.0, watched=True)
-    sampler._weigh(seen, {"new": 2000}, 120.0, watched=False)
+    for mib, now in ((1025, 100.0), (1025, 104.0), (1024, 105.0), (2000, 110.0), (2000, 113.0), (0, 120.0)):
+        sampler._weigh(seen, "node-1", {"new": mib}, now)
+        sampler._weigh(seen, "node-2", {}, now)
     assert seen.over == {"new": 4.0}
 
 

@@ -33,7 +33,7 @@ def test_a_part_has_median_and_worst_of_all_its_steps() -> None:
     assert found[3].split(" | ")[1] == "nothing"
     assert found[2].split(" | ")[7] == "1"
     assert found[2].endswith("| 11, worst 12 |")
-    assert found[-1] == "4 steps of the seeds 3, 4; in 1 of them something did not hold."
+    assert found[-1] == "4 steps of the seeds 3, 4 on `--nodes 1`; in 1 of them something did not hold."
 
 
 def test_amounts_that_agree_are_one_number() -> None:

@@ -1,5 +1,6 @@
 """A step that cannot be done is a violation, healing is waited for, and what tenants noticed is counted."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -7,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.rehearsal import taking
+from tests.rehearsal import taking, tenants
+from tests.rehearsal.api import Api
 from tests.rehearsal.journal import Noticed
-from tests.rehearsal.sampling import Place, Sampler, Seen
-from tests.rehearsal.state import LABEL, STEADY, Object, State
+from tests.rehearsal.sampling import Machine, Place, Sampler, Seen
+from tests.rehearsal.state import LABEL, PLAIN, STEADY, Object, State, kind
 from tests.rehearsal.steps import Step
 from tests.rehearsal.tenants import tenant
 from tests.unit.rehearsal.test_sampling import Answering
@@ -44,7 +46,9 @@ def _stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> taking.Stage:
     monkeypatch.setattr(Answering, "delete", lambda *_: 200)
     monkeypatch.setattr(Answering, "post", lambda *_: (201, {"spec": {}}))
     api = Answering.__new__(Answering)
-    place = Place(api=api, node="n", home=tmp_path, cgroup="no-such", holder=1, namespace="team", probe={})
+    machine = Machine(name="n", home=tmp_path, cgroup="no-such", holder=1)
+    place = Place(api=api, machines=(machine,), namespace="team", probe={})
+    monkeypatch.setattr(taking, "each_node", lambda site: [site])
     site: Any = None
     return taking.Stage(site, place, Sampler(place))
 
@@ -78,6 +82,18 @@ def test_what_stays_wrong_is_in_the_entry(
     assert any(words in each for each in stage.take(step(act), 1, 2).violations)
 
 
+def test_a_step_begins_as_soon_as_the_api_server_answers(stage: taking.Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, away = Looks(BEFORE), [LookupError("it is busy")]
+
+    def look(*found: Any, **more: Any) -> State:
+        if away:
+            raise away.pop()
+        return looks(*found, **more)
+
+    monkeypatch.setattr(taking, "look", look)
+    assert stage.take(step(lambda *_: None), 1, 2).violations == ()
+
+
 def test_a_share_that_is_refused_to_the_end_is_a_violation(
     stage: taking.Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +115,31 @@ def test_restarts_losses_and_new_daemons_are_counted() -> None:
         refused=2.0, unwatched=3.0, waited=5.0, restarts=2, lost=1, daemons=2
     )
     assert taking.noticed(BEFORE, None, seen).lost == 0
+
+
+class Recording(Api):
+    """Notes which pods that stay were created, and are not deleted yet."""
+
+    staying: set[str]
+
+    def post(self, where: str, body: Object) -> tuple[int, Object]:
+        if kind(body) == PLAIN:
+            self.staying.add(body["metadata"]["name"])
+        return 201, {}
+
+    def delete(self, where: str) -> int:
+        self.staying.discard(where.rpartition("/")[2])
+        return 200
+
+
+def test_however_long_a_step_takes_few_pods_of_the_churn_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenants, "PAUSE", 0.0)
+    monkeypatch.setattr(Recording, "staying", set(), raising=False)
+    api = Recording.__new__(Recording)
+    with tenants.Churn(api, "team", Random(5), "s") as churn:
+        while len(churn.made) < 60:
+            time.sleep(0.01)
+    assert 0 < len(api.staying) <= tenants.MOST
 
 
 def test_the_tenants_of_a_seed_are_the_same_each_time() -> None:
