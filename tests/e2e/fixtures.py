@@ -56,11 +56,18 @@ def bare(plane: ControlPlane, node: Node | VmNode, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
-def site(bare: Site) -> Site:
+def installed(bare: Site) -> Site:
     """The node with the product on it; a virtual one was kept with it."""
     if not virtual():
         install(bare)
     return bare
+
+
+@pytest.fixture(scope="module")
+def site(installed: Site) -> Iterator[Site]:
+    """The node with the product on it, for the tests of one file. Afterwards nothing of their tenants is left on it."""
+    yield installed
+    installed.drop_all()
 
 
 def site_of(plane: ControlPlane, node: Node | VmNode, work: Path) -> Site:

@@ -5,7 +5,7 @@ A block stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->`` and hol
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -49,3 +49,20 @@ def script(name: str, values: Mapping[str, str], document: Path = README) -> str
         r"^([A-Z]+)=\S*.*$", lambda line: f"{line[1]}='{values[line[1]]}'" if line[1] in values else line[0], block[1],
         flags=re.MULTILINE,
     )  # fmt: skip
+
+
+def shown(name: str, document: Path) -> list[str]:
+    """The lines that the document shows below a block as what it prints; ``...`` stands for lines left out."""
+    fence = re.search(rf"<!-- {name}:end -->\n\n```console\n(.*?)```", document.read_text(), re.DOTALL)
+    return [line for line in fence[1].splitlines() if line != "..."] if fence else []
+
+
+def not_printed(shown: Iterable[str], printed: str) -> list[str]:
+    """The shown lines that nothing printed, in this order. Numbers, times, ids and widths of columns may differ."""
+    lines = iter([_shape(line) for line in printed.splitlines()])
+    return [line for line in shown if _shape(line) not in lines]  # `in` goes on behind the line that it found
+
+
+def _shape(line: str) -> str:
+    words = re.sub(r"GPU-[0-9a-f-]+|sha256:[0-9a-f]+|\d[\d.:TZ-]*", "0", line)
+    return " ".join(words.split())

@@ -5,10 +5,11 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from gpushare.contract import DRIVER, SIDECAR
@@ -49,6 +50,7 @@ APPS_V1: Final = "/apis/apps/v1"
 NAME: Final = "app.kubernetes.io/name"
 BATCH_V1: Final = "/apis/batch/v1"
 Check = Callable[[], object]
+EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +66,8 @@ class Site:
     bed: Bed
     node: Node | VmNode
     work: Path
+    _namespaces: set[str] = field(default_factory=set)
+    """Of tenants, as long as nobody has dropped them."""
 
     @property
     def cluster(self) -> KubeClient:
@@ -103,9 +107,11 @@ class Site:
 
     # Tenants
 
-    def namespace(self, name: str, **annotations: str) -> str:
-        """An opted-in namespace in which the tenant may edit."""
-        return self.bed.namespace(name, annotations=annotations)
+    def namespace(self, name: str, labels: Mapping[str, str] = EMPTY, /, **annotations: str) -> str:
+        """An opted-in namespace in which the tenant may edit, until all tests of the file have run."""
+        made = self.bed.namespace(name, labels=dict(labels), annotations=annotations)
+        self._namespaces.add(made)
+        return made
 
     def create(self, namespace: str, body: Object) -> Object:
         """Create a pod as the tenant does, while the webhook is out of the API server's reach again and again.
@@ -160,6 +166,16 @@ class Site:
         self.cluster.delete(where)
         if wait:
             self.until(f"namespace {namespace} is gone", lambda: self.bed.find(where) is None, 120)
+            self._namespaces.discard(namespace)
+
+    def drop_all(self) -> None:
+        """Delete all namespaces of tenants that are left, and wait until they are gone."""
+        for namespace in self._namespaces:
+            with suppress(ClusterError):
+                self.drop(namespace)
+        places = {each: path(CORE_V1, "namespaces", each) for each in self._namespaces}
+        self.until("no namespace of the tests is left", lambda: not any(map(self.bed.find, places.values())), 120)
+        self._namespaces.clear()
 
     # What runs in it
 
@@ -207,12 +223,15 @@ class Site:
 
     def enforcer(self) -> Object:
         """The enforcer's pod on the node."""
-        (living,) = self.enforcers()
+        (living,) = self._on_node(self.enforcers())
         return living
 
     def enforcer_ready(self) -> bool:
-        """Whether there is one enforcer and it is ready."""
-        return [ready(each) for each in self.enforcers()] == [True]
+        """Whether there is one enforcer on the node and it is ready."""
+        return [ready(each) for each in self._on_node(self.enforcers())] == [True]
+
+    def _on_node(self, found: Sequence[Object]) -> list[Object]:
+        return [each for each in found if each["spec"].get("nodeName") == self.node.name]
 
     def in_enforcer(self, command: str) -> str:
         """Run a command in the enforcer's container."""

@@ -1,7 +1,6 @@
 """A tenant that holds its MPS control socket and stays silent delays a neighbour's end, and does not prevent it."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -29,10 +28,8 @@ DELAY = 20.0
 
 
 @pytest.fixture(scope="module", name="namespace")
-def _namespace(site: Site) -> Iterator[str]:
-    name = site.namespace("blocked", **{contract.GRACE_PERIOD: "2s"})
-    yield name
-    site.drop(name)
+def _namespace(site: Site) -> str:
+    return site.namespace("blocked", **{contract.GRACE_PERIOD: "2s"})
 
 
 def test_a_kill_comes_in_time_and_the_holder_is_named_to_operators_alone(site: Site, namespace: str) -> None:

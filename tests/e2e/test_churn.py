@@ -37,7 +37,6 @@ def test_no_claim_file_folder_or_process_outlives_its_pod(site: Site) -> None:
     site.until("no claim is left", lambda: site.bed.list("resourceclaims", namespace) == [])
     site.until("no GPU memory is in use", lambda: tenants_memory(site) == [] and holders(site, namespace) == [])
     assert site.cluster.list(path(RESOURCE_V1, "resourceclaimtemplates", namespace=namespace))[0] is not None
-    site.drop(namespace)
 
 
 def up_and_down(site: Site, namespace: str, last: Last, turn: int) -> None:

@@ -22,10 +22,8 @@ def stubborn(name: str, *more: str) -> Object:
 
 
 @pytest.fixture(scope="module")
-def namespace(site: Site) -> Iterator[str]:
-    name = site.namespace("deletion")
-    yield name
-    site.drop(name)
+def namespace(site: Site) -> str:
+    return site.namespace("deletion")
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,6 @@ def _namespace(site: Site) -> Iterator[str]:
     name = site.namespace("upgraded")
     yield name
     label(site, {STATE: None, CLIENT: None})
-    site.drop(name)
 
 
 def test_drivers_are_upgraded_under_load_without_a_manual_step(site: Site, namespace: str) -> None:

@@ -1,7 +1,5 @@
 """Containers that are refused GPU memory and fail: told why, likely, and operators are told who."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from gpushare import contract
@@ -15,10 +13,8 @@ HOARD, SMALL = 15100, 600
 
 
 @pytest.fixture(scope="module")
-def namespace(site: Site) -> Iterator[str]:
-    name = site.namespace("failures", **{contract.ON_EXCEED: "warn"})
-    yield name
-    site.drop(name)
+def namespace(site: Site) -> str:
+    return site.namespace("failures", **{contract.ON_EXCEED: "warn"})
 
 
 def failed(site: Site, namespace: str, body: Object) -> str:

@@ -1,7 +1,6 @@
 """Grace periods while kubelet and enforcer come and go: neither shortened nor stretched, and no tenant is touched."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,14 +23,13 @@ GREEDY = ("hold", "1Gi", "--then", "6Gi", "--after", "1s", "--over-limit")
 
 
 @pytest.fixture(scope="module")
-def namespace(site: Site) -> Iterator[str]:
+def namespace(site: Site) -> str:
     name = site.namespace("grace", **{contract.GRACE_PERIOD: f"{GRACE:.0f}s"})
     site.run(name, pods.pod("steady", "hold", "512Mi", memory="1Gi"))
     warm = pods.pod("warmed", "hold", "512Mi", memory="1Gi", **{"memory.gpu-share.io/warm-up": "1Gi"})
     warm["spec"]["initContainers"] = [pods.container("hold", "512Mi", "--for", "1s", name="warm-up")]
     site.run(name, warm)
-    yield name
-    site.drop(name)
+    return name
 
 
 def over_for(found: Object) -> float:

@@ -36,7 +36,6 @@ def test_converted_pods_run_with_the_share_that_they_had(site: Site) -> None:
     site.until("all run", lambda: all(map(ready, site.pods(namespace))), 180)
     found = {pod["metadata"]["name"]: memory(site, namespace, pod["metadata"]["name"]) for pod in site.pods(namespace)}
     assert {name: found[each] for name in MIB for each in found if each.startswith(name)} == MIB
-    site.drop(namespace)
 
 
 def memory(site: Site, namespace: str, pod: str) -> str:

@@ -74,8 +74,9 @@ def test_a_mistyped_label_offers_no_gpu_and_is_reported(site: Site, namespace: s
     site.run(namespace, pods.pod("there", "hold", "1Gi"))
     label(site, "time-sliced")
     site.until("nothing is offered", lambda: not modes(site), 60)
-    # The check exits with 1 because of this very label.
-    assert "'time-sliced' is not a mode" in site.in_enforcer("gpu-share check --node || true")
+    # The check exits with 1 because of this very label. It reads the status, which the enforcer writes once a poll.
+    check = "gpu-share check --node || true"
+    site.until("the check names the value", lambda: "'time-sliced' is not a mode" in site.in_enforcer(check), 30)
     events = "kubectl get events -A --field-selector involvedObject.kind=Node,reason=ModeUnknown"
     site.until("an Event on the node names the value", lambda: "time-sliced" in site.shell(events), 60)
     assert set(restarts(site.running(namespace, "there")).values()) == {0}

@@ -33,7 +33,6 @@ def _namespace(site: Site, gpus: list[str]) -> Iterator[str]:
     assert (pinned.mps_pods(site), [pinned.daemon(site, gpu) for gpu in gpus][1:]) == (before, daemons[1:])
     for index in range(len(gpus[1:])):
         assert set(restarts(site.running(name, f"neighbour-{index}")).values()) == {0}
-    site.drop(name)
 
 
 def upgrade(site: Site, more: str) -> None:

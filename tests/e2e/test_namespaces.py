@@ -1,7 +1,5 @@
 """Namespaces with rules of their own: Pod Security, quotas, limit ranges."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from gpushare import contract
@@ -17,10 +15,8 @@ SMALL = {"cpu": "50m", "memory": "64Mi"}
 
 
 @pytest.fixture
-def namespace(site: Site) -> Iterator[str]:
-    name = site.bed.namespace("ruled", labels={"pod-security.kubernetes.io/enforce": "restricted"})
-    yield name
-    site.drop(name)
+def namespace(site: Site) -> str:
+    return site.namespace("ruled", {"pod-security.kubernetes.io/enforce": "restricted"})
 
 
 def test_a_tenant_runs_under_pod_security_restricted(site: Site, namespace: str) -> None:
@@ -87,4 +83,3 @@ def test_a_share_above_the_ceiling_is_refused(site: Site) -> None:
     namespace = site.namespace("capped", **{contract.MAX_MEMORY: "1Gi"})
     with pytest.raises(ClusterError, match="1Gi"):
         site.create(namespace, pods.pod("big", "hold", "1Gi"))
-    site.drop(namespace)

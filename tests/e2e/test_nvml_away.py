@@ -17,10 +17,8 @@ NOT_LOADED: Final = 9
 
 
 @pytest.fixture(scope="module")
-def namespace(site: Site) -> Iterator[str]:
-    name = site.namespace("away")
-    yield name
-    site.drop(name)
+def namespace(site: Site) -> str:
+    return site.namespace("away")
 
 
 @contextmanager

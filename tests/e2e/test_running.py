@@ -1,11 +1,15 @@
 """What a tenant gets: a Deployment and a Job on shares of one node's GPUs, with the right limits in the process."""
 
+from http import HTTPStatus
+
 import pytest
 
 from gpushare import contract
-from gpushare.kube_client import path
+from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, path
 from tests.e2e import pods
-from tests.e2e.site import APPS_V1, BATCH_V1, Site, ready, restarts
+from tests.e2e.site import APPS_V1, BATCH_V1, SYSTEM, Site, ready, restarts
+from tests.support import reviews
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 
@@ -70,6 +74,17 @@ def test_the_image_has_no_setuid_program_and_no_module_named_example(site: Site)
     assert site.in_enforcer("find / -xdev -type f -perm /6000").split() == []
     assert site.in_enforcer("find / -xdev -name example.py").split() == []
     assert site.in_enforcer("find / -xdev -name pynvml.py").split() != [], "the search reaches the libraries"
+
+
+def test_the_webhook_reads_a_namespace_that_its_watch_does_not_show(site: Site) -> None:
+    """Such as one that was labelled a moment ago. A client of the port may name any: this one has not opted in.
+
+    500 is the webhook's own answer; the API server says 503 of a Service that it cannot reach.
+    """
+    where = f"{path(CORE_V1, 'services', 'https:gpu-share-webhook:443', SYSTEM)}/proxy/mutate"
+    with pytest.raises(ClusterError) as refused:
+        site.cluster.create(where, reviews.review(reviews.pod(), namespace="kube-public"))
+    assert refused.value.status == HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def test_containers_that_asked_for_nothing_see_no_gpu(site: Site, namespace: str) -> None:

@@ -76,7 +76,3 @@ def test_a_forged_claim_status_is_refused(site: Site, namespace: str) -> None:
     where = f"{path(RESOURCE_V1, 'resourceclaims', claim['metadata']['name'], namespace)}/status"
     with pytest.raises(ClusterError, match=r"forbidden|denied"):
         site.bed.plane.cluster(TENANT).patch(where, {"status": {"allocation": None}})
-
-
-def test_afterwards_they_go(site: Site, namespace: str) -> None:
-    site.drop(namespace)

@@ -14,10 +14,8 @@ pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeou
 
 
 @pytest.fixture(scope="module")
-def namespace(site: Site) -> Iterator[str]:
-    name = site.namespace("trouble")
-    yield name
-    site.drop(name)
+def namespace(site: Site) -> str:
+    return site.namespace("trouble")
 
 
 def taints(site: Site) -> dict[str, list[str]]:

@@ -33,7 +33,7 @@ def second(site: Site) -> Iterator[Node]:
         site.shell(f"kubectl label node {SECOND} {NODE_LABEL}-", check=False)
         made.stop()
         site.shell(f"kubectl delete node {SECOND}", check=False)
-        site.until("one enforcer is left", site.enforcer_ready, 180)
+        site.until("one enforcer is left", lambda: len(site.enforcers()) == 1 and site.enforcer_ready(), 180)
 
 
 @pytest.fixture(scope="module")

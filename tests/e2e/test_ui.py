@@ -34,12 +34,11 @@ COLOUR: Final = "getComputedStyle([...document.querySelectorAll('.state')].find(
 
 
 @pytest.fixture(scope="module")
-def namespace(site: Site) -> Iterator[str]:
+def namespace(site: Site) -> str:
     name = site.namespace("seen", **{GRACE_PERIOD: "2s"})
     for each, amount in TENANTS.items():
         site.run(name, pods.pod(each, "hold", amount, memory="4Gi"))
-    yield name
-    site.drop(name, wait=True)
+    return name
 
 
 def test_use_and_a_kill_are_on_the_pages_and_the_log_verifies(site: Site, namespace: str) -> None:

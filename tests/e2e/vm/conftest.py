@@ -9,8 +9,8 @@ from tests.testbed.vm.node import VmNode
 
 
 @pytest.fixture(scope="session")
-def vm(site: Site) -> VmNode:
-    if not isinstance(site.node, VmNode):
+def vm(installed: Site) -> VmNode:
+    if not isinstance(installed.node, VmNode):
         assert not chosen()
         missing(f"these tests need a virtual node: make e2e ARGS=vm, which sets {VARIABLE}=vm")
-    return site.node
+    return installed.node

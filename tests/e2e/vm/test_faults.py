@@ -46,12 +46,11 @@ def gpu(site: Site, vm: VmNode) -> str:
 
 
 @pytest.fixture(scope="module")
-def namespace(site: Site, gpu: str) -> Iterator[str]:
+def namespace(site: Site, gpu: str) -> str:
     """With a neighbour on the same GPU that nothing of all this may end."""
     name = site.namespace("faults", **{contract.GRACE_PERIOD: "2s"})
     pinned.tenant(site, name, "steady-0", gpu, "hold", f"{SIZES[0]}Mi")
-    yield name
-    site.drop(name)
+    return name
 
 
 @pytest.fixture(autouse=True)

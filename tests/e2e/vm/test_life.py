@@ -1,7 +1,5 @@
 """A share's life on a node as users have it, in this order: its limits, a kill, a resize, outages, upgrade and end."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from gpushare import contract
@@ -18,12 +16,11 @@ GREEDY = "gpu-share-tenant hold 1Gi --then 6Gi --after 4s --over-limit; sleep 60
 
 
 @pytest.fixture(scope="module")
-def namespace(site: Site, vm: VmNode) -> Iterator[str]:
+def namespace(site: Site, vm: VmNode) -> str:
     """With a tenant that nothing of all this may restart."""
     name = site.namespace("life", **{contract.GRACE_PERIOD: "2s", contract.ON_EXCEED: "kill-container"})
     site.run(name, pods.pod("steady", "hold", "1Gi", **{contract.COMPUTE: "25%"}))
-    yield name
-    site.drop(name)
+    return name
 
 
 def untouched(site: Site, namespace: str) -> None:

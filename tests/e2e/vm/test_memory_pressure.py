@@ -1,7 +1,5 @@
 """The kernel ends a tenant, a sidecar and the enforcer for their memory: nobody else ends, and enforcement goes on."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from gpushare import contract
@@ -16,12 +14,11 @@ TAKE = "x = bytearray(1 << 30)"
 
 
 @pytest.fixture(scope="module")
-def namespace(site: Site, vm: VmNode) -> Iterator[str]:
+def namespace(site: Site, vm: VmNode) -> str:
     name = site.namespace("pressed", **{contract.GRACE_PERIOD: "2s"})
     neighbour = pods.pod("neighbour", "hold", "1Gi")
     site.run(name, neighbour)
-    yield name
-    site.drop(name)
+    return name
 
 
 def last_end(pod: pods.Object, container: str) -> str:

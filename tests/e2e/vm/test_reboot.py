@@ -36,14 +36,13 @@ def _gpus(site: Site, vm: VmNode) -> list[str]:
 
 
 @pytest.fixture(scope="module", name="namespace")
-def _namespace(site: Site, gpus: list[str]) -> Iterator[str]:
+def _namespace(site: Site, gpus: list[str]) -> str:
     """One tenant on each GPU, which stay through all reboots."""
     site.remove(TEAM, "share")  # the README's tenant would take part in each start
     name = site.namespace("rebooted", **{contract.GRACE_PERIOD: "2s"})
     for number, gpu in enumerate(gpus):
         pinned.tenant(site, name, f"steady-{number}", gpu, "hold", f"{SIZES[number]}Mi")
-    yield name
-    site.drop(name)
+    return name
 
 
 def listed(vm: VmNode) -> list[str]:

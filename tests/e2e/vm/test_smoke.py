@@ -1,7 +1,5 @@
 """What CI tries on a virtual node with cgroup v2, systemd and AppArmor: a share, a kill, its record, the deletion."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from gpushare import contract
@@ -16,10 +14,8 @@ GREEDY = ("hold", "1Gi", "--then", "6Gi", "--after", "4s", "--over-limit")
 
 
 @pytest.fixture(scope="module")
-def namespace(site: Site, vm: VmNode) -> Iterator[str]:
-    name = site.namespace("smoke", **{contract.GRACE_PERIOD: "2s"})
-    yield name
-    site.drop(name)
+def namespace(site: Site, vm: VmNode) -> str:
+    return site.namespace("smoke", **{contract.GRACE_PERIOD: "2s"})
 
 
 def cgroups_of(vm: VmNode, pod: Object) -> list[str]:

@@ -1,7 +1,5 @@
 """Pods with a user namespace of their own: its control group tells whose a process is, whatever users there are."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from gpushare import contract
@@ -17,10 +15,8 @@ GREEDY = ("hold", "1Gi", "--then", "6Gi", "--after", "4s", "--over-limit")
 
 
 @pytest.fixture(scope="module")
-def namespace(site: Site, vm: VmNode) -> Iterator[str]:
-    name = site.namespace("mapped", **{contract.GRACE_PERIOD: "2s"})
-    yield name
-    site.drop(name)
+def namespace(site: Site, vm: VmNode) -> str:
+    return site.namespace("mapped", **{contract.GRACE_PERIOD: "2s"})
 
 
 def mapped(name: str, *program: str) -> pods.Object:

@@ -57,6 +57,8 @@ class Group(StrEnum):
 
     CONTROL_PLANE = "control plane"
     NODE = "node"
+    OLDER_NODE = "older node"
+    """A kubelet of the oldest Kubernetes, beside an API server of the newest."""
     CHART = "chart"
     MONITORING = "monitoring"
     PARCEL = "parcel"
@@ -77,6 +79,9 @@ def wanted(group: Group = Group.CONTROL_PLANE) -> tuple[Binary, ...]:
         return _prometheus("promtool"), _prometheus("prometheus")
     if group is Group.PARCEL:
         return _parcel()
+    if group is Group.OLDER_NODE:
+        oldest = _Module(f"kubernetes-node-{versions.OLDEST}", versions.VERSIONS[versions.OLDEST])
+        return tuple(_kubernetes(oldest, ("kubelet",)))
     containerd = _Module("containerd", CONTAINERD)
     return (
         *_kubernetes(_Module("kubernetes-node", versions.VERSIONS[versions.NEWEST]), KUBERNETES_NODE_NAMES),

@@ -35,7 +35,9 @@ CA_BUNDLE: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 PIP_SETTINGS: Final = ("index-url", "extra-index-url", "trusted-host", "timeout", "proxy")
 UPGRADED: Final = "upgraded"
 """Tag of the images that a test upgrades to."""
-KEPT: Final = 4
+EARLIER: Final = "earlier"
+"""Tag of the images of an earlier commit."""
+KEPT: Final = 8
 """Archives of each target that stay in the cache."""
 MOST_LAYERS: Final = 250
 """Layers in buildah's store, about 40 MB each, from which on it is cleared."""
@@ -43,13 +45,14 @@ PRUNED: Final = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/sha
 JUNK: Final = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", ".*_cache")
 
 
-def image(target: str = PRODUCT, tag: str = "", say: Callable[[str], None] = say) -> Path:
+def image(target: str = PRODUCT, tag: str = "", say: Callable[[str], None] = say, source: Path = CONTEXT) -> Path:
     """Docker archive of one target of the Dockerfile, named ``gpu-share:<tag>`` or ``gpu-share-simulator:<tag>``.
 
     Args:
         target: ``gpu-share`` or ``simulator``.
         tag: the project's version when empty.
         say: where progress goes.
+        source: the checkout that it is built from.
 
     Raises:
         BedError: it cannot be built; the message ends with what the build said.
@@ -57,7 +60,7 @@ def image(target: str = PRODUCT, tag: str = "", say: Callable[[str], None] = say
     tag = tag or version()
     with tempfile.TemporaryDirectory() as folder, lock("images", say):
         context = Path(folder)
-        _copy_context(context)
+        _copy_context(source, context)
         file = _home() / f"{target}-{tag}-{_digest(context, target, tag, _base_name())}.tar"
         if not file.is_file():
             _shrink_store(say)
@@ -70,7 +73,7 @@ def image(target: str = PRODUCT, tag: str = "", say: Callable[[str], None] = say
 
 def targets() -> list[str]:
     """The Dockerfile's targets that are images, the product's first."""
-    return [PRODUCT, *([SIMULATOR] if SIMULATOR in _stages() else [])]
+    return [PRODUCT, *([SIMULATOR] if SIMULATOR in _stages(CONTEXT) else [])]
 
 
 def name(target: str) -> str:
@@ -144,7 +147,7 @@ def _store_base(file: Path, say: Callable[[str], None]) -> None:
 def _build(context: Path, target: str, tag: str, file: Path, say: Callable[[str], None]) -> None:
     say(f"building image {tag} ...")
     started = time.monotonic()
-    what = [f"--target={target}"] if target in _stages() else []
+    what = [f"--target={target}"] if target in _stages(context) else []
     how = ["--isolation=chroot", "--network=host", "--layers", f"--build-arg=BASE=localhost/{_base_name()}:1"]
     _run([*_buildah(), "bud", "--quiet", *how, *what, "--tag", f"localhost/{tag}", str(context)], say)
     fresh = file.with_suffix(f".{os.getpid()}.tmp")
@@ -182,11 +185,11 @@ def _run(command: Sequence[str], say: Callable[[str], None]) -> str:
     return done.stdout
 
 
-def _copy_context(target: Path) -> None:
+def _copy_context(checkout: Path, target: Path) -> None:
     """Only what the Dockerfile copies, without the checkout's caches: the same content builds the same image."""
-    shutil.copyfile(CONTEXT / "Dockerfile", target / "Dockerfile")
-    for source in _sources():
-        found = CONTEXT / source
+    shutil.copyfile(checkout / "Dockerfile", target / "Dockerfile")
+    for source in _sources(checkout):
+        found = checkout / source
         (target / source).parent.mkdir(parents=True, exist_ok=True)
         if found.is_dir():
             shutil.copytree(found, target / source, ignore=JUNK, dirs_exist_ok=True)
@@ -194,16 +197,16 @@ def _copy_context(target: Path) -> None:
             shutil.copyfile(found, target / source)
 
 
-def _sources() -> Iterator[str]:
-    text = (CONTEXT / "Dockerfile").read_text().replace("\\\n", " ")
+def _sources(checkout: Path) -> Iterator[str]:
+    text = (checkout / "Dockerfile").read_text().replace("\\\n", " ")
     for line in re.findall(r"^COPY\s+(.*)$", text, re.MULTILINE):
         words = line.split()
         if not any(word.startswith("--from") for word in words):
             yield from (word for word in words[:-1] if not word.startswith("--"))
 
 
-def _stages() -> list[str]:
-    text = (CONTEXT / "Dockerfile").read_text()
+def _stages(checkout: Path) -> list[str]:
+    text = (checkout / "Dockerfile").read_text()
     return re.findall(r"^FROM\s+\S+\s+AS\s+(\S+)", text, re.MULTILINE | re.IGNORECASE)
 
 

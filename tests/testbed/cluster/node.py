@@ -102,10 +102,10 @@ class Node:
         ctr = str(find_all(Group.NODE)["ctr"])
         self.run(ctr, f"--address={SOCKET}", "--namespace=k8s.io", "images", "import", str(file.absolute()))
 
-    def start_kubelet(self, labels: dict[str, str] | None = None) -> None:
-        """Start the kubelet, with its identity as a node; ``labels`` are set when it registers."""
+    def start_kubelet(self, labels: dict[str, str] | None = None, group: Group = Group.NODE) -> None:
+        """Start the kubelet of a group, with its identity as a node; ``labels`` are set when it registers."""
         command = [
-            str(find_all(Group.NODE)["kubelet"]),
+            str(find_all(group)["kubelet"]),
             "--config=/var/lib/kubelet/config.yaml",
             f"--kubeconfig={self.plane.kubeconfig(self.name).absolute()}",
             f"--hostname-override={self.name}",

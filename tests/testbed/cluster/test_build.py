@@ -14,6 +14,7 @@ from tests.testbed.cluster.errors import BedError, MissingBinariesError
 from tests.testbed.cluster.node import require_rights
 
 KUBERNETES_MODULES = ("kubernetes", "kubernetes-node", "kubernetes-parcel")
+OLDEST_MODULES = (f"kubernetes-{versions.OLDEST}", f"kubernetes-node-{versions.OLDEST}")
 FAKE_GO = """#!{python}
 import os, pathlib, sys, time
 if sys.argv[1] == "env":
@@ -163,18 +164,21 @@ def test_what_a_node_needs_is_a_group_of_its_own(tmp_path: Path) -> None:
     assert "kubelet" not in calls.read_text()
     build.build_missing(lambda _: None, tuple(binaries.Group))
     assert [line.split()[0] for line in calls.read_text().splitlines()[4:]] == [
-        "kubelet", "kube-proxy", "kubectl", "containerd", "containerd-shim-runc-v2", "ctr", "helm",
-        "promtool", "prometheus", "kubernetes-parcel", "containerd-parcel",
+        "kubelet", "kube-proxy", "kubectl", "containerd", "containerd-shim-runc-v2", "ctr",
+        "kubelet", "helm", "promtool", "prometheus", "kubernetes-parcel", "containerd-parcel",
     ]  # fmt: skip
     assert set(binaries.find_all(binaries.Group.NODE)) >= {"kubelet", "containerd"}
 
 
-def test_all_modules_of_this_kubernetes_pin_the_same_versions() -> None:
+@pytest.mark.parametrize(
+    ("minor", "modules"), [(versions.NEWEST, KUBERNETES_MODULES), (versions.OLDEST, OLDEST_MODULES)]
+)
+def test_all_modules_of_one_kubernetes_pin_the_same_versions(minor: str, modules: tuple[str, ...]) -> None:
     """They are apart only so that a change of one leaves the cached binaries of the others alone."""
-    pinned = [set(re.findall(r"^\s+(k8s\.io/\S+ => .*)$", _go_mod(name), re.MULTILINE)) for name in KUBERNETES_MODULES]
-    assert pinned[0] == pinned[1] == pinned[2] != set()
-    newest = versions.VERSIONS[versions.NEWEST]
-    assert all(re.search(rf"k8s\.io/kubernetes v{newest}\s", _go_mod(name)) for name in KUBERNETES_MODULES)
+    pinned = [set(re.findall(r"^\s+(k8s\.io/\S+ => .*)$", _go_mod(name), re.MULTILINE)) for name in modules]
+    assert all(each == pinned[0] != set() for each in pinned)
+    version = versions.VERSIONS[minor]
+    assert all(re.search(rf"k8s\.io/kubernetes v{version}\s", _go_mod(name)) for name in modules)
 
 
 @pytest.mark.parametrize("minor", list(versions.VERSIONS))

@@ -30,7 +30,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def copied(target: Path) -> list[str]:
     target.mkdir()
-    images._copy_context(target)
+    images._copy_context(images.CONTEXT, target)
     return sorted(str(file.relative_to(target)) for file in target.rglob("*") if file.is_file())
 
 
