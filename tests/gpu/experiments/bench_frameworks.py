@@ -86,7 +86,7 @@ def variables(backend: Backend, limit_mib: int) -> dict[str, str]:
         ),),
         limits=(ContainerLimit(container=REQUEST, request=REQUEST, memory_mib=limit_mib),), terms=parse_policy({}),
         seen=(Seen(gpu=gpu.uuid, total_mib=gpu.memory_mib - gpu.reserved_mib, sms=gpu.sms),),
-        settings=((REQUEST, keys),),
+        settings={REQUEST: keys},
     )  # fmt: skip
     found = cdi.variables(claim, claim.of(REQUEST), mps=True)
     return {name: value for name, value in found.items() if name != contract.MPS_LOG_DIRECTORY}

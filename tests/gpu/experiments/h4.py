@@ -153,7 +153,7 @@ def servers(daemon: MpsDaemon) -> tuple[int, ...]:
 def statuses(daemon: MpsDaemon) -> dict[str, str]:
     """What each server says of itself; ``unknown`` where the daemon is too old to say."""
     try:
-        found = daemon.health().servers
+        found = daemon.health()
     except MpsError as error:
         return {"daemon": error.message}
     return {str(pid): "unknown" if status is None else str(status) for pid, status in found.items()}

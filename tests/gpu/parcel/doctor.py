@@ -46,6 +46,8 @@ def _rights() -> Iterator[Finding]:
     yield Finding(os.geteuid() == 0, "root", f"uid {os.geteuid()}")
     lacking = [each for each in PROGRAMS if shutil.which(each) is None]
     yield Finding(not lacking, "programs", f"lacking: {', '.join(lacking)}" if lacking else ", ".join(PROGRAMS))
+    hosts = Path("/etc/hosts")
+    yield Finding(hosts.is_file(), "names of hosts", str(hosts) if hosts.is_file() else f"lacking: {hosts}")
     if not lacking:
         done = subprocess.run(NAMESPACES, capture_output=True, text=True, check=False)
         yield Finding(done.returncode == 0, "namespaces", done.stderr.strip() or "mount, net, cgroup, uts")

@@ -33,7 +33,6 @@ from tests.gpu.parcel.layout import (
     ROOT,
     SIMULATED,
     SITE,
-    python_tag,
 )
 from tests.testbed.cluster import packages
 from tests.testbed.cluster.binaries import Group, find_all
@@ -52,12 +51,10 @@ def main(argv: Sequence[str]) -> int:
     """Make it. Exit code 1: something cannot be had, or it is too large."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.parcel.make", description=__doc__)
     parser.add_argument("--python", default="3.12", help="version of Python on the machine (%(default)s)")
-    parser.add_argument("--here", action="store_true", help="for this Python, not packed tightly")
-    parser.add_argument("--out", type=Path, help="folder (default: .build/parcel, or .build/parcel-here)")
+    parser.add_argument("--out", type=Path, default=MADE, help="folder (%(default)s)")
     asked = parser.parse_args(argv)
-    out = asked.out or (MADE.with_name("parcel-here") if asked.here else MADE)
     try:
-        make(out, python_tag() if asked.here else asked.python, tight=not asked.here)
+        make(asked.out, asked.python, tight=True)
     except (BedError, subprocess.CalledProcessError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -65,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def make(out: Path, python: str, *, tight: bool) -> None:
-    """Write the parts. Raises ``BedError``."""
+    """Write the parts, quickly where they need not be small. Raises ``BedError``."""
     build_missing(groups=(Group.PARCEL,))
     began, out = time.monotonic(), out.absolute()
     out.mkdir(parents=True, exist_ok=True)

@@ -81,14 +81,15 @@ def toolkit(uuids: list[str]) -> dict[str, Any]:
     return {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}
 
 
-def programs(folder: Path, python: Path) -> None:
-    """Write the programs that images name as their entry points."""
+def programs(folder: Path, python: Path, frameworks: Path) -> None:
+    """Write the programs that images name as their entry points, and a ``python`` that has the frameworks."""
     folder.mkdir(exist_ok=True)
     site = f"PYTHONPATH=/gpu-share/product:/gpu-share/site exec {python}"
     main = "import sys; from gpushare_cli.main import main; sys.argv[0] = 'gpu-share'; sys.exit(main())"
     texts = {
         "gpu-share": f'#!/bin/sh\n{site} -c "{main}" "$@"\n',
         "gpu-share-simulator": f'#!/bin/sh\n{site} -m tests.fakes.gpu.node "$@"\n',
+        **dict.fromkeys(("python", "python3"), f'#!/bin/sh\nexec {frameworks} "$@"\n'),
         "gpu-share-tenant": f'#!/bin/sh\n{site} -m tests.fakes.gpu.share "$@"\n',
     }
     for name, text in texts.items():

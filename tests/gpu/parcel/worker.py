@@ -98,8 +98,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _start(asked: argparse.Namespace, store: results.Store, began: float) -> scene.Scene:
-    _, python = container_spec.interpreters()
-    node_settings.programs(asked.parcel / BINARIES, python)
+    frameworks, python = container_spec.interpreters()
+    node_settings.programs(asked.parcel / BINARIES, python, frameworks)
     node_settings.write(asked.run / "node", asked.run / "cluster" / "pki", asked.parcel)
     node = ParcelNode.start(asked.run, asked.parcel)
     if asked.backend == "real":
