@@ -53,8 +53,8 @@ CLAIM = PreparedClaim(
     granted=(AllocatedDevice(request="model", pool="n", device="gpu-1", gpu=GPU, memory_mib=4096, mode=Mode.MPS),),
     limits=(ContainerLimit(container="model", request="model", memory_mib=4096, compute=25, limit_mib=8192),),
     answers=(ResizeResult(container="model", asked="3Gi", done=True, before_mib=4096, reason="Resized", note="n"),),
-    own_shared_memory=("model",), driver_capabilities=(("model", "compute,utility"),), clients=(("model", 2),),
-    seen=(Seen(gpu=GPU, total_mib=16384, sms=132),), caps=(("model", 50),), settings=(("model", ("VLLM",)),),
+    own_shared_memory=("model",), driver_capabilities={"model": "compute,utility"}, clients={"model": 2},
+    seen=(Seen(gpu=GPU, total_mib=16384, sms=132),), caps={"model": 50}, settings={"model": ("VLLM",)},
 )  # fmt: skip
 KEPT = Kept(
     {("claim-1", "pool", "gpu-1"): Device(uuid=GPU, kind="gpu", parent="", capacity=2**34, shareable=True)},

@@ -37,7 +37,7 @@ def refusal(golden: Golden, data: bytes) -> str | None:
 
 
 def test_every_format_has_golden_files() -> None:
-    assert {golden.format for golden in ALL} == set(formats.ALL)
+    assert {golden.format for golden in ALL} == {each for each in vars(formats).values() if isinstance(each, Format)}
 
 
 @every_format

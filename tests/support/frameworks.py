@@ -1,7 +1,7 @@
 """Every framework under every back end on every card: what it finds, asks for, and what its share says.
 
 ``python -m tests.support.frameworks`` writes the tables of docs/tenants/frameworks.md from that and
-``gpushare.frameworks``.
+``tests.support.framework_table``.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,9 +13,9 @@ from gpushare.cuda_context import context_mib
 from gpushare.fractions import TABLE as FRACTIONS
 from gpushare.fractions import VARIABLE
 from gpushare.framework_variables import SETTINGS
-from gpushare.frameworks import MIB, TABLE, Program, Rule
 from gpushare.memory_fraction import Reserve, budget
 from tests.fakes.gpu.machine import Machine, MachineGpu
+from tests.support.framework_table import MIB, TABLE, Program, Rule
 from tests.support.table import Row, with_rows
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "tenants" / "frameworks.md"
@@ -89,15 +89,37 @@ def _evidence() -> list[Row]:
     ]  # fmt: skip
 
 
+FRACTION_SOURCES: Final = {
+    "--gpu-memory-utilization": ("vLLM", "`gpu_memory_utilization` in vllm/config/cache.py"),
+    "--mem-fraction-static": ("SGLang", "`profile_max_num_token` in sglang/srt/model_executor/model_runner.py"),
+    "--cuda-memory-fraction": ("Text Generation Inference", "`text-generation-launcher --help`"),
+    "--per-process-gpu-memory-fraction": (
+        "TensorFlow Serving",
+        "tensorflow_serving/model_servers/main.cc; `GPUOptions` in TensorFlow's config.proto",
+    ),
+    "--backend-config": ("Triton, TensorFlow's backend", "triton-inference-server/tensorflow_backend README"),
+    "--rmm-pool-size": ("Dask-CUDA", "docs.nvidia.com dask-cuda, `dask cuda worker`"),
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": ("JAX", "docs.jax.dev gpu_memory_allocation"),
+    "PYTORCH_CUDA_ALLOC_CONF": ("PyTorch", "pytorch PR 161035; docs.pytorch.org CUDA semantics"),
+    "--cache-max-entry-count": ("LMDeploy", "`cache_max_entry_count` in lmdeploy/messages.py"),
+    "--kv-cache-free-gpu-memory-fraction": (
+        "TensorRT-LLM",
+        "nvidia.github.io TensorRT-LLM, `free_gpu_memory_fraction` of `KvCacheConfig`",
+    ),
+}
+"""Framework and source of each fraction, by its first option or variable."""
+
+
 def _fractions() -> list[Row]:
     return [
         (
-            each.framework,
+            framework,
             " ".join(f"`{name}{f' {each.before}' * bool(each.before)}`" for name in (*each.options, *each.variables)),
             str(each.of), f"`${VARIABLE[each.of]}`" if each.of in VARIABLE else "a smaller number",
-            f"`{each.asked}`" if each.asked else "no", each.source,
+            f"`{each.asked}`" if each.asked else "no", source,
         )
         for each in FRACTIONS
+        for framework, source in (FRACTION_SOURCES[(*each.options, *each.variables)[0]],)
     ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from gpushare.errors import GpuShareError
-from gpushare_cli.check.content import compared
+from gpushare_cli.check.installation import compared
 from tests.integration.controlplane.manifests import where
 from tests.support.need import missing
 

@@ -28,7 +28,8 @@ FOREIGN: Final = frozenset(
         "--admission-control-config-file", "--annotations", "--clusterrole", "--command", "--from-file", "--group",
         "--local", "--no-deps", "--no-hooks", "--overwrite", "--reuse-values", "--set", "--strict", "--target",
         "--wait", "--all-namespaces", "--field-selector", "--ignore-case", "--selector", "--show-labels", "--tail",
-        "--restart", "--install", "--take-ownership", "--ignore-daemonsets", "--delete-emptydir-data",
+        "--restart", "--container", "--install", "--take-ownership", "--ignore-daemonsets", "--delete-emptydir-data",
+        "--force-conflicts", "--server-side",
     }
 )  # fmt: skip
 """Options of kube-apiserver, kubectl, helm, pip, mypy and grep."""

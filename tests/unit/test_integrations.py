@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from gpushare import contract
-from gpushare_cli.inject import custom_workloads
+from gpushare_cli.inject import workloads
 from tests.golden.cases import ROOT, Case
 from tests.support import pages
 
@@ -42,7 +42,7 @@ def test_the_pod_of_the_case_asks_for_what_the_page_writes(page: str) -> None:
 
 @pytest.mark.parametrize("page", ["docs/tenants/kserve.md", "docs/tenants/ray.md"])
 def test_the_command_line_finds_the_annotations_where_pods_get_them(page: str) -> None:
-    (note,) = custom_workloads.notes(block(page))
+    (note,) = workloads.notes(block(page))
     assert "the webhook rewrites its pods" in note
 
 

@@ -27,20 +27,21 @@ KUBECTL: Final = {
     "apply": {"-f"},
     "debug": {"--profile"},
     "delete": {"-n"},
-    "describe": {"-l", "-n"},
+    "describe": {"-A", "-l", "-n"},
     "drain": {"--delete-emptydir-data", "--ignore-daemonsets"},
     "exec": {"-c"},
     "get": {"-A", "-l", "-n", "-o", "--field-selector", "--output", "--selector"},
     "label": {"--overwrite"},
-    "logs": {"-n"},
+    "logs": {"-l", "-n"},
     "port-forward": set[str](),
     "rollout": {"-n"},
+    "scale": {"--replicas", "-n"},
     "uncordon": set[str](),
     "version": set[str](),
 }
 """Verbs of kubectl 1.37, and options that they have."""
 OF_OTHERS: Final = (
-    "gpushare/frameworks.py", "gpushare/fractions.py", "gpushare_cli/migrate/dialects.py", "webhook/mutation/",
+    "gpushare/fractions.py", "gpushare_cli/migrate/dialects.py", "webhook/mutation/",
 )  # fmt: skip
 """Texts that name options of other programs."""
 UNCLEAR: Final = re.compile(

@@ -68,7 +68,11 @@ def control_plane(url: str | None = None, *, ca_bundle: bytes = b"") -> list[Obj
     for configuration in (o for o in objects if o["kind"] == WEBHOOK_CONFIGURATION):
         for webhook in configuration["webhooks"]:
             if url is not None:
-                webhook["clientConfig"] = {"url": url, "caBundle": base64.b64encode(ca_bundle).decode()}
+                there = webhook["clientConfig"]["service"]["path"]
+                webhook["clientConfig"] = {
+                    "url": url.replace("/mutate", there),
+                    "caBundle": base64.b64encode(ca_bundle).decode(),
+                }
                 webhook["timeoutSeconds"] = WEBHOOK_SECONDS
     return objects
 

@@ -50,11 +50,15 @@ class SecondWebhook:
 
     change: Change
     seen: list[Object] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    """The reviews, as the API server wrote them."""
     failures: list[str] = field(default_factory=list)
 
-    def answer(self, review: Object) -> Object:
+    def answer(self, body: bytes) -> Object:
         """Answer an AdmissionReview with the JSON Patch between the pod and what the function makes of it."""
+        review: Object = json.loads(body)
         request = review["request"]
+        self.bodies.append(body)
         pod = request["object"]
         self.seen.append(pod)
         response: Object = {"uid": request["uid"], "allowed": True}
@@ -123,8 +127,7 @@ def _wait(cluster: KubeClient, webhook: SecondWebhook, namespace: str) -> None:
 def _server(webhook: SecondWebhook, authority: Authority) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            body = json.dumps(webhook.answer(review)).encode()
+            body = json.dumps(webhook.answer(self.rfile.read(int(self.headers["Content-Length"])))).encode()
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

@@ -1,6 +1,7 @@
 """What becomes of pods at admission: who is touched, what they get, and what is refused."""
 
 import copy
+from contextlib import suppress
 
 import pytest
 
@@ -18,7 +19,9 @@ from gpushare.kube_client import CORE_V1, JSON_PATCH, RESOURCE_V1, path
 from tests.integration.controlplane import objects
 from tests.integration.controlplane.bed import PODS, TEMPLATES, Bed, template_name
 from tests.integration.controlplane.objects import Object
+from tests.integration.controlplane.second_webhook import second_webhook
 from tests.load.bench.pods import pods
+from webhook.serving.fair_queue import sender_of
 
 pytestmark = pytest.mark.controlplane
 
@@ -57,6 +60,17 @@ def test_in_an_opted_in_namespace_pods_that_ask_for_nothing_are_never_touched(be
     here, there = bed.create(namespace, objects.pod("a")), bed.create(plain, objects.pod("a"))
     assert bed.requests_answered() == before
     assert without_generated(here) == without_generated(there)
+
+
+def test_the_sender_of_a_review_is_its_namespace_whatever_a_tenant_writes(bed: Bed) -> None:
+    namespace, lie = bed.namespace("sender"), '"namespace":"other","'
+    with second_webhook(bed.cluster, "a-reader", lambda pod: pod, namespaces=[namespace]) as reader:
+        before = len(reader.bodies)
+        for name in ("a", lie, "x" * 20_000):
+            with suppress(ClusterError):  # the API server checks names after admission
+                bed.create(namespace, objects.pod(name, "1Gi", note=lie))
+        senders = [sender_of(each) for each in reader.bodies[before:]]
+    assert senders == [namespace.encode()] * 3
 
 
 def test_a_refusal_says_what_to_change(bed: Bed) -> None:

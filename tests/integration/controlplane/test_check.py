@@ -4,6 +4,8 @@ The release is the shipped one with all its workloads. No kubelet runs their pod
 """
 
 import base64
+import os
+import signal
 import socket
 import ssl
 import threading
@@ -22,7 +24,7 @@ from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare_cli.check import installation
-from gpushare_cli.check.content import compared
+from gpushare_cli.check.installation import compared
 from tests.integration.controlplane import manifests, objects
 from tests.integration.controlplane.bed import SLICES, SYSTEM, Bed, may
 from tests.integration.controlplane.release import WEBHOOK, Release, check
@@ -80,6 +82,20 @@ def test_a_webhook_that_does_not_answer_is_found_by_trying(release: Release) -> 
         code, found = check(release.admin, "--cluster", "-n", release.namespace)
     finally:
         release.bed.start_webhooks()
+    assert (code, found["sharing pod"][0]) == (1, "wrong")
+    assert "failed calling webhook" in found["sharing pod"][1]
+
+
+def test_a_replica_that_cannot_be_reached_is_found_beside_those_that_answer(release: Release) -> None:
+    """It takes connections and answers none, while the API server has connections to others."""
+    release.edit(WEBHOOK, lambda item: [each.update(timeoutSeconds=3) for each in item["webhooks"]])
+    lost = release.bed.replicas[0].process
+    assert lost is not None
+    os.killpg(lost.pid, signal.SIGSTOP)
+    try:
+        code, found = check(release.admin, "--cluster")
+    finally:
+        os.killpg(lost.pid, signal.SIGCONT)
     assert (code, found["sharing pod"][0]) == (1, "wrong")
     assert "failed calling webhook" in found["sharing pod"][1]
 
@@ -170,11 +186,9 @@ def no_opt_in(*, opted_in: bool) -> Iterator[None]:
 
 
 def test_without_an_opted_in_namespace_the_webhook_is_tried_and_nothing_is_created(release: Release) -> None:
-    before = release.bed.requests_answered()
     with no_opt_in(opted_in=False):
         level, detail = check(release.admin, "--cluster")[1]["sharing pod"]
     assert (level, "the webhook answers" in detail) == ("warning", True), detail
-    assert release.bed.requests_answered() > before
     left = release.cluster.list(path(CORE_V1, "pods", namespace=SYSTEM))[0]
     assert not [each for each in left if each["metadata"]["name"].startswith("gpu-share-check-")]
 

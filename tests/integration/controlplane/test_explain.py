@@ -20,9 +20,9 @@ from gpushare.contract import COMPUTE
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.reasons import Reason
-from gpushare_cli.api_errors import AGAIN, sentence
-from gpushare_cli.audit import anchors
+from gpushare_cli.audit import remote
 from gpushare_cli.explain.pod import recorded
+from gpushare_cli.words import AGAIN, sentence
 from tests.integration.controlplane import objects, pending, situations_of_pods, situations_of_workloads
 from tests.integration.controlplane.bed import Bed
 from tests.integration.controlplane.explaining import GPU, account, kill, prepared, product, runs, viewer
@@ -126,7 +126,7 @@ def test_events_are_their_namespaces_to_write_so_they_are_no_anchors(bed: Bed) -
         "reportingComponent": body["reportingController"], "reportingInstance": "made-up",
     }  # fmt: skip
     tenant.create(path(CORE_V1, "events", namespace=namespace), core)
-    (found,) = (each for each in anchors.in_cluster(bed.cluster, print) if each.node == "made-up")
+    (found,) = (each for each in remote.in_cluster(bed.cluster, print) if each.node == "made-up")
     assert (found.head, found.hint) == (head, True)
 
 

@@ -129,7 +129,18 @@ def shown(prometheus: Prometheus, panel: dict[str, Any], begin: float, end: floa
             when = {"start": f"{begin:.3f}", "end": f"{end:.3f}", "step": "2"}
         where = "query" if target.get("instant") else "query_range"
         found += series(prometheus.get(where, query=query, **when), target.get("legendFormat", ""))
-    return Panel(panel["title"], panel["type"], panel["fieldConfig"]["defaults"]["unit"], found)
+    columns, hidden = organized(panel)
+    return Panel(panel["title"], panel["type"], panel["fieldConfig"]["defaults"]["unit"], found, columns, hidden)
+
+
+def organized(panel: dict[str, Any]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the columns of a table that have a place or a heading, each with its heading, and those it leaves out."""
+    options: dict[str, Any] = next(
+        (each["options"] for each in panel.get("transformations", ()) if each["id"] == "organize"), {}
+    )
+    places, headings = options.get("indexByName", {}), options.get("renameByName", {})
+    columns = [(name, headings.get(name, name)) for name in sorted(places, key=places.get)]
+    return columns, [name for name, out in options.get("excludeByName", {}).items() if out]
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare.cuda_context import context_mib
-from gpushare.frameworks import MIB, TABLE, Program
 from gpushare.memory_fraction import Reserve, budget
 from tests.fakes.gpu.need import need_library
 from tests.fakes.gpu.programs import GpuHost, host
+from tests.support.framework_table import MIB, TABLE, Program
 
 pytestmark = pytest.mark.node
 LIMIT = 8192

@@ -62,6 +62,8 @@ class Api(BaseHTTPRequestHandler):
         elif "sendInitialEvents" in self.path:
             end = {"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}}
             self._answer(json.dumps({"type": "BOOKMARK", "object": {"metadata": end}}).encode() + b"\n")
+        elif "watch=" not in self.path:
+            self._answer(b'{"items": [], "metadata": {"resourceVersion": "1"}}')
         else:
             self.send_response(200)
             self.end_headers()

@@ -16,9 +16,8 @@ import pytest
 from enforcer.audit.log import segments
 from gpushare.contract import AUDIT_HEAD
 from gpushare.errors import ClusterError
-from gpushare_cli.ui import snapshot, sources
-from gpushare_cli.ui.cache import Cached
-from gpushare_cli.ui.changes import Changes, History
+from gpushare_cli.ui import server, sources
+from gpushare_cli.ui.cache import Cached, Changes, History
 from gpushare_cli.ui.pages import Pages
 from gpushare_cli.ui.server import leading_to, serve
 from gpushare_cli.ui.sources import Sources
@@ -211,7 +210,7 @@ def test_a_snapshot_is_read_from_files_in_its_own_style(
 ) -> None:
     changes = Changes(once=True)
     pages = Pages(Sources(Cached(cluster, changes)), "asr", wait=20.0, live=False)
-    number, more = snapshot.write(pages, tmp_path / "pages")
+    number, more = server.write(pages, tmp_path / "pages")
     assert (number >= len(PAGES), more) == (True, False)
     chromium.complaints.clear()
     for name in ("index", "gpu_one_gpu-0", "kills"):

@@ -25,7 +25,7 @@ kind: Pod
 metadata: {name: tts, annotations: {gpu-share.io/memory: 4Gi}}
 spec: {containers: [{name: model, image: tts}]}
 """
-OF_UI: Final = ("gpushare_cli.ui.opening", "gpushare_cli.ui.server", "gpushare_cli.ui.snapshot")
+OF_UI: Final = ("gpushare_cli.ui.server",)
 """Serve pages, for which the extra ``ui`` brings Flask; the verb loads them last."""
 LOAD_ALL: Final = f"""
 OF_UI = {OF_UI!r}

@@ -1,10 +1,9 @@
 """Panels of a Grafana dashboard as pictures, from what Prometheus returned for their queries."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import zip_longest
 from typing import Any, Final
 
 from tests.support.pictures.chart import LINES, Axis, Layout, Line, drawn
@@ -13,6 +12,7 @@ from tests.support.pictures.svg import document, words
 WIDTH: Final = 380
 HEIGHT: Final = 240
 GAP: Final = 14
+WHOLE: Final = 2 * WIDTH + GAP
 HEAD: Final = 40
 ACROSS: Final = 2
 ORDER: Final = ("stat", "table", "timeseries")
@@ -26,8 +26,10 @@ UNITS: Final = {
     "bytes": (1024**3, " GiB"), "percentunit": (0.01, " %"), "reqps": (1.0, "/s"), "s": (1.0, " s"), "none": (1.0, ""),
 }  # fmt: skip
 """Units of Grafana: what one is, and how it is written."""
-HIDDEN: Final = frozenset({"__name__", "job", "instance", "uuid", "service", "endpoint", "container", "gpu"})
-"""Labels that a table leaves out, for want of room."""
+VALUE: Final = "Value"
+"""Grafana's name of the column with the values."""
+LETTERS: Final = 20
+"""What is longer in a cell is cut."""
 DAY: Final = 86400.0
 
 
@@ -53,20 +55,35 @@ class Panel:
     kind: str
     unit: str
     found: Sequence[Series]
+    columns: Sequence[tuple[str, str]] = ()
+    """Of a table: each label, or ``VALUE``, and its heading; the others come in the order of their names."""
+    hidden: Collection[str] = ()
+    """Of a table: what it leaves out."""
 
 
 def row(title: str, panels: Sequence[Panel], note: str) -> str:
     """Draw one row of the dashboard, its short panels first, with a note of where its figures come from."""
     ordered = sorted(panels, key=lambda each: ORDER.index(each.kind))
     body, y = [words(title, GAP, 26, "title")], HEAD
-    for pair in zip_longest(*[iter(ordered)] * ACROSS):
-        high = max(_height(each) for each in pair if each)
-        for at, each in enumerate(filter(None, pair)):
-            body += [f'<svg x="{GAP + at * (WIDTH + GAP)}" y="{y}" width="{WIDTH}" height="{high}">']
-            body += [*_panel(each, high), "</svg>"]
+    for group in _grouped(ordered):
+        high, width = max(map(_height, group)), WHOLE if group[0].kind == "table" else WIDTH
+        for at, each in enumerate(group):
+            body += [f'<svg x="{GAP + at * (WIDTH + GAP)}" y="{y}" width="{width}" height="{high}">']
+            body += [*_panel(each, width, high), "</svg>"]
         y += high + GAP
     size = ACROSS * (WIDTH + GAP) + GAP, y + 20
     return document(f"Dashboard of gpu-share: {title}", size, [*body, words(note, GAP, y + 6)])
+
+
+def _grouped(panels: Iterable[Panel]) -> Iterator[Sequence[Panel]]:
+    """Group what stands side by side: a table has a line of its own."""
+    line = list[Panel]()
+    for each in panels:
+        if line and (len(line) == ACROSS or "table" in {line[0].kind, each.kind}):
+            yield line
+            line = []
+        line.append(each)
+    yield line
 
 
 def value(number: float, unit: str) -> str:
@@ -96,8 +113,8 @@ def _height(panel: Panel) -> int:
     return {"stat": 46 + 26 * rows, "table": 62 + CELL * rows}.get(panel.kind, HEIGHT)
 
 
-def _panel(panel: Panel, high: int) -> Iterator[str]:
-    yield f'<rect class="grid" fill="none" x="0.5" y="0.5" width="{WIDTH - 1}" height="{high - 1}" rx="6"/>'
+def _panel(panel: Panel, width: int, high: int) -> Iterator[str]:
+    yield f'<rect class="grid" fill="none" x="0.5" y="0.5" width="{width - 1}" height="{high - 1}" rx="6"/>'
     draw = {"timeseries": _lines, "table": _table, "stat": _stat}[panel.kind]
     yield from draw(panel)
 
@@ -126,17 +143,20 @@ def _stat(panel: Panel) -> Iterator[str]:
 
 
 def _table(panel: Panel) -> Iterator[str]:
-    """Draw as many labels as there is room for, in the order of their names, and the value."""
+    """Draw the columns that there is room for."""
     yield words(panel.title, 8, 24, "title")
-    names = sorted({name for each in panel.found for name in each.labels} - HIDDEN)
-    columns = [[name, *(each.labels.get(name, "") for each in panel.found[:MOST])] for name in names]
-    last = ["value", *(value(each.last, panel.unit) for each in panel.found[:MOST])]
+    others = sorted({name for each in panel.found for name in each.labels} - {"__name__"})
+    headings = {**dict(panel.columns), **{name: name for name in (*others, VALUE) if name not in dict(panel.columns)}}
     x = 8.0
-    for column in columns:
-        if x + _wide(column) + _wide(last) < WIDTH:
+    for name, heading in headings.items():
+        column = [heading, *(_cell(each, name, panel.unit) for each in panel.found[:MOST])]
+        if name not in panel.hidden and x + _wide(column) < WHOLE:
             yield from _column(column, x)
             x += _wide(column)
-    yield from _column(last, x)
+
+
+def _cell(found: Series, name: str, unit: str) -> str:
+    return value(found.last, unit) if name == VALUE else found.labels.get(name, "")[:LETTERS]
 
 
 def _wide(column: Sequence[str]) -> float:

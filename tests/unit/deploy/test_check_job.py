@@ -8,6 +8,7 @@ import pytest
 
 from gpushare.version import installed
 from gpushare_cli.check import cluster, installation
+from gpushare_cli.check.connection import version
 from gpushare_cli.main import build_parser
 from tests.support import helm
 from tests.support.asked_rights import Recorder, Right, given
@@ -62,7 +63,7 @@ def rights_asked(*options: str) -> set[Right]:
         api = Recorder(
             namespaces=namespaces, daemonsets=DAEMONSETS, deployments=RELEASE, mutatingwebhookconfigurations=hooks
         )
-        for _, ask in [("version", cluster.version), *cluster.questions(None)]:
+        for _, ask in [("version", version), *cluster.questions(None)]:
             ask(api)  # type: ignore[arg-type] # it has what a check calls
         found |= api.asked
     return found

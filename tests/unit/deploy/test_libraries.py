@@ -1,5 +1,6 @@
 """The libraries that the image holds: some program loads each of them, and NOTICE names each with its licence."""
 
+import ast
 import json
 import re
 import subprocess
@@ -34,9 +35,14 @@ def distributions() -> dict[str, set[str]]:
 
 
 def programs() -> Iterator[str]:
+    """Every module of the programs, and what their functions import when they run."""
     for file in (file for part in PRODUCT for file in (ROOT / part).rglob("*.py")):
         if file.stem != "__main__":
             yield ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        functions = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef))
+        for node in (node for function in functions for node in ast.walk(function)):
+            if isinstance(node, ast.Import):
+                yield from (each.name for each in node.names)
 
 
 def removed() -> Iterator[str]:

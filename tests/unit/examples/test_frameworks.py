@@ -15,10 +15,10 @@ from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import device_name
 from gpushare import contract
 from gpushare.cuda_context import context_mib
-from gpushare.frameworks import MIB, TABLE, Framework, Program
 from gpushare.memory_fraction import Reserve, budget
 from gpushare.namespace_policy import NamespacePolicy
 from tests.fakes.gpu.machine import MachineGpu
+from tests.support.framework_table import MIB, TABLE, Framework, Program
 from tests.support.frameworks import CARDS
 from tests.unit.enforcer.dra.objects import NODE, bound, claim, namespace
 from webhook.mutation.mutate import mutate_pod

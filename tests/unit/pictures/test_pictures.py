@@ -80,10 +80,22 @@ def test_panels_show_what_prometheus_returned() -> None:
     found = [
         panels.Panel("Memory", "timeseries", "bytes", panels.series(over, "{{pod}} {{gpu}}")),
         panels.Panel("GPUs", "stat", "none", panels.series(once, "{{mode}}")),
-        panels.Panel("All", "table", "none", panels.series(once, "")),
+        panels.Panel("All", "table", "none", panels.series(once, ""), [("Value", "number")], ["gpu"]),
     ]
     said = [each.text for each in ET.fromstring(panels.row("Fleet", found, "note")).iter(f"{SVG}text")]
-    assert {"Fleet", "note", "Memory", "tts GPU-a1000000", "2 GiB", "0.5 GiB", "mps: 3", "mode", "value"} <= set(said)
+    assert {
+        "Fleet",
+        "note",
+        "Memory",
+        "tts GPU-a1000000",
+        "2 GiB",
+        "0.5 GiB",
+        "mps: 3",
+        "mode",
+        "number",
+        "mps",
+        "3",
+    } <= set(said)
     assert [panels.value(each, "s") for each in (0.0025, 3, 864000)] == ["2.5 ms", "3 s", "10 days"]
 
 

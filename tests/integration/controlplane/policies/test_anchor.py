@@ -17,8 +17,8 @@ from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError
 from gpushare.kube_client import EVENTS_V1, KubeClient, path
 from gpushare.reasons import Reason
-from gpushare_cli.audit import anchors, log_reader
-from gpushare_cli.audit.anchors import Anchor as Seen
+from gpushare_cli.audit import log_reader, remote
+from gpushare_cli.audit.remote import Anchor as Seen
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
 from tests.integration.controlplane.policies.test_rules import HEADS, anchored_slice
@@ -31,7 +31,7 @@ NODE = "node-anchor"
 
 def seen_by(api: Acting) -> tuple[list[Seen], list[str]]:
     told: list[str] = []
-    return [each for each in anchors.in_cluster(api, told.append) if each.node == NODE], told
+    return [each for each in remote.in_cluster(api, told.append) if each.node == NODE], told
 
 
 def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(
@@ -67,15 +67,15 @@ def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fi
     found, told = seen_by(enforcer)
     assert ([each.source.split()[0] for each in found], len(told)) == (["ResourceSlice"], 1), "it may not read Events"
     known = [(each.head, each.source) for each in found]
-    assert log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem is None
+    assert log_reader.verified(log_reader.local(tmp_path / "audit"), known).word == "ok"
     segments(tmp_path / "audit")[-1].unlink()
-    assert log_reader.verified(log_reader.local(tmp_path / "audit")).problem is None
-    assert "the log was truncated" in str(log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem)
+    assert log_reader.verified(log_reader.local(tmp_path / "audit")).word == "ok"
+    assert "the log was truncated" in log_reader.verified(log_reader.local(tmp_path / "audit"), known).sentence
     with AuditLog(tmp_path / "audit") as shorter:
         after = AnchorPublisher(enforcer, NODE, shorter, EventRecorder(enforcer, NODE, writer))
         after.publish()
         writer.run_once()
-        assert "the audit log of this node has no such record" in str(after.lost)
+        assert "is not the one that ResourceSlice" in str(after.lost)
     events, _ = reader.list(path(EVENTS_V1, "events", namespace="default"))
     assert Reason.AUDIT_RECORD_LOST in {each["reason"] for each in events if each["regarding"].get("name") == NODE}
     assert publisher.publish(resource_slices(NODE, ()))

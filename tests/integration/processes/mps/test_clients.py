@@ -30,7 +30,7 @@ def test_the_card_is_exclusive_while_the_daemon_runs(stand_in: Path, make: Make,
     daemon.start()
     assert reader.compute_mode(daemon.gpu) is ComputeMode.EXCLUSIVE_PROCESS
     sim.set_compute_mode(daemon.gpu, 0)
-    assert daemon.health().exclusive
+    daemon.health()
     assert reader.compute_mode(daemon.gpu) is ComputeMode.EXCLUSIVE_PROCESS
     again = make(stand_in, modes=reader)
     again.start()
@@ -51,20 +51,20 @@ def test_the_server_is_started_early_and_watched(stand_in: Path, make: Make, sim
     daemon = make(stand_in, server_uid=0)
     daemon.start()
     (server,) = daemon.servers()
-    assert daemon.health().servers == {server: ServerStatus.ACTIVE}
+    assert daemon.health() == {server: ServerStatus.ACTIVE}
     assert server in daemon.pids()
     sim.fail_mps(MpsFault(command="get_server_status", answer="FAULT\n"))
     with pytest.raises(MpsError, match="accepts no client"):
         daemon.health()
     assert daemon.client.status(server) is ServerStatus.FAULT
     sim.fail_mps(MpsFault(command="get_server_status", answer='Unknown command "get_server_status"\n'))
-    assert daemon.health().servers == {server: None}
+    assert daemon.health() == {server: None}
 
 
 def test_without_a_gpu_the_real_server_fails_and_the_daemon_serves_all_the_same(real: Path, make: Make) -> None:
     daemon = make(real, server_uid=0)
     daemon.start()
-    until(lambda: daemon.health().servers == {})
+    until(lambda: daemon.health() == {})
 
 
 def test_a_client_is_terminated_and_its_neighbour_is_not(stand_in: Path, make: Make, sim: Sim, tenant: Any) -> None:

@@ -18,7 +18,7 @@ from enforcer.mps import control_socket as doors
 from enforcer.mps.control_program import Deadline
 from enforcer.mps.control_socket import ControlSocket
 from enforcer.mps.incidents import IncidentLog
-from enforcer.mps.watchdog import DaemonWatchdog
+from enforcer.mps.watchdog import DaemonWatchdog, StallProbe
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.integration.processes.mps.conftest import Make
@@ -134,7 +134,7 @@ def test_operators_are_notified_whose_it_was(binary: Path, make: Make, capsys: A
     incidents = IncidentLog()
     watched = DaemonWatchdog("GPU-x", daemon.pipe, daemon._notes, incidents)
     watched.door._attributor = Attribution(whose)
-    vigil = watched.new_probe()
+    vigil = StallProbe(watched)
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
         while not incidents.counts:
             vigil.observe(0)
@@ -185,7 +185,7 @@ def test_the_connection_of_its_own_server_is_never_shut(root: Path) -> None:
     with program(DAEMON_WITH_A_SERVER, str(root)) as process:
         door = ControlSocket("GPU-x", IncidentLog())
         end = time.monotonic() + 5
-        while not list(doors._read_from(process.pid)):
+        while not list(doors.waiting(process.pid, doors.READS)):
             assert time.monotonic() < end
         assert door.idle_connections(process.pid, 0) == {}
 
@@ -219,6 +219,6 @@ def test_a_client_that_is_not_read_from_is_no_holder(root: Path, reads: str) -> 
         assert said(process) == "accepted\n"
         door = ControlSocket("GPU-x", IncidentLog())
         end = time.monotonic() + 5
-        while not list(doors._read_from(process.pid)):
+        while not list(doors.waiting(process.pid, doors.READS)):
             assert time.monotonic() < end
         assert door.idle_connections(process.pid, 0) == {}

@@ -63,7 +63,7 @@ def test_after_a_fault_lingering_clients_are_let_go_of_and_live(
     for client in clients:
         client.kill()
         client.wait()
-    assert set(daemon.health().servers.values()) <= {ServerStatus.ACTIVE}
+    assert set(daemon.health().values()) <= {ServerStatus.ACTIVE}
     assert incidents.counts[daemon.gpu, Reason.RECOVERED] == 1
 
 

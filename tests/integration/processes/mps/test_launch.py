@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.mps import launcher
-from enforcer.mps.desired_daemons import DaemonConfig, daemon_of
+from enforcer.mps.daemon import MpsDaemon
 from tests.fakes.gpu import world
 from tests.fakes.gpu.reader import SimReader
 from tests.fakes.gpu.state import Sim
@@ -54,7 +54,7 @@ def test_it_may_open_as_many_files_as_a_server_needs(binary: Path, make: Make, m
 
 def test_on_a_node_the_server_is_there_before_the_first_client(stand_in: Path, root: Path, sim: Sim) -> None:
     reader = SimReader(sim)
-    daemon = daemon_of(sim.machine.gpus[0].uuid, 1024, root, DaemonConfig(reader, stand_in))
+    daemon = MpsDaemon(sim.machine.gpus[0].uuid, root / "daemon", stand_in, limit_mib=1024, modes=reader, server_uid=0)
     try:
         daemon.start()
         assert len(daemon.servers()) == 1
