@@ -103,6 +103,10 @@ hostPath: {path: /dev/shm, type: Directory}
 
 {{- /* What `gpu-share check` reads of the release by name. */}}
 {{- define "gpu-share.namedRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [kube-controller-manager, kube-scheduler]
+  verbs: [get]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [clusterroles]
   resourceNames:
