@@ -63,7 +63,7 @@ e2e: $(STAMP) ## The product on real nodes, in parallel sessions (first run buil
 	@$(RUN)/python -m tests.testbed.cluster build
 	@$(RUN)/python -m tests.testbed.parallel $(ARGS)
 
-rehearsal: $(STAMP) ## Replace parts at random on a real node under load, and check after each step (root; hours; ARGS="--seed 1 --minutes 30")
+rehearsal: $(STAMP) ## Replace parts at random on two real nodes under load, and check after each step (root; hours; ARGS="--seed 1 --minutes 30")
 	@$(RUN)/python -m tests.testbed.cluster build
 	@$(RUN)/python -u -m tests.rehearsal $(ARGS)
 
@@ -127,9 +127,8 @@ PYTHON_THERE ?= 3.12
 gpu-parcel: $(STAMP) ## Make .build/parcel: a cluster with gpu-share that run.py cluster starts on a machine with a GPU (first run builds Kubernetes)
 	@$(RUN)/python -m tests.gpu.parcel.make --python $(PYTHON_THERE)
 
-gpu-parcel-check: $(STAMP) ## Run it here with simulated GPUs (root; ARGS="--only 1" runs a part)
-	@$(RUN)/python -m tests.gpu.parcel.make --here
-	@$(RUN)/python tests/gpu/run.py cluster --backend fake --again --parcel .build/parcel-here --out .build/gpu-cluster-fake $(ARGS)
+gpu-parcel-check: $(STAMP) ## Run it with simulated GPUs on a machine with Python alone, a folder (root; ARGS="--only 1" runs a part)
+	@$(RUN)/python -m tests.gpu.parcel.machine --python $(PYTHON_THERE) $(ARGS)
 
 release: $(STAMP) ## Build wheel, source archive, chart, bill of materials (CycloneDX) and checksums into .build/release
 	@$(RUN)/python -m tests.support.release
