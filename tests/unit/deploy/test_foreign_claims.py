@@ -8,19 +8,22 @@ pytestmark = pytest.mark.controlplane  # they need helm, which make integration 
 
 
 @pytest.mark.parametrize(
-    ("value", "verbs"),
+    ("value", "of_claims", "watches_slices"),
     [
-        ("off", ["get"]), ("report", ["get", "list", "watch"]), ("enforce", ["get", "list", "watch"]),
+        ("off", ["get"], False), ("report", ["get", "list", "watch"], True), ("enforce", ["get", "list", "watch"], True),
     ],
 )  # fmt: skip
-def test_claims_are_listed_only_if_the_value_is_not_off(value: str, verbs: list[str]) -> None:
+def test_claims_and_slices_are_watched_only_if_the_value_is_not_off(
+    value: str, of_claims: list[str], watches_slices: bool
+) -> None:
     helm.need()
     found = helm.objects(f"--set-string=enforcer.foreignClaims={value}")
     (role,) = (
         each for each in found if each["metadata"]["name"] == "gpu-share-enforcer" and each["kind"] == "ClusterRole"
     )
-    (rule,) = (each for each in role["rules"] if each["resources"] == ["resourceclaims"])
-    assert rule["verbs"] == verbs
+    verbs = {each["resources"][0]: each["verbs"] for each in role["rules"] if len(each["resources"]) == 1}
+    assert verbs["resourceclaims"] == of_claims
+    assert ("watch" in verbs["resourceslices"]) is watches_slices
     (daemons,) = (
         each for each in found if each["kind"] == "DaemonSet" and each["metadata"]["name"] == "gpu-share-enforcer"
     )
