@@ -7,23 +7,16 @@ from tests.support import helm
 pytestmark = pytest.mark.controlplane  # they need helm, which make integration brings
 
 
-@pytest.mark.parametrize(
-    ("value", "of_claims", "watches_slices"),
-    [
-        ("off", ["get"], False), ("report", ["get", "list", "watch"], True), ("enforce", ["get", "list", "watch"], True),
-    ],
-)  # fmt: skip
-def test_claims_and_slices_are_watched_only_if_the_value_is_not_off(
-    value: str, of_claims: list[str], watches_slices: bool
-) -> None:
+@pytest.mark.parametrize("value", ["off", "report", "enforce"])
+def test_claims_and_slices_are_watched_only_if_the_value_is_not_off(value: str) -> None:
     helm.need()
     found = helm.objects(f"--set-string=enforcer.foreignClaims={value}")
     (role,) = (
         each for each in found if each["metadata"]["name"] == "gpu-share-enforcer" and each["kind"] == "ClusterRole"
     )
     verbs = {each["resources"][0]: each["verbs"] for each in role["rules"] if len(each["resources"]) == 1}
-    assert verbs["resourceclaims"] == of_claims
-    assert ("watch" in verbs["resourceslices"]) is watches_slices
+    assert verbs["resourceclaims"] == (["get"] if value == "off" else ["get", "list", "watch"])
+    assert ("watch" in verbs["resourceslices"]) is (value != "off")
     (daemons,) = (
         each for each in found if each["kind"] == "DaemonSet" and each["metadata"]["name"] == "gpu-share-enforcer"
     )
