@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from gpushare.errors import ConfigError, PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
 from webhook import live_policies
 from webhook.claim_templates import references
+from webhook.flags import documents
 from webhook.live_policies import LivePolicies, Policy
 
 Object = dict[str, Any]
@@ -160,11 +159,7 @@ def static_namespaces(file: Path) -> NamespacePolicyCache:
     Raises:
         ConfigError: the file cannot be read as that.
     """
-    try:
-        documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--namespaces {file} cannot be read: {error}") from error
-    found = [item for document in documents for item in _flatten(document)]
+    found = [item for document in documents("--namespaces", file) for item in _flatten(document)]
     if not all(map(_is_namespace, found)):
         raise ConfigError(f"--namespaces {file} contains an object that is not a Namespace with a name; remove it")
     namespaces = NamespacePolicyCache()

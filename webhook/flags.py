@@ -111,15 +111,25 @@ def _variable(flag: str) -> str:
 _KNOWN: Final = frozenset(_variable(flag) for flag in _FLAGS if flag != "config") | VARIABLES.keys()
 
 
+def documents(option: str, path: Path) -> list[Any]:
+    """Read a file of YAML documents.
+
+    Raises:
+        ConfigError: it cannot be read as that; the message names the option.
+    """
+    try:
+        return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{option} {path} cannot be read: {why}") from error
+
+
 def _file(path: Path) -> Values:
     """Settings from a file; keys are flag names, values text, or what JSON would be written as."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--config {path} cannot be read: {error}") from error
-    if not isinstance(content, dict | None):
+    content = documents("--config", path) or [{}]
+    if len(content) > 1 or not isinstance(content[0], dict | None):
         raise ConfigError(f"--config {path} must contain a mapping of settings")
-    values = {_variable(str(key)): value for key, value in (content or {}).items() if value is not None}
+    values = {_variable(str(key)): value for key, value in (content[0] or {}).items() if value is not None}
     if unknown := sorted(set(values) - _KNOWN):
         keys = ", ".join(sorted(_key(name) for name in _KNOWN))
         raise ConfigError(f"--config {path}: unknown setting {_key(unknown[0])!r:.80}; write one of {keys}")

@@ -152,6 +152,8 @@ def test_reads_namespaces_from_a_file(tmp_path: Path, text: str) -> None:
         "{kind: Namespace, metadata: null}",
         "a: [",
         "\x00",
+        "when: 2026-99-99",
+        pytest.param("[" * 5_000, id="deep"),
     ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
@@ -162,5 +164,5 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"cannot be read: No such file or directory$"):
         static_namespaces(tmp_path / "none")
