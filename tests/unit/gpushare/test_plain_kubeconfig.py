@@ -138,6 +138,15 @@ def test_what_says_more_is_left_to_the_official_client(
     assert PlainKubeconfig.read(written(tmp_path, {**plain, **cluster}, user)) is None
 
 
+@pytest.mark.parametrize("text", ["a: [", "a: 2026-99-99", "\x00", pytest.param("[" * 5_000, id="deep")])
+def test_what_cannot_be_parsed_is_named(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+    with pytest.raises(ClusterError, match=f"no usable kubeconfig in {file}: .*; give --kubeconfig"):
+        KubeClient.connect(str(file))
+    assert kube_client.namespace_of(str(file)) == "default"
+
+
 def test_several_files_and_a_proxy_of_the_environment_are_left_to_it(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
