@@ -68,6 +68,11 @@ def webhook_of_others(refusal: str) -> str:
     return "" if found is None or found[1].endswith(f".{contract.GROUP}") else found[1]
 
 
+def is_over_quota(refusal: str) -> bool:
+    """Tell whether a refusal is that of a ResourceQuota."""
+    return any(each in refusal for each in _REMEDIES[QUOTA])
+
+
 def refusal_remedy(refusal: str, configuration: str = CONFIGURATIONS) -> str:
     """Say what to do about a refusal of a ResourceQuota, a LimitRange, or a webhook or policy of others; else empty."""
     if hook := webhook_of_others(refusal):

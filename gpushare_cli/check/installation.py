@@ -149,6 +149,8 @@ DEFAULTS: Final[Mapping[str, str]] = {MIN_MEMORY: f"{defaults.MIN_MEMORY_MIB}Mi"
 BINDINGS: Final = "validatingadmissionpolicybindings"
 POLICIES: Final = ("validatingadmissionpolicies", BINDINGS)
 WEBHOOK: Final = ("mutatingwebhookconfigurations", "services")
+ACCOUNTS: Final = "serviceaccounts/"
+ENFORCER: Final = "gpu-share-enforcer"
 ROLES: Final = ("serviceaccounts", "clusterroles", "clusterrolebindings", "roles", "rolebindings")
 CLASSES: Final = ("deviceclasses",)
 
@@ -230,9 +232,20 @@ def as_shipped(api: KubeClient, kinds: tuple[str, ...]) -> CheckResult:
         return warning(detail, f"run the check with the command line of {found.version}")
     if not wrong:
         return ok(f"{len(wanted)} as shipped")
-    added = " ".join(each.partition(":")[0] for each in wrong if NOT_SET in each)
-    hint = f"kubectl delete -n {found.namespace} {added}; then {RESTORE}" if added else RESTORE
-    return failed(f"{len(wrong)} of {len(wanted)} differ from the chart: {some(wrong)}", hint)
+    return failed(f"{len(wrong)} of {len(wanted)} differ from the chart: {some(wrong)}", _restoring(wrong, found))
+
+
+def _restoring(wrong: Sequence[str], found: Installation) -> str:
+    """Say how objects get their content back.
+
+    One that differs is made again: applying it leaves what others put into it, and cannot change all fields.
+    """
+    changed = [name for name, _, difference in (each.partition(": ") for each in wrong) if difference]
+    first = f"kubectl delete -n {found.namespace} {' '.join(changed)}; then " if changed else ""
+    gone = [each.removeprefix(ACCOUNTS).removesuffix(" is missing") for each in wrong if each.startswith(ACCOUNTS)]
+    running = " ".join(f"{'daemonset' if each == ENFORCER else 'deployment'}/{each}" for each in gone)
+    last = f"; then kubectl rollout restart -n {found.namespace} {running}: pods hold tokens of the deleted account"
+    return f"{first}{RESTORE}{last if gone else ''}"
 
 
 def _wrong(api: KubeClient, wanted: Mapping[str, list[Json]], *, content: bool) -> Iterator[str]:

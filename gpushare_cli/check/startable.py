@@ -24,7 +24,7 @@ from gpushare_cli.check.workloads import namespaces, running_shares
 from gpushare_cli.explain.pod_record import NO_CLAIM, container_statuses, is_unseen, is_without_claim, remedy
 from gpushare_cli.placement.gpus import COUNTS
 from gpushare_cli.placement.placing import Cause, Cluster, Hindrance, place
-from gpushare_cli.words import clean, counted, some
+from gpushare_cli.words import clean, counted, is_over_quota, some
 from gpushare_cli.words import moment as written
 from webhook.mutation.settings import DEFAULT_TOLERATIONS, Settings
 
@@ -160,9 +160,12 @@ def _without_claims(api: KubeClient, pods: Sequence[Object]) -> CheckResult:
     messages = {mapping(each, "involvedObject").get("uid"): text(each, "message") for each in events}
     silent = [_name(each) for each in pods if not messages.get(each["metadata"]["uid"])]
     if silent:
-        return failed(f"kube-controller-manager has made no claim for {some(silent)}", RUNS.format(PROGRAMS[1]))
+        hint = f"{RUNS.format(PROGRAMS[1])}; its log names a right that it lacks"
+        return failed(f"kube-controller-manager has made no claim for {some(silent)}", hint)
     why = [clean(f"{_name(each)}: {messages[each['metadata']['uid']]}") for each in pods]
-    return warning(f"claims cannot be made for {some(why)}", remedy(NO_CLAIM, why[0]))
+    others = [each for each in why if not is_over_quota(each)]
+    hint = remedy(NO_CLAIM, next(iter(others or why)))
+    return (failed if others else warning)(f"claims cannot be made for {some(why)}", hint)
 
 
 def _image(pod: Object) -> str:

@@ -31,7 +31,7 @@ from gpushare_cli.inject import rewrite
 from gpushare_cli.inject.rewrite import Admit, Change
 from gpushare_cli.inject.workloads import PodPlace
 from gpushare_cli.placement.placing import SELECT, TOLERATE, Cause, Placement, place
-from gpushare_cli.words import some
+from gpushare_cli.words import refusal_remedy, some
 
 TOO_LATE: Final = (
     "namespace {} has opted in, but the webhook did not rewrite the pod when it was created: the namespace opted in "
@@ -198,7 +198,7 @@ def _of_placement(record: PodRecord) -> Iterator[Finding]:
         message = f"schedulerName is {shortened(name)}: only Kubernetes' own scheduler places shares ({known})"
         hint = f"write schedulerName: {record.schedulers[0]}, unless webhook.schedulerNames lists {shortened(name)}"
         yield Finding(FindingType.OBSTACLE, message, hint)
-    elif is_unseen(record.pod) and not (found and is_without_claim(record.pod)):
+    elif is_unseen(record.pod) and not (is_without_claim(record.pod) and (found or pod_record.refused_claims(record))):
         yield _unseen(record.pod)
 
 
@@ -207,9 +207,8 @@ def _unseen(pod: Object) -> Finding:
     message, program = "no scheduler has tried to place the pod yet", "kube-scheduler"
     if is_without_claim(pod):
         message, program = "the pod's claim is not made yet", "kube-controller-manager"
-    hint = (
-        f"if that stays so for a minute without an Event, {program} does not run; an operator looks at its pod and log"
-    )
+    why = f"{program} does not run or lacks a right"
+    hint = f"if that stays so for a minute without an Event, {why}; an operator looks at its pod and log"
     return Finding(FindingType.OBSTACLE, message, hint)
 
 
@@ -371,7 +370,7 @@ def parts(message: str) -> list[str]:
 def _hint(part: str, record: PodRecord, placement: Placement) -> str:
     known = next((each for each in PARTS if each.words in part), None)
     if known is None or placement.nodes is None:
-        return known.hint if known else ""
+        return known.hint if known else refusal_remedy(part)
     room = f"by its GPUs {some(placement.nodes)} could take the pod" if placement.nodes else ""
     if not known.causes:
         return f"{known.hint}; {room}" if room else known.hint

@@ -18,7 +18,7 @@ from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.reasons import Reason
 from gpushare_cli.placement.placing import NOT_READ, Cluster
 from gpushare_cli.prepared import allocated
-from gpushare_cli.words import refusal_remedy
+from gpushare_cli.words import is_over_quota, refusal_remedy
 from sidecar.pod_status import Status, Use
 from webhook.mutation.rewrite import is_our_claim
 
@@ -268,14 +268,18 @@ KILLS: Final = f"reason={Reason.KILLED},reportingComponent={contract.ENFORCER_RE
 """Selects the Events about containers that were killed."""
 KILL: Final = "Kill"
 """The action of an Event about a kill."""
-TROUBLE: Final = frozenset({"FailedPrepareDynamicResources", "FailedCreatePodSandBox"})
+TROUBLE: Final = frozenset(
+    {"FailedPrepareDynamicResources", "FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"}
+)
 NO_CLAIM: Final = "FailedResourceClaimCreation"
 """Ordinary in the moment before the template is there."""
+TRIED_AGAIN: Final = (
+    "then delete the pod and create it again: this one is tried again after pauses that grow to a quarter of an hour"
+)
 HINTS: Final = {
-    NO_CLAIM: "end other pods, or have the quota raised; then delete the pod and create it again: this one is tried "
-    "again after pauses that grow to a quarter of an hour",
     "FailedPrepareDynamicResources": "the kubelet tries again every 60 to 90 s; if that fails too, an operator runs "
     "gpu-share check",
+    "FailedMount": "the kubelet tries again every two minutes at the latest; what the message names has to be there",
     "FailedCreatePodSandBox": "the node's container runtime or network failed: an operator reads the runtime's log "
     "there; a runtime that the message misses comes from the chart's runtimeClassName",
 }
@@ -284,6 +288,8 @@ UNREGISTERED: Final = (
     "the enforcer of that node does not run, or the kubelet does not know it yet and tries again every 60 to 90 s; an "
     "operator runs gpu-share check, and kubectl describe pods -A -l app.kubernetes.io/name=gpu-share-enforcer"
 )
+TEMPLATE: Final = "claim template"
+"""In an Event about a template that is not there, or was not at first."""
 NO_TEMPLATE: Final = "the webhook makes the template; an operator runs gpu-share check, and reads the webhook's log"
 
 
@@ -319,6 +325,12 @@ def latest(record: PodRecord) -> Iterator[Finding]:
     yield from (finding_of(each, FindingType.EVENT) for each in of_enforcer(record)[-SHOWN:] if each not in last)
 
 
+def refused_claims(record: PodRecord) -> list[Object]:
+    """Return the Events about claims of a pod that the API server refused to make."""
+    found = [each for each in _about(record) if record.lacks_claims and text(each, "reason") == NO_CLAIM]
+    return [each for each in found if TEMPLATE not in text(each, "message")]
+
+
 def troubles(record: PodRecord) -> Iterator[Finding]:
     """Yield what Kubernetes says of the share of a pod that has not started; of each Reason the latest."""
     if record.status.get("phase") == "Pending":
@@ -330,11 +342,23 @@ def troubles(record: PodRecord) -> Iterator[Finding]:
 
 def remedy(reason: str, message: str) -> str:
     """Return what to do about an Event of Kubernetes; empty where nothing is known."""
-    if reason == NO_CLAIM and "claim template" in message:
-        return NO_TEMPLATE
+    if reason == NO_CLAIM:
+        return NO_TEMPLATE if TEMPLATE in message else f"{_unmade(message)}; {TRIED_AGAIN}"
     if f"DRA driver {contract.DRIVER} is not registered" in message:
         return UNREGISTERED
     return HINTS.get(reason) or refusal_remedy(message)
+
+
+def _unmade(refusal: str) -> str:
+    """Say what to do about a claim that the API server refuses to make."""
+    if is_over_quota(refusal):
+        return "end other pods, or have the quota raised"
+    if "cannot create resource" in refusal:
+        return (
+            "kube-controller-manager lacks a right that Kubernetes gives it: an operator compares ClusterRole and "
+            "ClusterRoleBinding system:controller:resource-claim-controller; an API server that starts restores both"
+        )
+    return refusal_remedy(refusal) or "an operator looks who refuses the claim"
 
 
 def finding_of(event: Object, kind: FindingType) -> Finding:

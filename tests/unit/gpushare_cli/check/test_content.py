@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ClusterError
+from gpushare.version import installed
 from gpushare_cli.check.installation import (
     POLICIES,
+    ROLES,
     Installation,
     as_shipped,
     compared,
@@ -165,3 +167,39 @@ def test_of_another_release_a_missing_policy_and_a_changed_binding_are_wrong_all
     policy = next(where for where in OBJECTS if "validatingadmissionpolicies/" in where)
     found = as_shipped(Release(policy), POLICIES)  # type: ignore[arg-type] # it only reads
     assert (found.level, "is missing" in found.detail) == ("wrong", True)
+
+
+class Present(Release):
+    """This release, with objects that somebody changed."""
+
+    def __init__(self, *missing: str, changed: dict[str, Any]) -> None:
+        super().__init__(*missing)
+        self.changed = changed
+
+    def get(self, where: str) -> Any:
+        return self.changed.get(where) or super().get(where)
+
+    def list(self, where: str, **_query: str) -> tuple[Any, str]:
+        found, version = super().list(where)
+        for each in found:
+            each["metadata"]["labels"] = {"app.kubernetes.io/version": installed()}
+        return found, version
+
+
+def test_what_differs_is_made_again_because_applying_a_binding_only_adds_to_its_actions() -> None:
+    where = next(each for each in OBJECTS if "policybindings/" in each)
+    binding = json.loads(json.dumps(OBJECTS[where]))
+    binding["spec"]["validationActions"] = ["Audit"]
+    found = as_shipped(Present(changed={where: binding}), POLICIES)  # type: ignore[arg-type] # it only reads
+    assert found.hint.startswith(f"kubectl delete -n {FOUND.namespace} {'/'.join(where.split('/')[-2:])}; then ")
+    found = as_shipped(Present(where, changed={}), POLICIES)  # type: ignore[arg-type] # it only reads
+    assert (found.level, "kubectl delete" in found.hint) == ("wrong", False), "there is none to delete"
+
+
+def test_who_runs_with_a_deleted_account_is_started_again() -> None:
+    where = {each.rpartition("/")[2]: each for each in OBJECTS if "serviceaccounts/" in each}
+    found = as_shipped(Present(*where.values(), changed={}), ROLES)  # type: ignore[arg-type] # it only reads
+    for each in ("daemonset/gpu-share-enforcer", "deployment/gpu-share-webhook", "deployment/gpu-share-certs"):
+        assert each in found.hint.partition("rollout restart")[2]
+    found = as_shipped(Present(where["gpu-share-webhook"], changed={}), ROLES)  # type: ignore[arg-type] # it only reads
+    assert "enforcer" not in found.hint

@@ -7,6 +7,7 @@ import pytest
 
 from gpushare import contract
 from gpushare_cli.check.startable import stuck
+from gpushare_cli.explain.pod_record import NO_CLAIM, TRIED_AGAIN, remedy
 from gpushare_cli.words import moment
 from tests.unit.gpushare_cli.check.api import Api
 
@@ -27,6 +28,7 @@ def pod(
     return {"metadata": metadata, "spec": {"nodeName": node}, "status": status}
 
 
+DENIED = "claim is forbidden: ValidatingAdmissionPolicy 'cost' with binding 'b' denied request: policy 'cost': no label"
 LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
 
 
@@ -56,6 +58,7 @@ def test_pods_that_do_not_start_are_named_with_why(found: Any, level: str, says:
         ([], "wrong", "kube-controller-manager has made no claim for asr/a"),
         ([{"involvedObject": {"uid": "another"}, "message": "exceeded quota"}], "wrong", "kube-controller-manager"),
         ([{"involvedObject": {"uid": "u"}, "message": "exceeded quota: gpu"}], "warning", "asr/a: exceeded quota: gpu"),
+        ([{"involvedObject": {"uid": "u"}, "message": DENIED}], "wrong", "policy 'cost'"),
     ],
 )
 def test_a_pod_that_has_no_claim_yet_does_not_wait_for_a_scheduler(events: Any, level: str, says: str) -> None:
@@ -67,6 +70,26 @@ def test_a_pod_that_has_no_claim_yet_does_not_wait_for_a_scheduler(events: Any, 
     found["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "it"}]
     answer = stuck(Api({"pods": [found], "events": events}), NOW)  # type: ignore[arg-type] # it only lists
     assert "no scheduler" in answer.detail
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (DENIED, "kubectl describe validatingadmissionpolicies cost;"),
+        ('failed calling webhook "a.example.org": no endpoints', "webhook a.example.org is not one of gpu-share"),
+        (
+            'User "kcm" cannot create resource "resourceclaims" in API group "x"',
+            "kube-controller-manager lacks a right",
+        ),
+        ("exceeded quota: gpu", "have the quota raised;"),
+        ("something new", "an operator looks who refuses the claim;"),
+    ],
+)
+def test_what_to_do_about_a_claim_that_is_refused_fits_who_refuses_it(message: str, says: str) -> None:
+    hint = remedy(NO_CLAIM, message)
+    assert says in hint
+    assert hint.endswith(TRIED_AGAIN)
+    assert ("quota" in hint) is ("quota" in message)
 
 
 def test_a_template_that_is_missing_is_no_matter_of_a_quota_of_claims() -> None:

@@ -24,6 +24,7 @@ from tests.unit.gpushare_cli.explain.test_pod import load
             "kubelet tries again",
         ),
         ("FailedCreatePodSandBox", 'no runtime for "nvidia" is configured', "container runtime"),
+        ("FailedMount", 'configmap "settings" not found', "kubelet tries again"),
     ],
 )
 def test_what_kubernetes_says_of_a_share_comes_with_what_to_do(reason: str, message: str, hint: str) -> None:

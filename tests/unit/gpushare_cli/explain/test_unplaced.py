@@ -203,3 +203,20 @@ def test_selectors_of_others_are_pointed_to_where_the_amounts_would_do() -> None
 )  # fmt: skip
 def test_a_message_is_read_part_by_part(message: str, reasons: list[str]) -> None:
     assert parts(message) == reasons or len(message) > 2048
+
+
+def test_a_webhook_of_others_that_keeps_the_scheduler_from_writing_is_named() -> None:
+    content = waiting()
+    refusal = 'failed calling webhook "status.audit.example.org": no endpoints available'
+    content["pod"]["status"]["conditions"][0]["message"] = f'running PreBind plugin "DynamicResources": {refusal}'
+    (found,) = [each for each in explain(PodRecord(**content)).findings if refusal in each.message]
+    assert "status.audit.example.org is not one of gpu-share" in found.hint
+
+
+def test_who_is_refused_a_claim_does_not_wait_for_kube_controller_manager() -> None:
+    content = without_claim(waiting())
+    about = {"uid": content["pod"]["metadata"]["uid"]}
+    refusal = {"reason": "FailedResourceClaimCreation", "message": "exceeded quota: devices", "involvedObject": about}
+    found = [each.message for each in explain(PodRecord(**content | {"events": [refusal]})).findings]
+    assert "exceeded quota: devices" in found
+    assert "the pod's claim is not made yet" not in found
