@@ -23,7 +23,17 @@ from enforcer.audit.pressing import PressingRecords
 from enforcer.audit.record import GENESIS, MAX_BYTES, REMOVED, ChainHead, Kind, append_hash, head_of, read
 from enforcer.audit.reserved_space import BYTES, ReservedSpace
 from enforcer.audit.retention import Retention, SegmentInfo
-from enforcer.audit.segments import FOLDER, SUFFIX, LogFolder, first_of, lines_of, segment_name, segments
+from enforcer.audit.segments import (
+    FOLDER,
+    SUFFIX,
+    Extent,
+    LogFolder,
+    extent,
+    first_of,
+    lines_of,
+    segment_name,
+    segments,
+)
 from enforcer.runtime.logs import NonBlockingStream
 from gpushare.errors import RecordError
 
@@ -72,6 +82,7 @@ class AuditLog:
         self._file: int | None = None
         self._name = ""
         self._size = 0
+        self._left: Extent | None = None
         self._head = GENESIS
         self._doubtful = False
         self._torn: deque[bytes] = deque()
@@ -88,9 +99,9 @@ class AuditLog:
         return self._head
 
     @property
-    def written(self) -> tuple[str, int]:
-        """The name of the segment that is written, and how many bytes it has at least."""
-        return self._name, self._size
+    def written(self) -> tuple[str, Extent | None]:
+        """The name of the segment that is written, and how its last write left it; ``None`` during one."""
+        return self._name, self._left
 
     @property
     def shortage(self) -> str | None:
@@ -124,8 +135,8 @@ class AuditLog:
         with self._lock, self._explained():
             if self._file is None:
                 self._recover()
-            elif not self._folder.leads_to(self._file, self._name):
-                # What follows continues the chain in a new file, so that verifying shows what is missing before it.
+            elif not self._folder.leads_to(self._file, self._name) or extent(os.fstat(self._file)) != self._left:
+                # What follows continues the chain in a new file, so that verifying shows what was changed before it.
                 self._let_go()
                 self._take_hold()
             head = self._ensure(lambda: self._append(kind, fields))
@@ -211,6 +222,7 @@ class AuditLog:
     def _write(self, line: bytes) -> None:
         """Write and sync, or take back. After a failed sync the kernel may have dropped the data and forgotten it."""
         assert self._file is not None
+        self._left = None
         try:
             _write_whole(self._file, line)
             os.fdatasync(self._file)
@@ -221,6 +233,7 @@ class AuditLog:
             self._doubtful = True
             raise
         self._size += len(line)
+        self._left = extent(os.fstat(self._file))
 
     def _begin_segment(self, first: int) -> None:
         self._forget()
@@ -233,6 +246,7 @@ class AuditLog:
             os.close(file)
             raise
         self._file, self._name, self._size, self._doubtful = file, name, 0, False
+        self._left = extent(os.fstat(file))
 
     def _recover(self) -> None:
         """Take up the chain where the files on disk end; where that cannot be known, none is open for writing.
@@ -246,7 +260,8 @@ class AuditLog:
         self._head = self._mended(names)
         if names:
             self._file, self._name = self._folder.file(names[-1]), names[-1]
-            self._size = os.fstat(self._file).st_size
+            self._left = extent(os.fstat(self._file))
+            self._size = self._left[1]
         self._doomed = deque(self._condemned(names))
 
     def _mended(self, names: Sequence[str]) -> ChainHead:
@@ -320,7 +335,7 @@ class AuditLog:
         if self._file is not None:
             with suppress(OSError):
                 os.close(self._file)
-        self._file = None
+        self._file = self._left = None
 
     def _let_go(self) -> None:
         """Forget the directory too: another may stand in its place by now."""

@@ -23,6 +23,14 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
+Extent = tuple[int, int, int]
+
+
+def extent(found: os.stat_result) -> Extent:
+    """Return what changes whenever somebody replaces or changes a file: its inode, size in bytes and ctime in ns."""
+    return found.st_ino, found.st_size, found.st_ctime_ns
+
+
 def segment_name(first: int) -> str:
     """Name the segment that begins with that record; names sort as the numbers do."""
     return f"{PREFIX}{first:012d}{SUFFIX}"

@@ -13,7 +13,7 @@ import structlog
 
 from enforcer.audit.log import AuditLog
 from enforcer.audit.record import GENESIS, verify
-from enforcer.audit.segments import first_of, lines_of, segments
+from enforcer.audit.segments import extent, first_of, lines_of, segments
 from enforcer.runtime.clock import CLOCK, Clock
 from gpushare.reasons import Reason
 
@@ -54,18 +54,14 @@ class LogVerifier:
             self._verify_again()
 
     def _files(self) -> Files:
-        """Return what nobody but the log's writer changes, by segment: a file's identity, of the last one its extent.
-
-        The last one may have more bytes than its writer knows of, which is just adding to it.
-        """
-        name, size = self._log.written
+        """Return each segment's extent; of the one that is written whether it is as its writer left it."""
+        before = name, left = self._log.written
         found = Files()
         with suppress(OSError):  # verifying says so
             for file in segments(self._folder):
-                stat = file.stat()
-                found[file.name] = (
-                    stat.st_size >= size if file.name == name else (stat.st_ino, stat.st_size, stat.st_ctime_ns)
-                )
+                there = extent(file.stat())
+                writing = file.name == name and (left is None or self._log.written != before)
+                found[file.name] = writing or there == left or there
         return found
 
     def _verify_again(self) -> None:

@@ -56,6 +56,13 @@ def change(file: Path) -> None:
         file.write_bytes(content)
 
 
+def replace(file: Path) -> None:
+    """As ``sed -i`` does."""
+    other = file.with_suffix(".new")
+    other.write_bytes(file.read_bytes().replace(b"number", b"nimber", 1))
+    other.rename(file)
+
+
 def cut(file: Path) -> None:
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
 
@@ -150,14 +157,19 @@ def test_a_segment_that_somebody_renamed_is_verified_whole(tmp_path: Path) -> No
     assert (found.finished, found.problem) == (1700.0, None)
 
 
-@pytest.mark.parametrize(("damage", "which"), [(change, 0), (cut, 0), (cut, -1), (Path.unlink, 0), (Path.unlink, -1)])
+@pytest.mark.parametrize("damage", [change, replace, cut, Path.unlink])
+@pytest.mark.parametrize("which", [0, -1])
+@pytest.mark.parametrize("then_written", [False, True])
 def test_what_somebody_changes_beside_the_running_writer_is_found_at_the_next_look(
-    written: AuditLog, tmp_path: Path, damage: Callable[[Path], None], which: int
+    written: AuditLog, tmp_path: Path, damage: Callable[[Path], None], which: int, *, then_written: bool
 ) -> None:
     found = LogVerifier(tmp_path / "audit", written, FakeClock(lambda: 1700.0))
     found.run_once()
     assert found.problem is None
     damage(segments(tmp_path / "audit")[which])
+    if then_written:
+        written.append(Kind.WARNED, {"note": "after it"})
+        assert "after it" in segments(tmp_path / "audit")[-1].read_text(), "it is not lost with the file"
     with capture_logs():
         found.run_once()
     assert found.problem is not None
