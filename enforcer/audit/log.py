@@ -23,17 +23,7 @@ from enforcer.audit.pressing import PressingRecords
 from enforcer.audit.record import GENESIS, MAX_BYTES, REMOVED, ChainHead, Kind, append_hash, head_of, read
 from enforcer.audit.reserved_space import BYTES, ReservedSpace
 from enforcer.audit.retention import Retention, SegmentInfo
-from enforcer.audit.segments import (
-    FOLDER,
-    SUFFIX,
-    Extent,
-    LogFolder,
-    extent,
-    first_of,
-    lines_of,
-    segment_name,
-    segments,
-)
+from enforcer.audit.segments import FOLDER, SUFFIX, LogFolder, extent, first_of, lines_of, segment_name, segments
 from enforcer.runtime.logs import NonBlockingStream
 from gpushare.errors import RecordError
 
@@ -82,7 +72,7 @@ class AuditLog:
         self._file: int | None = None
         self._name = ""
         self._size = 0
-        self._left: Extent | None = None
+        self._left: tuple[int, ...] | None = None
         self._head = GENESIS
         self._doubtful = False
         self._torn: deque[bytes] = deque()
@@ -99,7 +89,7 @@ class AuditLog:
         return self._head
 
     @property
-    def written(self) -> tuple[str, Extent | None]:
+    def written(self) -> tuple[str, tuple[int, ...] | None]:
         """The name of the segment that is written, and how its last write left it; ``None`` during one."""
         return self._name, self._left
 
@@ -135,7 +125,7 @@ class AuditLog:
         with self._lock, self._explained():
             if self._file is None:
                 self._recover()
-            elif not self._folder.leads_to(self._file, self._name) or extent(os.fstat(self._file)) != self._left:
+            elif self._folder.extent(self._name) != self._left:
                 # What follows continues the chain in a new file, so that verifying shows what was changed before it.
                 self._let_go()
                 self._take_hold()
@@ -260,8 +250,8 @@ class AuditLog:
         self._head = self._mended(names)
         if names:
             self._file, self._name = self._folder.file(names[-1]), names[-1]
-            self._left = extent(os.fstat(self._file))
-            self._size = self._left[1]
+            found = os.fstat(self._file)
+            self._size, self._left = found.st_size, extent(found)
         self._doomed = deque(self._condemned(names))
 
     def _mended(self, names: Sequence[str]) -> ChainHead:

@@ -23,12 +23,9 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
-Extent = tuple[int, int, int]
-
-
-def extent(found: os.stat_result) -> Extent:
-    """Return what changes whenever somebody replaces or changes a file: its inode, size in bytes and ctime in ns."""
-    return found.st_ino, found.st_size, found.st_ctime_ns
+def extent(found: os.stat_result) -> tuple[int, ...]:
+    """Return what differs once somebody changed a file or replaced it: device, inode, bytes, ctime in ns and links."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns, found.st_nlink
 
 
 def segment_name(first: int) -> str:
@@ -162,13 +159,12 @@ class LogFolder:
         """Wait until what was made, renamed and removed is durable."""
         os.fsync(self._opened())
 
-    def leads_to(self, file: int, name: str) -> bool:
-        """Whether who follows the path today finds this very file, and under no second name."""
+    def extent(self, name: str) -> tuple[int, ...] | None:
+        """What who follows the path today finds there (``extent``); ``None``: no such file."""
         try:
-            found = (self.path / name).lstat()
+            return extent((self.path / name).lstat())
         except (FileNotFoundError, NotADirectoryError):
-            return False
-        return found.st_nlink == 1 and os.path.samestat(found, os.fstat(file))
+            return None
 
     def _opened(self) -> int:
         assert self._descriptor is not None

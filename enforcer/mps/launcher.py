@@ -31,6 +31,7 @@ PIPE: Final = "pipe"
 SOCKET: Final = "host.sock"
 FOLDER_DIGITS: Final = 12
 LIMIT: Final = 4096
+PODS: Final = "kubectl describe pods -A -l app.kubernetes.io/name=gpu-share-mps"
 SECONDS: Final = 5.0
 MULTIUSER: Final = "-multiuser-server"
 """Without it one user's clients wait until all of another's have gone; 535.309.01 ends silently on it without a GPU."""
@@ -178,7 +179,7 @@ class HostPodLauncher:
                 channel.sendall(json.dumps(request).encode() + b"\n")
                 answer = json.loads(channel.makefile("rb").readline(LIMIT))
         except (OSError, ValueError) as error:
-            raise MpsError(f"the MPS pod of this node does not answer on {self._socket}: {error}") from error
+            raise MpsError(f"the MPS pod of this node does not answer on {self._socket} ({error}); {PODS}") from error
         if not isinstance(answer, dict):
             raise MpsError(f"the MPS pod of this node sent an unexpected answer: {answer!r:.80}")
         return answer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.audit.record import MAX_BYTES
-from enforcer.audit.segments import LogFolder, first_of, lines_of, segment_name, segments
+from enforcer.audit.segments import LogFolder, extent, first_of, lines_of, segment_name, segments
 from gpushare.errors import RecordError
 from tests.support.descriptors import open_below, path_of
 
@@ -280,17 +280,18 @@ def test_files_are_renamed_and_removed_in_the_folder_that_is_kept(folder: LogFol
     assert list(away.iterdir()) == []
 
 
-def test_a_file_is_the_one_of_the_path_while_it_has_that_name_and_no_other(folder: LogFolder, tmp_path: Path) -> None:
+def test_a_file_is_as_it_was_left_while_it_has_that_name_and_no_other(folder: LogFolder, tmp_path: Path) -> None:
     file = folder.file("log", make=True)
-    assert folder.leads_to(file, "log")
-    assert not folder.leads_to(file, "absent")
+    left = extent(os.fstat(file))
+    assert folder.extent("log") == left
+    assert folder.extent("absent") is None
     (folder.path / "log2").touch()
-    assert not folder.leads_to(file, "log2")
+    assert folder.extent("log2") != left
     (tmp_path / "other name").hardlink_to(folder.path / "log")
-    assert not folder.leads_to(file, "log")
+    assert folder.extent("log") != left
     (tmp_path / "other name").unlink()
-    assert folder.leads_to(file, "log")
+    left = extent(os.fstat(file))
     folder.path.rename(folder.path.with_name("away"))
     folder.path.touch()
-    assert not folder.leads_to(file, "log")
+    assert folder.extent("log") is None
     os.close(file)
