@@ -36,6 +36,7 @@ class AuditParts:
     def verify(self, manager: Manager, thread: str) -> None:
         """Verify the log at the start, once a day, and when somebody changed it."""
         manager.add_problem_check(lambda: self.verifier.problem, Reason.AUDIT_BROKEN)
+        manager.add_problem_check(lambda: self.verifier.unwritable, Reason.AUDIT_UNWRITABLE)
         manager.add("audit-verification", self.verifier.run_once, every=LOOK, thread=thread)
 
     def publish_head(self, manager: Manager, cluster: KubeClient, events: EventRecorder) -> AnchorPublisher:
@@ -48,7 +49,8 @@ class AuditParts:
 
     def reported(self, options: argparse.Namespace, metrics: Metrics, anchor: AnchorPublisher) -> EnforcerState:
         """Return what this enforcer reports of itself. Raises OSError where its state directory cannot be read."""
-        found = self.writer.problem or self.records.shortage, self.verifier.problem, anchor.lost
+        unwritable = self.writer.problem or self.records.shortage or self.verifier.unwritable
+        found = unwritable, self.verifier.problem, anchor.lost
         audit_log = tuple(each for each in found if each is not None)
         problems = metrics.latest.status.get("problems", ())
         return EnforcerState(

@@ -4,6 +4,7 @@ That takes long for a long log. So it is done once a day, and when a file of the
 """
 
 import math
+import os
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -44,14 +45,23 @@ class LogVerifier:
         """When the last verification ended; ``None`` before the first."""
         self.problem: str | None = None
         """Where the log is broken; ``None`` where it is intact."""
+        self.unwritable: str | None = None
+        """Which file or folder may not be written, so that nobody could be killed; ``None`` while all may be."""
         self._began, self._seen = -math.inf, Files()
 
     def run_once(self) -> None:
         """Verify the log, if that is due. A log that cannot be read is logged, and stays unverified."""
+        self.unwritable = self._barred()
         now, seen = self._clock.monotonic(), self._files()
         if now - self._began >= EVERY or seen != self._seen:
             self._began, self._seen = now, seen
             self._verify_again()
+
+    def _barred(self) -> str | None:
+        """Look before a record has to be written: the folder is read-only, or it or a file of it immutable."""
+        there = [each for each in (self._folder, self._folder / self._log.written[0]) if each.exists()]
+        barred = next((each for each in there if not os.access(each, os.W_OK)), None)
+        return f"the enforcer cannot write the audit log: {barred} is read-only or immutable" if barred else None
 
     def _files(self) -> Files:
         """Return each segment's extent; of the one that is written whether it is as its writer left it."""

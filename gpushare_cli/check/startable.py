@@ -24,7 +24,7 @@ from gpushare_cli.check.workloads import namespaces, running_shares
 from gpushare_cli.explain.pod_record import NO_CLAIM, container_statuses, is_unseen, is_without_claim, remedy
 from gpushare_cli.placement.gpus import COUNTS
 from gpushare_cli.placement.placing import Cause, Cluster, Hindrance, place
-from gpushare_cli.words import clean, counted, is_over_quota, some
+from gpushare_cli.words import clean, counted, is_over_quota, refusal_remedy, some
 from gpushare_cli.words import moment as written
 from webhook.mutation.settings import DEFAULT_TOLERATIONS, Settings
 
@@ -136,11 +136,14 @@ def _lasts(spec: Object) -> float:
 
 
 def stuck(api: KubeClient, now: datetime) -> CheckResult:
-    """Look for sidecars without an image, pods that no scheduler has seen, and pods that wait long on their node."""
+    """Look for sidecars without an image, pods that no scheduler saw or could place, and those that wait on a node."""
     pods = workloads.running_shares(api)
     pulls = [f"{_name(each)}: {why}" for each in pods if (why := _image(each))]
     if pulls:
         return failed(clean(f"the sidecar's image cannot be pulled for {some(pulls)}"), SIDECAR_IMAGE)
+    if errors := [(_name(each), why) for each in pods if (why := _scheduler_error(each))]:
+        detail = f"the scheduler cannot write what it decided: {some([f'{name}: {why}' for name, why in errors])}"
+        return failed(clean(detail), refusal_remedy(errors[0][1]) or f"gpu-share explain {errors[0][0]}")
     unseen = [each for each in pods if is_unseen(each) and _age(each, now) > UNSEEN]
     if unmade := [each for each in unseen if is_without_claim(each)]:
         return _without_claims(api, unmade)
@@ -174,6 +177,12 @@ def _image(pod: Object) -> str:
         for each in container_statuses(pod) if each.get("name") == contract.SIDECAR
     ]  # fmt: skip
     return next((text(each, "message") or text(each, "reason") for each in waiting if each.get("reason") in IMAGE), "")
+
+
+def _scheduler_error(pod: Object) -> str:
+    """Why the scheduler failed over a pod; empty where it did not, or found no node with room."""
+    conditions = objects(mapping(pod, "status"), "conditions")
+    return next((text(each, "message") for each in conditions if each.get("reason") == "SchedulerError"), "")
 
 
 def _age(pod: Object, now: datetime) -> timedelta:

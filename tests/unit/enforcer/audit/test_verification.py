@@ -1,5 +1,6 @@
 """The enforcer verifies its own log: an altered, shortened or removed record is found, and a running writer is not."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -183,3 +184,20 @@ def test_an_unchanged_log_and_one_that_its_writer_adds_to_are_verified_once_a_da
             log.append(Kind.WARNED, {})
             found.run_once()
             assert found.finished == (10.0 if now < 86410.0 else 86410.0)
+
+
+@pytest.mark.parametrize("which", ["audit", "audit/kills-000000000001.jsonl"])
+def test_what_may_not_be_written_is_named_before_a_record_has_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    with AuditLog(tmp_path / "audit", reserve_bytes=0) as log:
+        log.append(Kind.WARNED, {})
+        found = LogVerifier(tmp_path / "audit", log, FakeClock(lambda: 1700.0))
+        found.run_once()
+        assert found.unwritable is None
+        with monkeypatch.context() as patched:  # root may write what is not immutable or on a read-only disk
+            patched.setattr(os, "access", lambda file, _mode: file != tmp_path / which)
+            found.run_once()
+        assert str(tmp_path / which) in str(found.unwritable)
+        found.run_once()
+        assert (found.unwritable, found.problem) == (None, None)

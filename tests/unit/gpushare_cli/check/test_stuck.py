@@ -28,6 +28,10 @@ def pod(
     return {"metadata": metadata, "spec": {"nodeName": node}, "status": status}
 
 
+def scheduled(reason: str, message: str) -> dict[str, Any]:
+    return SEEN | {"reason": reason, "message": message}
+
+
 DENIED = "claim is forbidden: ValidatingAdmissionPolicy 'cost' with binding 'b' denied request: policy 'cost': no label"
 LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
 
@@ -39,6 +43,8 @@ LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
         (pod(SHORT), "ok", ""),
         (pod(LONG), "warning", "more than 5 minutes: asr/a"),
         (pod(LONG, "Failed", "ErrImagePull"), "ok", "none of 0"),
+        (pod(SHORT, "Pending", "", "", scheduled("SchedulerError", "no")), "wrong", "what it decided: asr/a: no"),
+        (pod(SHORT, "Pending", "", "", scheduled("Unschedulable", "no room")), "ok", ""),
         (pod(SHORT, "Pending", "ImagePullBackOff"), "wrong", "asr/a: ImagePullBackOff: no such image"),
         (pod(SHORT, "Pending", "PodInitializing"), "ok", ""),
         (pod(LONG, "Pending", "", "", SEEN), "ok", ""),
