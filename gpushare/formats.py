@@ -37,6 +37,7 @@ class Format:
     oldest: int
     marked: bool = True
     fix: str = FIX
+    remedy: str = "move the file away"
 
     def check(self, data: bytes) -> None:
         """Check the version of a file's content.
@@ -47,14 +48,14 @@ class Format:
         """
         found = _named(data)
         if found is None and self.marked:
-            raise ConfigError(f"{self.name} does not begin with its version; move the file away")
+            raise ConfigError(f"{self.name} does not begin with its version; {self.remedy}")
         version = UNMARKED if found is None else found
         if version > self.version:
             raise NewerFormatError(newer(self.name, version, self.version, self.fix))
         if version < self.oldest:
             raise ConfigError(
                 f"{self.name} has version {version}, and this release reads {self.oldest} to {self.version}; "
-                "move the file away"
+                f"{self.remedy}"
             )
 
     def load(self, data: bytes) -> dict[str, Any]:
@@ -68,15 +69,18 @@ class Format:
         try:
             found = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{self.name} is not valid JSON: {str(error)[:100]}; move the file away") from error
+            raise ConfigError(f"{self.name} is not valid JSON: {str(error)[:100]}; {self.remedy}") from error
         if not isinstance(found, dict):
-            raise ConfigError(f"{self.name} is not a JSON object; move the file away")
+            raise ConfigError(f"{self.name} is not a JSON object; {self.remedy}")
         return found
 
 
 CHECKPOINT: Final = Format("checkpoint.json", 1, 1)
 BUDGETS: Final = Format("detector.json", 5, 5)
-CLAIM: Final = Format("the file of a prepared claim", 1, 1)
+CLAIM: Final = Format(
+    "the file of a prepared claim", 1, 1,
+    remedy="restart the enforcer; if this stays, delete the pod for which that claim is reserved, and then the file",
+)  # fmt: skip
 KNOWN_MEMORY: Final = Format("known-memory.json", 1, 1, marked=False)
 FOREIGN_CLAIMS: Final = Format("foreign/claims.json", 1, 1, marked=False)
 MPS_DAEMON: Final = Format("daemon.json of an MPS control daemon", 1, 1, marked=False)

@@ -22,10 +22,11 @@ LINES: Final = {
 RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     (
         "gpushare_cli",
-        35,
+        49,
         "what to do that fits who refuses a claim, and objects of the release that differ or were deleted",
     ),
     ("enforcer", 18, "an audit log whose newest file was changed, or that may not be written, found within seconds"),
+    ("gpushare", 4, "what people do about a damaged file of each format"),
     ("webhook", 55, "the same share of the webhook for each namespace, also of its threads and memory"),
     ("webhook", 8, "a bound on the words that warnings read in all of a pod"),
     ("enforcer", 13, "kills of all processes of a container that has no first process"),

@@ -215,5 +215,4 @@ def decode(data: bytes) -> PreparedClaim:
 
 
 def _unreadable(problem: str) -> ConfigError:
-    remedy = "restart the enforcer; if this stays, delete the pod for which that claim is reserved, and then the file"
-    return ConfigError(f"the file {problem}; {remedy}", Reason.CHECKPOINT_UNREADABLE)
+    return ConfigError(f"the file {problem}; {CLAIM.remedy}", Reason.CHECKPOINT_UNREADABLE)

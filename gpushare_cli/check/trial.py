@@ -16,7 +16,7 @@ from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.check.installation import MIN_MEMORY, RESTORE, Installation, installation
 from gpushare_cli.check.preinstall import PROBE, PROBE_DRIVER
 from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
-from gpushare_cli.check.workloads import namespaces, reports
+from gpushare_cli.check.workloads import namespaces, nodes, reports
 from gpushare_cli.lookups import optional
 from gpushare_cli.words import QUOTA, clean, counted, lacking, refusal_remedy, sentence, some, webhook_of_others
 from webhook.mutation.mutate import mutate_pod
@@ -55,6 +55,10 @@ REFUSED: Final = (
 UNREACHED: Final = (
     "the API server cannot call the webhook: see its pods, Service and NetworkPolicies: kubectl get "
     "pods,endpointslices,networkpolicies -n {}"
+)
+ADDED: Final = (
+    "see what adds that node selector: kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies, and the "
+    "namespace's annotation scheduler.alpha.kubernetes.io/node-selector"
 )
 LOOK: Final = (
     "read the webhook's log, and list the webhooks that change pods: kubectl get mutatingwebhookconfigurations"
@@ -183,9 +187,20 @@ def _tried(
     if flaws:
         named = f"the test pod in namespace {namespace}"
         return failed(f"{named} differs from what the webhook writes: {'; '.join(flaws)}", LOOK)
+    if only := _elsewhere(api, made):
+        return warning(f"no node that shares its GPUs has {only}, which pods of namespace {namespace} get", ADDED)
     took = f"{(time.monotonic() - begun) * 1000:.0f} ms"
     added = f"the webhook added a share to a test pod in namespace {namespace} (dry run, {took})"
     return ok(added if annotations is None else f"{added}; {_terms(policy, annotations, idle)}")
+
+
+def _elsewhere(api: KubeClient, made: Mapping[str, Any]) -> str:
+    """Return the node selector that others put into the test pod; empty where a sharing node has it."""
+    selector = mapping(mapping(made, "spec"), "nodeSelector")
+    there = optional(lambda: nodes(api)) if selector else None
+    if not there or any(selector.items() <= mapping(mapping(each, "metadata"), "labels").items() for each in there):
+        return ""
+    return clean(", ".join(f"{key}={value}" for key, value in selector.items()))
 
 
 def _refused(api: KubeClient, error: GpuShareError, namespace: str, found: Installation) -> CheckResult:

@@ -337,3 +337,24 @@ def test_each_replica_is_called_over_connections_of_its_own() -> None:
     may_not = 'User "jo" cannot create resource "pods" in API group "" in the namespace "gpu-share-system"'
     tenant = Server({"gpu-share-system": may_not}, namespaces=[namespace("a")], deployments=RELEASE)
     assert asked(tenant)[0] == "ok", "who may create pods elsewhere tries there"
+
+
+@pytest.mark.parametrize(
+    ("labels", "level"), [({"pool": "cpu"}, "ok"), ({"pool": "gpu"}, "warning"), ({}, "warning"), (None, "ok")]
+)
+def test_a_node_selector_that_others_add_and_no_sharing_node_has_is_named(
+    labels: dict[str, str] | None, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labelled = {"metadata": {"name": "n", "labels": {contract.NODE_LABEL: "true", **(labels or {})}}}
+    server = Server(namespaces=[namespace("a")], nodes=403 if labels is None else [labelled])
+    plain = server.create
+
+    def create(where: str, body: Any, **query: str) -> Any:
+        made = copy.deepcopy(plain(where, body, **query))
+        made["spec"]["nodeSelector"] = {"pool": "cpu"}
+        return made
+
+    monkeypatch.setattr(server, "create", create)
+    found = asked(server)
+    assert found[0] == level, found
+    assert ("pool=cpu" in found[1]) is (level == "warning")
