@@ -13,13 +13,13 @@ import pytest
 from gpushare.contract import NAMESPACE_LABEL
 from gpushare.errors import ClusterError
 from gpushare.kube_client import ADMISSION_V1, CORE_V1, JSON_PATCH, RESOURCE_V1, KubeClient, path
-from gpushare_cli.check.installation import as_shipped
+from gpushare_cli.check.installation import as_shipped, compared
 from tests.integration.controlplane import manifests, objects, programs
 from tests.integration.controlplane.conftest import BUILD
 from tests.integration.controlplane.objects import Object
 from tests.integration.controlplane.policies.world import refusal, template, until
 from tests.support import helm
-from tests.testbed.cluster.controlplane import ControlPlane
+from tests.testbed.cluster.controlplane import RBAC_V1, ControlPlane
 from tests.testbed.cluster.need import require_binaries
 from tests.testbed.cluster.processes import end
 
@@ -206,31 +206,45 @@ def test_an_upgrade_and_a_second_applier_leave_the_bundle(installed: Place) -> N
     assert installed.bundle() == before
 
 
+NEVER: Final = {"name": "never", "expression": "false"}
 CHANGES: Final = {
-    path(RESOURCE_V1, "deviceclasses", "gpu-share.io"): {
-        "op": "replace", "path": "/spec/selectors/0/cel/expression", "value": "false",
-    },
-    path(ADMISSION_V1, "validatingadmissionpolicies", "gpu-share-check"): {
-        "op": "add", "path": "/spec/matchConditions/-", "value": {"name": "never", "expression": "false"},
-    },
+    path(RESOURCE_V1, "deviceclasses", "gpu-share.io"): (
+        {"op": "replace", "path": "/spec/selectors/0/cel/expression", "value": "false"}, "conflict",
+    ),
+    path(ADMISSION_V1, "validatingadmissionpolicies", "gpu-share-check"): (
+        {"op": "add", "path": "/spec/matchConditions/-", "value": NEVER}, "",
+    ),
+    path(ADMISSION_V1, "validatingadmissionpolicybindings", "gpu-share-last-word"): (
+        {"op": "replace", "path": "/spec/validationActions", "value": ["Audit"]}, "",
+    ),
+    path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share"): (
+        {"op": "replace", "path": "/webhooks/0/matchConditions/0", "value": NEVER}, "",
+    ),
+    path(CORE_V1, "services", "gpu-share-webhook", SYSTEM): (
+        {"op": "replace", "path": "/spec/ports/0/port", "value": 8443}, "Duplicate value",
+    ),
+    path(RBAC_V1, "clusterroles", "gpu-share-webhook"): (
+        {"op": "replace", "path": "/rules/0/verbs", "value": ["get"]}, "conflict",
+    ),
 }  # fmt: skip
-"""What kubectl changes, or adds."""
+"""What kubectl changes, or adds, and how Helm refuses to put it right."""
 
 
 @pytest.mark.parametrize("where", CHANGES)
 def test_the_remedy_of_the_check_restores_what_somebody_changed_with_kubectl(where: str, installed: Place) -> None:
-    api, before = installed.cluster, installed.cluster.get(where)["spec"]
-    api.patch(where, [CHANGES[where]], JSON_PATCH, fieldManager="kubectl-patch")
-    with pytest.raises(helm.HelmError, match="conflict") if "deviceclasses" in where else nullcontext():
+    api, before = installed.cluster, compared(installed.cluster.get(where))
+    change, refusal = CHANGES[where]
+    api.patch(where, [change], JSON_PATCH, fieldManager="kubectl-patch")
+    with pytest.raises(helm.HelmError, match=refusal) if refusal else nullcontext():
         installed.helm("upgrade", str(helm.CHART), "--reuse-values")
-    assert api.get(where)["spec"] != before, "a plain upgrade does not restore it"
-    hint = as_shipped(api, ("deviceclasses", "validatingadmissionpolicies")).hint
+    assert compared(api.get(where)) != before, "a plain upgrade does not restore it"
+    hint = as_shipped(api, (where.split("/")[-2],)).hint
     for kind, name in (each.split("/") for each in re.findall(r"[a-z]+/gpu-share[a-z.-]*", hint) if "helm" not in each):
         api.delete(f"{where.rpartition('/')[0].rpartition('/')[0]}/{kind}/{name}")
     installed.helm(
         "upgrade", "--install", str(helm.CHART), "--reuse-values", *re.findall(r"--(?:server|force)\S+", hint)
     )
-    assert api.get(where)["spec"] == before
+    assert compared(api.get(where)) == before
 
 
 def test_with_the_webhook_gone_only_sharing_pods_are_refused(installed: Place) -> None:
