@@ -49,8 +49,8 @@ class AuditParts:
 
     def reported(self, options: argparse.Namespace, metrics: Metrics, anchor: AnchorPublisher) -> EnforcerState:
         """Return what this enforcer reports of itself. Raises OSError where its state directory cannot be read."""
-        unwritable = self.writer.problem or self.records.shortage or self.verifier.unwritable
-        found = unwritable, self.verifier.problem, anchor.lost
+        unwritten = self.writer.problem or self.records.shortage
+        found = unwritten, self.verifier.unwritable, self.verifier.problem, anchor.lost
         audit_log = tuple(each for each in found if each is not None)
         problems = metrics.latest.status.get("problems", ())
         return EnforcerState(

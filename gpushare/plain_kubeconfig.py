@@ -25,7 +25,9 @@ CLUSTER_FIELDS: Final = frozenset({"server", CA, f"{CA}-data", "extensions"})
 USER_FIELDS: Final = frozenset({CERTIFICATE, f"{CERTIFICATE}-data", KEY, f"{KEY}-data", "token", "extensions"})
 GIVE: Final = "give --kubeconfig"
 ABSENT: Final = f"no usable kubeconfig: Invalid kube-config file. No configuration found; {GIVE}"
-UNREAD: Final = (yaml.YAMLError, OSError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+UNREAD: Final = (
+    yaml.YAMLError, OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
 """What comes of a file that is left to the official client."""
 
 

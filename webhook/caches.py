@@ -169,14 +169,17 @@ def static_namespaces(file: Path) -> NamespacePolicyCache:
 
 def _is_namespace(item: Any) -> bool:
     metadata = item.get("metadata") if isinstance(item, dict) and item.get("kind") == "Namespace" else None
-    return isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        return False
+    return all(isinstance(metadata.get(key), dict | None) for key in ("labels", "annotations"))
 
 
 def _flatten(document: Any) -> list[Any]:
     if isinstance(document, list):
         return document
     if isinstance(document, dict) and str(document.get("kind", "")).endswith("List"):
-        return list(document.get("items") or [])
+        found = document.get("items") or []
+        return found if isinstance(found, list) else [found]
     return [] if document is None else [document]
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from gpushare import defaults
 from gpushare.errors import ConfigError
+from gpushare.plain_kubeconfig import UNREAD
 from webhook.mutation.settings import VARIABLES, Settings
 
 PREFIX: Final = "GPU_SHARE_"
@@ -119,7 +120,7 @@ def documents(option: str, path: Path) -> list[Any]:
     """
     try:
         return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except UNREAD as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"{option} {path} cannot be read: {why}") from error
 

@@ -23,7 +23,7 @@ from enforcer.audit.pressing import PressingRecords
 from enforcer.audit.record import GENESIS, MAX_BYTES, REMOVED, ChainHead, Kind, append_hash, head_of, read
 from enforcer.audit.reserved_space import BYTES, ReservedSpace
 from enforcer.audit.retention import Retention, SegmentInfo
-from enforcer.audit.segments import FOLDER, SUFFIX, LogFolder, extent, first_of, lines_of, segment_name, segments
+from enforcer.audit.segments import FOLDER, SUFFIX, Extent, LogFolder, first_of, lines_of, segment_name, segments
 from enforcer.runtime.logs import NonBlockingStream
 from gpushare.errors import RecordError
 
@@ -72,7 +72,8 @@ class AuditLog:
         self._file: int | None = None
         self._name = ""
         self._size = 0
-        self._left: tuple[int, ...] | None = None
+        self._left: Extent | None = None
+        self._changes = 0
         self._head = GENESIS
         self._doubtful = False
         self._torn: deque[bytes] = deque()
@@ -89,9 +90,9 @@ class AuditLog:
         return self._head
 
     @property
-    def written(self) -> tuple[str, tuple[int, ...] | None]:
-        """The name of the segment that is written, and how its last write left it; ``None`` during one."""
-        return self._name, self._left
+    def written(self) -> tuple[str, Extent | None, int]:
+        """The segment that is written, how its last write left it (``None``: not known), and changes seen by others."""
+        return self._name, self._left, self._changes
 
     @property
     def shortage(self) -> str | None:
@@ -125,10 +126,12 @@ class AuditLog:
         with self._lock, self._explained():
             if self._file is None:
                 self._recover()
-            elif self._folder.extent(self._name) != self._left:
-                # What follows continues the chain in a new file, so that verifying shows what was changed before it.
+            elif not self._folder.leads_to(self._file, self._name):
+                # What follows continues the chain in a new file, so that verifying shows what is missing before it.
                 self._let_go()
                 self._take_hold()
+            elif Extent.of(os.fstat(self._file)) != self._left:
+                self._changes += 1
             head = self._ensure(lambda: self._append(kind, fields))
             if kind is not Kind.INTENT:  # somebody waits for that, to act
                 self._tend()
@@ -223,7 +226,14 @@ class AuditLog:
             self._doubtful = True
             raise
         self._size += len(line)
-        self._left = extent(os.fstat(self._file))
+        self._note_extent()
+
+    def _note_extent(self) -> None:
+        """Note how the segment is left; what cannot be known is noticed as a change before the next write."""
+        assert self._file is not None
+        with suppress(OSError):
+            found = Extent.of(os.fstat(self._file))
+            self._left = found if found.size == self._size else None
 
     def _begin_segment(self, first: int) -> None:
         self._forget()
@@ -236,7 +246,7 @@ class AuditLog:
             os.close(file)
             raise
         self._file, self._name, self._size, self._doubtful = file, name, 0, False
-        self._left = extent(os.fstat(file))
+        self._note_extent()
 
     def _recover(self) -> None:
         """Take up the chain where the files on disk end; where that cannot be known, none is open for writing.
@@ -250,8 +260,8 @@ class AuditLog:
         self._head = self._mended(names)
         if names:
             self._file, self._name = self._folder.file(names[-1]), names[-1]
-            found = os.fstat(self._file)
-            self._size, self._left = found.st_size, extent(found)
+            self._size = os.fstat(self._file).st_size
+            self._note_extent()
         self._doomed = deque(self._condemned(names))
 
     def _mended(self, names: Sequence[str]) -> ChainHead:

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from enforcer.audit.record import MAX_BYTES
 from gpushare.errors import RecordError
@@ -23,9 +23,19 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
-def extent(found: os.stat_result) -> tuple[int, ...]:
-    """Return what differs once somebody changed a file or replaced it: device, inode, bytes, ctime in ns and links."""
-    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns, found.st_nlink
+class Extent(NamedTuple):
+    """What differs once somebody changed a file or replaced it. ``changed`` is its ctime in ns."""
+
+    device: int
+    inode: int
+    size: int
+    changed: int
+    links: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Self:
+        """Take it from what the file system says."""
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns, found.st_nlink)
 
 
 def segment_name(first: int) -> str:
@@ -159,12 +169,13 @@ class LogFolder:
         """Wait until what was made, renamed and removed is durable."""
         os.fsync(self._opened())
 
-    def extent(self, name: str) -> tuple[int, ...] | None:
-        """What who follows the path today finds there (``extent``); ``None``: no such file."""
+    def leads_to(self, file: int, name: str) -> bool:
+        """Whether who follows the path today finds this very file, and under no second name."""
         try:
-            return extent((self.path / name).lstat())
+            found = (self.path / name).lstat()
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            return False
+        return found.st_nlink == 1 and os.path.samestat(found, os.fstat(file))
 
     def _opened(self) -> int:
         assert self._descriptor is not None

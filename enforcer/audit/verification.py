@@ -14,7 +14,7 @@ import structlog
 
 from enforcer.audit.log import AuditLog
 from enforcer.audit.record import GENESIS, verify
-from enforcer.audit.segments import extent, first_of, lines_of, segments
+from enforcer.audit.segments import Extent, first_of, lines_of, segments
 from enforcer.runtime.clock import CLOCK, Clock
 from gpushare.reasons import Reason
 
@@ -46,8 +46,10 @@ class LogVerifier:
         self.problem: str | None = None
         """Where the log is broken; ``None`` where it is intact."""
         self.unwritable: str | None = None
-        """Which file or folder may not be written, so that nobody could be killed; ``None`` while all may be."""
+        """What of the log may not be written; ``None`` where all may be."""
         self._began, self._seen = -math.inf, Files()
+        self._more = False
+        """Whether there are bytes after the last record that its writer left."""
 
     def run_once(self) -> None:
         """Verify the log, if that is due. A log that cannot be read is logged, and stays unverified."""
@@ -58,20 +60,21 @@ class LogVerifier:
             self._verify_again()
 
     def _barred(self) -> str | None:
-        """Look before a record has to be written: the folder is read-only, or it or a file of it immutable."""
-        there = [each for each in (self._folder, self._folder / self._log.written[0]) if each.exists()]
+        """Look before a record has to be written; one that somebody waits for would come too late."""
+        there = [each for each in (self._folder, self._folder / self._log.written[0]) if os.access(each, os.F_OK)]
         barred = next((each for each in there if not os.access(each, os.W_OK)), None)
-        return f"the enforcer cannot write the audit log: {barred} is read-only or immutable" if barred else None
+        return f"{barred} is read-only or immutable, so the audit log cannot go on" if barred else None
 
     def _files(self) -> Files:
-        """Return each segment's extent; of the one that is written whether it is as its writer left it."""
-        before = name, left = self._log.written
-        found = Files()
+        """Return by segment what nobody but its writer changes; nothing of the last one while it is as that left it."""
+        before = name, left, changes = self._log.written
+        found, self._more = Files({"": changes}), False
         with suppress(OSError):  # verifying says so
             for file in segments(self._folder):
-                there = extent(file.stat())
-                writing = file.name == name and (left is None or self._log.written != before)
-                found[file.name] = writing or there == left or there
+                there, last = Extent.of(file.lstat()), file.name == name
+                ours = last and (left is None or there == left or self._log.written != before)
+                found[file.name] = None if ours else there
+                self._more |= last and not ours and left is not None and there.size > left.size
         return found
 
     def _verify_again(self) -> None:
@@ -95,11 +98,10 @@ class LogVerifier:
             return  # its writer could not read it yet
         count = head.seq - (first or 1) + 1  # a later record may be half written
         result = verify(islice(chain.from_iterable(map(lines_of, files)), max(0, count)), anchor=head)
-        self.problem = (
-            None
-            if result.ok
-            else f"the audit log is broken at line {result.line} (counted over all segments): {result.problem}"
-        )
+        self.problem = "the audit log has bytes after its last record" if self._more else None
+        if not result.ok:
+            where = f"line {result.line} (counted over all segments)"
+            self.problem = f"the audit log is broken at {where}: {result.problem}"
         self.finished = self._clock.wall()
         if self.problem is not None:
             log.error("audit log broken", reason=str(Reason.AUDIT_BROKEN), error=self.problem)

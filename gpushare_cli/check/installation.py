@@ -149,8 +149,8 @@ DEFAULTS: Final[Mapping[str, str]] = {MIN_MEMORY: f"{defaults.MIN_MEMORY_MIB}Mi"
 BINDINGS: Final = "validatingadmissionpolicybindings"
 POLICIES: Final = ("validatingadmissionpolicies", BINDINGS)
 WEBHOOK: Final = ("mutatingwebhookconfigurations", "services")
-ACCOUNTS: Final = "serviceaccounts/"
-ENFORCER: Final = "gpu-share-enforcer"
+WORKLOADS: Final = ("daemonset/gpu-share-enforcer", "deployment/gpu-share-webhook", "deployment/gpu-share-certs")
+"""Each has an account of its own name."""
 ROLES: Final = ("serviceaccounts", "clusterroles", "clusterrolebindings", "roles", "rolebindings")
 CLASSES: Final = ("deviceclasses",)
 
@@ -242,9 +242,10 @@ def _restoring(wrong: Sequence[str], found: Installation) -> str:
     """
     changed = [name for name, _, difference in (each.partition(": ") for each in wrong) if difference]
     first = f"kubectl delete -n {found.namespace} {' '.join(changed)}; then " if changed else ""
-    gone = [each.removeprefix(ACCOUNTS).removesuffix(" is missing") for each in wrong if each.startswith(ACCOUNTS)]
-    running = " ".join(f"{'daemonset' if each == ENFORCER else 'deployment'}/{each}" for each in gone)
-    last = f"; then kubectl rollout restart -n {found.namespace} {running}: pods hold tokens of the deleted account"
+    missing = {each.removesuffix(" is missing") for each in wrong}
+    gone = [each for each in WORKLOADS if f"serviceaccounts/{each.partition('/')[2]}" in missing]
+    restart = f"kubectl rollout restart -n {found.namespace} {' '.join(gone)}"
+    last = f"; then restart the pods that hold tokens of the deleted account: {restart}"
     return f"{first}{RESTORE}{last if gone else ''}"
 
 

@@ -21,7 +21,7 @@ from gpushare_cli.check.installation import installation
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
 from gpushare_cli.check.trial import USUAL_MIB
 from gpushare_cli.check.workloads import namespaces, running_shares
-from gpushare_cli.explain.pod_record import NO_CLAIM, container_statuses, is_unseen, is_without_claim, remedy
+from gpushare_cli.explain.pod_record import NO_CLAIM, TEMPLATE, container_statuses, is_unseen, is_without_claim, remedy
 from gpushare_cli.placement.gpus import COUNTS
 from gpushare_cli.placement.placing import Cause, Cluster, Hindrance, place
 from gpushare_cli.words import clean, counted, is_over_quota, refusal_remedy, some
@@ -141,9 +141,9 @@ def stuck(api: KubeClient, now: datetime) -> CheckResult:
     pulls = [f"{_name(each)}: {why}" for each in pods if (why := _image(each))]
     if pulls:
         return failed(clean(f"the sidecar's image cannot be pulled for {some(pulls)}"), SIDECAR_IMAGE)
-    if errors := [(_name(each), why) for each in pods if (why := _scheduler_error(each))]:
-        detail = f"the scheduler cannot write what it decided: {some([f'{name}: {why}' for name, why in errors])}"
-        return failed(clean(detail), refusal_remedy(errors[0][1]) or f"gpu-share explain {errors[0][0]}")
+    if refused := [(_name(each), why) for each in pods if (why := _refused_write(each))]:
+        detail = f"the scheduler may not write what it decided: {some([f'{name}: {why}' for name, why in refused])}"
+        return failed(clean(detail), refusal_remedy(refused[0][1]))
     unseen = [each for each in pods if is_unseen(each) and _age(each, now) > UNSEEN]
     if unmade := [each for each in unseen if is_without_claim(each)]:
         return _without_claims(api, unmade)
@@ -166,7 +166,7 @@ def _without_claims(api: KubeClient, pods: Sequence[Object]) -> CheckResult:
         hint = f"{RUNS.format(PROGRAMS[1])}; its log names a right that it lacks"
         return failed(f"kube-controller-manager has made no claim for {some(silent)}", hint)
     why = [clean(f"{_name(each)}: {messages[each['metadata']['uid']]}") for each in pods]
-    others = [each for each in why if not is_over_quota(each)]
+    others = [each for each in why if not is_over_quota(each) and TEMPLATE not in each]
     hint = remedy(NO_CLAIM, next(iter(others or why)))
     return (failed if others else warning)(f"claims cannot be made for {some(why)}", hint)
 
@@ -179,10 +179,11 @@ def _image(pod: Object) -> str:
     return next((text(each, "message") or text(each, "reason") for each in waiting if each.get("reason") in IMAGE), "")
 
 
-def _scheduler_error(pod: Object) -> str:
-    """Why the scheduler failed over a pod; empty where it did not, or found no node with room."""
+def _refused_write(pod: Object) -> str:
+    """Who keeps the scheduler from placing a pod, in its own words; empty where nobody does."""
     conditions = objects(mapping(pod, "status"), "conditions")
-    return next((text(each, "message") for each in conditions if each.get("reason") == "SchedulerError"), "")
+    errors = (text(each, "message") for each in conditions if each.get("reason") == "SchedulerError")
+    return next(filter(refusal_remedy, errors), "")
 
 
 def _age(pod: Object, now: datetime) -> timedelta:

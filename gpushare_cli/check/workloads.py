@@ -17,16 +17,13 @@ from gpushare.version import installed
 from gpushare_cli.check.connection import release
 from gpushare_cli.check.installation import DEPLOYMENT, OURS, RESTORE, VERSION_LABEL, Installation, installation
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
-from gpushare_cli.lookups import release_namespace, sharing_pods
+from gpushare_cli.lookups import sharing_pods
 from gpushare_cli.words import clean, counted, moment, refusal_remedy, some
 
 MAX_REPORT: Final = 16 * 1024
 """Characters of an enforcer's report that are parsed."""
 BREAKER: Final = "find the containers over quota (gpu-share top -A), then run gpu-share breaker --node NODE --reset"
-CORRECT: Final = (
-    "correct what the line names; the enforcer's log has more: kubectl logs -n {} "
-    "-l app.kubernetes.io/name=gpu-share-enforcer"
-)
+CORRECT: Final = "correct what the line names; the log of that node's enforcer has more"
 SKEW: Final = "upgrade the enforcers: each must have the webhook's release or the one before"
 NODES: Final = ("nodes", contract.NODE_LABEL)
 NAMESPACES: Final = ("namespaces", contract.NAMESPACE_LABEL)
@@ -286,7 +283,7 @@ def reported(api: KubeClient) -> CheckResult:
     wrong = [f"{node}: {each}" for node, report in found.items() if report for each in _grave(report)]
     if wrong:
         is_open = any(each and each.breaker is not None for each in found.values())
-        return failed("; ".join(wrong), BREAKER if is_open else CORRECT.format(release_namespace(api)))
+        return failed("; ".join(wrong), BREAKER if is_open else CORRECT)
     if silent := [node for node, report in found.items() if report is None]:
         return _unreported(silent, labelled(api))
     idle = [node for node, report in found.items() if report and not report.enforcing]

@@ -153,6 +153,12 @@ def test_reads_namespaces_from_a_file(tmp_path: Path, text: str) -> None:
         "a: [",
         "\x00",
         "when: 2026-99-99",
+        "!!bool x",
+        "!!int ''",
+        "!!timestamp x",
+        "a: 1" + ":1" * 200 + ".0",
+        "{kind: List, items: 5}",
+        "{kind: Namespace, metadata: {name: a, labels: [1]}}",
         pytest.param("[" * 5_000, id="deep"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.audit.record import MAX_BYTES
-from enforcer.audit.segments import LogFolder, extent, first_of, lines_of, segment_name, segments
+from enforcer.audit.segments import LogFolder, first_of, lines_of, segment_name, segments
 from gpushare.errors import RecordError
 from tests.support.descriptors import open_below, path_of
 
@@ -280,18 +280,17 @@ def test_files_are_renamed_and_removed_in_the_folder_that_is_kept(folder: LogFol
     assert list(away.iterdir()) == []
 
 
-def test_a_file_is_as_it_was_left_while_it_has_that_name_and_no_other(folder: LogFolder, tmp_path: Path) -> None:
+def test_a_file_is_the_one_of_the_path_while_it_has_that_name_and_no_other(folder: LogFolder, tmp_path: Path) -> None:
     file = folder.file("log", make=True)
-    left = extent(os.fstat(file))
-    assert folder.extent("log") == left
-    assert folder.extent("absent") is None
+    assert folder.leads_to(file, "log")
+    assert not folder.leads_to(file, "absent")
     (folder.path / "log2").touch()
-    assert folder.extent("log2") != left
+    assert not folder.leads_to(file, "log2")
     (tmp_path / "other name").hardlink_to(folder.path / "log")
-    assert folder.extent("log") != left
+    assert not folder.leads_to(file, "log")
     (tmp_path / "other name").unlink()
-    left = extent(os.fstat(file))
+    assert folder.leads_to(file, "log")
     folder.path.rename(folder.path.with_name("away"))
     folder.path.touch()
-    assert folder.extent("log") is None
+    assert not folder.leads_to(file, "log")
     os.close(file)

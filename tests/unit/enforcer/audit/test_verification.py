@@ -64,6 +64,11 @@ def replace(file: Path) -> None:
     other.rename(file)
 
 
+def add_garbage(file: Path) -> None:
+    with file.open("ab") as opened:
+        opened.write(b"garbage\n")
+
+
 def cut(file: Path) -> None:
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
 
@@ -158,7 +163,7 @@ def test_a_segment_that_somebody_renamed_is_verified_whole(tmp_path: Path) -> No
     assert (found.finished, found.problem) == (1700.0, None)
 
 
-@pytest.mark.parametrize("damage", [change, replace, cut, Path.unlink])
+@pytest.mark.parametrize("damage", [change, replace, add_garbage, cut, Path.unlink])
 @pytest.mark.parametrize("which", [0, -1])
 @pytest.mark.parametrize("then_written", [False, True])
 def test_what_somebody_changes_beside_the_running_writer_is_found_at_the_next_look(
@@ -196,7 +201,7 @@ def test_what_may_not_be_written_is_named_before_a_record_has_to_be(
         found.run_once()
         assert found.unwritable is None
         with monkeypatch.context() as patched:  # root may write what is not immutable or on a read-only disk
-            patched.setattr(os, "access", lambda file, _mode: file != tmp_path / which)
+            patched.setattr(os, "access", lambda file, mode: mode == os.F_OK or file != tmp_path / which)
             found.run_once()
         assert str(tmp_path / which) in str(found.unwritable)
         found.run_once()

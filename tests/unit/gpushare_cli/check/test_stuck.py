@@ -33,6 +33,7 @@ def scheduled(reason: str, message: str) -> dict[str, Any]:
 
 
 DENIED = "claim is forbidden: ValidatingAdmissionPolicy 'cost' with binding 'b' denied request: policy 'cost': no label"
+DEAD = 'failed calling webhook "a.example.org": no endpoints'
 LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
 
 
@@ -43,7 +44,8 @@ LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
         (pod(SHORT), "ok", ""),
         (pod(LONG), "warning", "more than 5 minutes: asr/a"),
         (pod(LONG, "Failed", "ErrImagePull"), "ok", "none of 0"),
-        (pod(SHORT, "Pending", "", "", scheduled("SchedulerError", "no")), "wrong", "what it decided: asr/a: no"),
+        (pod(SHORT, "Pending", "", "", scheduled("SchedulerError", DEAD)), "wrong", "what it decided: asr/a: failed"),
+        (pod(SHORT, "Pending", "", "", scheduled("SchedulerError", "CEL runtime error")), "ok", ""),
         (pod(SHORT, "Pending", "", "", scheduled("Unschedulable", "no room")), "ok", ""),
         (pod(SHORT, "Pending", "ImagePullBackOff"), "wrong", "asr/a: ImagePullBackOff: no such image"),
         (pod(SHORT, "Pending", "PodInitializing"), "ok", ""),
@@ -82,7 +84,7 @@ def test_a_pod_that_has_no_claim_yet_does_not_wait_for_a_scheduler(events: Any, 
     ("message", "says"),
     [
         (DENIED, "kubectl describe validatingadmissionpolicies cost;"),
-        ('failed calling webhook "a.example.org": no endpoints', "webhook a.example.org is not one of gpu-share"),
+        (DEAD, "webhook a.example.org is not one of gpu-share"),
         (
             'User "kcm" cannot create resource "resourceclaims" in API group "x"',
             "kube-controller-manager lacks a right",
@@ -105,5 +107,6 @@ def test_a_template_that_is_missing_is_no_matter_of_a_quota_of_claims() -> None:
     message = 'PodResourceClaim gpu: resource claim template "made": resourceclaimtemplate "made" not found'
     events = [{"involvedObject": {"uid": "u"}, "message": message}]
     answer = stuck(Api({"pods": [found], "events": events}), NOW)  # type: ignore[arg-type] # it only lists
+    assert answer.level == "warning"
     assert "end other pods" not in answer.hint
     assert "webhook" in answer.hint
