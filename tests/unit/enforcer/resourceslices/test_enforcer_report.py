@@ -91,12 +91,15 @@ def test_a_report_has_a_bound(node: Node) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", list(product([None, "no space"], [None, "record 4 is changed"], [None, "cut"])))
+WRONG: Final = ([None, "no space"], [None, "it is immutable"], [None, "record 4 is changed"], [None, "cut"])
+
+
+@pytest.mark.parametrize("wrong", list(product(*WRONG)))
 def test_each_problem_of_the_audit_log_is_urgent_whatever_else_is_wrong_with_it(
     tmp_path: Path, wrong: tuple[str | None, ...]
 ) -> None:
-    shortage, broken, lost = wrong
-    writer, verifier = SimpleNamespace(problem=None), SimpleNamespace(problem=broken)
+    shortage, unwritable, broken, lost = wrong
+    writer, verifier = SimpleNamespace(problem=None), SimpleNamespace(problem=broken, unwritable=unwritable)
     parts = SimpleNamespace(records=SimpleNamespace(shortage=shortage), writer=writer, verifier=verifier)
     reported: Any = partial(AuditParts.reported, parts)  # type: ignore[arg-type] # a stand-in
     metrics = Metrics()
