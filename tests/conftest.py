@@ -1,6 +1,7 @@
 """What holds for all tests: patience on a busy machine, and what runs in full only."""
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.extent import full, trials
@@ -12,6 +13,9 @@ settings.register_profile(
     "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=trials(50, 200)
 )
 settings.load_profile("busy")
+
+structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
+"""With rich, which mutmut brings along, a logged traceback takes seconds."""
 
 
 @pytest.hookimpl(trylast=True)

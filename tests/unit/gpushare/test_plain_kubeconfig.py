@@ -138,7 +138,7 @@ def test_what_says_more_is_left_to_the_official_client(
     assert PlainKubeconfig.read(written(tmp_path, {**plain, **cluster}, user)) is None
 
 
-@pytest.mark.parametrize("text", ["a: [", "a: 2026-99-99", "\x00", pytest.param("[" * 5_000, id="deep")])
+@pytest.mark.parametrize("text", ["a: [", "a: 2026-99-99", "\x00", pytest.param("[" * 1_000, id="deep")])
 def test_what_cannot_be_parsed_is_named(text: str, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(text)
