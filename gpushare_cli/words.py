@@ -62,6 +62,12 @@ _POLICY: Final = Search(r"ValidatingAdmissionPolicy '(?!gpu-share-)([A-Za-z0-9.:
 CONFIGURATIONS: Final = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 
 
+_PART: Final = Search(
+    r'User "system:(?:(kube-scheduler)|serviceaccount:kube-system:([a-z-]{1,63}))" cannot [a-z]{1,16} resource', 4096
+)
+"""How it names a part of Kubernetes that lacks a right of its own."""
+
+
 def webhook_of_others(refusal: str) -> str:
     """Name the webhook that refused; empty where none did, or it is one of gpu-share."""
     found = _WEBHOOK.search(refusal[:4096])
@@ -74,13 +80,19 @@ def is_over_quota(refusal: str) -> bool:
 
 
 def refusal_remedy(refusal: str, configuration: str = CONFIGURATIONS) -> str:
-    """Say what to do about a refusal of a ResourceQuota, a LimitRange, or a webhook or policy of others; else empty."""
+    """Say what to do about a refusal of a quota, a LimitRange, a webhook or policy of others, or rights; else empty."""
     if hook := webhook_of_others(refusal):
         field = "failurePolicy: Ignore or a namespaceSelector" if "failed calling" in refusal else "a namespaceSelector"
         lets = f"{field} in its configuration lets pods pass: kubectl describe {configuration}"
         return f"webhook {hook} is not one of gpu-share; {lets}"
     if policy := _POLICY.search(refusal[:4096]):
         return f"the policy is not one of gpu-share: kubectl describe validatingadmissionpolicies {policy[1]}"
+    if part := _PART.search(refusal[:4096]):
+        role = f"system:{part[1] or f'controller:{part[2]}'}"
+        lacking = (
+            f"a part of Kubernetes lacks a right of its own: kubectl describe clusterroles,clusterrolebindings {role}"
+        )
+        return f"{lacking}; an API server that starts restores both"
     return next((each for each, words in _REMEDIES.items() if any(one in refusal for one in words)), "")
 
 

@@ -107,4 +107,6 @@ class LogVerifier:
             log.error("audit log broken", reason=str(Reason.AUDIT_BROKEN), error=self.problem)
 
     def _unread(self, error: OSError) -> None:
+        if self._log.head != GENESIS:  # else its writer could not read it yet
+            self.problem = f"the audit log cannot be read: {error}"
         log.warning("audit log not verified", reason=str(Reason.AUDIT_BROKEN), error=str(error))

@@ -145,8 +145,11 @@ def nothing_asked(record: PodRecord) -> str:
     return "no annotation and no ResourceClaim of the pod requests one"
 
 
-AS_ROOT: Final = "image will run as root"
-"""Words of the kubelet for a container that may not run as root."""
+WAITING: Final = {
+    "image will run as root": "set securityContext.runAsUser to another user",
+    "unresolvable CDI devices": "a file of the enforcer is gone from the node; delete the pod and create it again",
+}
+"""What to do, by words of the kubelet about a container that waits."""
 SIGKILLED: Final = 137
 """The exit code of a process that SIGKILL ended."""
 
@@ -173,7 +176,7 @@ def obstacles(record: PodRecord) -> Iterator[Finding]:
     for each in container_statuses(record.pod):
         waiting = mapping(mapping(each, "state"), "waiting")
         if message := text(waiting, "message"):
-            hint = "set securityContext.runAsUser to another user" if AS_ROOT in message else ""
+            hint = next((hint for words, hint in WAITING.items() if words in message), "")
             yield Finding(FindingType.OBSTACLE, f"container {text(each, 'name')} waits: {message}", hint)
     if not record.has_ended:
         yield from _of_mps_file(record)

@@ -353,11 +353,6 @@ def _unmade(refusal: str) -> str:
     """Say what to do about a claim that the API server refuses to make."""
     if is_over_quota(refusal):
         return "end other pods, or have the quota raised"
-    if "cannot create resource" in refusal:
-        return (
-            "kube-controller-manager lacks a right that Kubernetes gives it: an operator compares ClusterRole and "
-            "ClusterRoleBinding system:controller:resource-claim-controller; an API server that starts restores both"
-        )
     return refusal_remedy(refusal) or "an operator looks who refuses the claim"
 
 

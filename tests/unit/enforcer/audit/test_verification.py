@@ -89,8 +89,9 @@ def test_what_was_altered_cut_or_removed_is_found(
 def test_a_log_that_cannot_be_read_stays_unverified(tmp_path: Path) -> None:
     with capture_logs() as logs:
         found = verified(tmp_path, ChainHead(3, "sha256:x"))
-    assert (found.finished, found.problem, len(logs)) == (None, None, 1)
+    assert (found.finished, len(logs)) == (None, 1)
     assert str(tmp_path / "audit") in logs[0]["error"]
+    assert "cannot be read" in str(found.problem)
     assert page(found) == ["gpu_share_audit_verification_timestamp_seconds 0.0"]
 
 
@@ -111,8 +112,9 @@ def test_a_segment_that_cannot_be_read_is_logged_at_once(written: AuditLog, tmp_
     first.mkdir()
     with capture_logs() as logs:
         found = verified(tmp_path, written.head)
-    assert (found.finished, found.problem, len(logs)) == (None, None, 1)
+    assert (found.finished, len(logs)) == (None, 1)
     assert str(first) in logs[0]["error"]
+    assert "cannot be read" in str(found.problem)
 
 
 @pytest.mark.parametrize(("missed", "warnings"), [(2, 0), (3, 0), (4, 1)])
@@ -206,3 +208,12 @@ def test_what_may_not_be_written_is_named_before_a_record_has_to_be(
         assert str(tmp_path / which) in str(found.unwritable)
         found.run_once()
         assert (found.unwritable, found.problem) == (None, None)
+
+
+def test_a_log_that_is_taken_away_whole_is_missed_at_the_next_look(written: AuditLog, tmp_path: Path) -> None:
+    found = LogVerifier(tmp_path / "audit", written, FakeClock(lambda: 1700.0))
+    found.run_once()
+    (tmp_path / "audit").rename(tmp_path / "elsewhere")
+    with capture_logs():
+        found.run_once()
+    assert "cannot be read" in str(found.problem)

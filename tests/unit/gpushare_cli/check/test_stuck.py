@@ -34,6 +34,8 @@ def scheduled(reason: str, message: str) -> dict[str, Any]:
 
 DENIED = "claim is forbidden: ValidatingAdmissionPolicy 'cost' with binding 'b' denied request: policy 'cost': no label"
 DEAD = 'failed calling webhook "a.example.org": no endpoints'
+KCM = "system:serviceaccount:kube-system:resource-claim-controller"
+RIGHTS = 'is forbidden: User "system:kube-scheduler" cannot patch resource "resourceclaims/status" in API group "x"'
 LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
 
 
@@ -45,6 +47,7 @@ LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
         (pod(LONG), "warning", "more than 5 minutes: asr/a"),
         (pod(LONG, "Failed", "ErrImagePull"), "ok", "none of 0"),
         (pod(SHORT, "Pending", "", "", scheduled("SchedulerError", DEAD)), "wrong", "what it decided: asr/a: failed"),
+        (pod(SHORT, "Pending", "", "", scheduled("SchedulerError", RIGHTS)), "wrong", "what it decided: asr/a: "),
         (pod(SHORT, "Pending", "", "", scheduled("SchedulerError", "CEL runtime error")), "ok", ""),
         (pod(SHORT, "Pending", "", "", scheduled("Unschedulable", "no room")), "ok", ""),
         (pod(SHORT, "Pending", "ImagePullBackOff"), "wrong", "asr/a: ImagePullBackOff: no such image"),
@@ -85,10 +88,7 @@ def test_a_pod_that_has_no_claim_yet_does_not_wait_for_a_scheduler(events: Any, 
     [
         (DENIED, "kubectl describe validatingadmissionpolicies cost;"),
         (DEAD, "webhook a.example.org is not one of gpu-share"),
-        (
-            'User "kcm" cannot create resource "resourceclaims" in API group "x"',
-            "kube-controller-manager lacks a right",
-        ),
+        (f'User "{KCM}" cannot create resource "resourceclaims"', "system:controller:resource-claim-controller;"),
         ("exceeded quota: gpu", "have the quota raised;"),
         ("something new", "an operator looks who refuses the claim;"),
     ],
