@@ -22,7 +22,7 @@ LINES: Final = {
 RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     (
         "gpushare_cli",
-        52,
+        54,
         "what to do that fits who refuses a claim, and objects of the release that differ or were deleted",
     ),
     ("enforcer", 33, "an audit log whose newest file was changed, or that may not be written, found within seconds"),

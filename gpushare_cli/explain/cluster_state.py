@@ -198,8 +198,9 @@ def explain(record: PodRecord, admit: Admit | None = None) -> PodExplanation:
 def _with_share(record: PodRecord, found: PodExplanation) -> PodExplanation:
     hindered = [*_lost_claims(record), *obstacles.claims_in_use(record), *obstacles.obstacles(record)]
     kills, events, limits = pod_record.kills(record), pod_record.of_enforcer(record), list(_limits(record))
+    ended = list(obstacles.endings(record))
     findings = (
-        *obstacles.endings(record),
+        *ended,
         *_uses(record),
         *limits,
         *hindered,
@@ -211,7 +212,8 @@ def _with_share(record: PodRecord, found: PodExplanation) -> PodExplanation:
     )
     warned = bool(events) and events[-1].get("type") == "Warning"
     broken = any(each.reason in BROKEN and WATCHED not in each.message for each in limits)
-    fine = not hindered and not warned and not broken and record.phase != "Failed"
+    failing = bool(ended) and not record.has_ended
+    fine = not hindered and not warned and not broken and not failing and record.phase != "Failed"
     return replace(found, findings=findings, fine=fine, share=True, containers=tuple(_facts(record)))
 
 

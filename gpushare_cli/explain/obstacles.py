@@ -276,11 +276,11 @@ def wide(record: PodRecord) -> Iterator[Finding]:
 
 
 def endings(record: PodRecord) -> Iterator[Finding]:
-    """Yield when and how the containers of a pod that has ended did so."""
+    """Yield when and how containers ended; of a pod that has not ended, those that failed and do not run again yet."""
     for status in container_statuses(record.pod):
         end = mapping(mapping(status, "state"), "terminated")
         name = text(status, "name")
-        if record.has_ended and end and name != contract.SIDECAR:
+        if end and name != contract.SIDECAR and (record.has_ended or end.get("exitCode")):
             reason, code = text(end, "reason"), end.get("exitCode")
             message, when = f"container {name} ended with exit code {code}", text(end, "finishedAt")
             why = _why(record, name, reason, code)

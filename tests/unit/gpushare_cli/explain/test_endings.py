@@ -76,3 +76,14 @@ def test_a_pod_that_is_being_deleted_says_so() -> None:
     content = load("running")
     content["pod"]["metadata"]["deletionTimestamp"] = LATE
     assert explained(content).summary.endswith(f"being deleted since {LATE}")
+
+
+@pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses"])
+@pytest.mark.parametrize(("code", "fine"), [(0, True), (1, False)])
+def test_a_container_that_failed_and_does_not_run_again_yet_is_named(kind: str, code: int, fine: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    content = load("running")
+    status = {"name": "fetch", "state": {"terminated": {"exitCode": code, "reason": "OOMKilled"}}, "restartCount": 4}
+    content["pod"]["status"].setdefault(kind, []).append(status)
+    found = explained(content)
+    assert found.fine is fine
+    assert any("resources.limits.memory" in each.hint for each in found.findings) is not fine
