@@ -25,7 +25,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
         54,
         "what to do that fits who refuses a claim, and objects of the release that differ or were deleted",
     ),
-    ("enforcer", 33, "an audit log whose newest file was changed, or that may not be written, found within seconds"),
+    ("enforcer", 34, "an audit log whose newest file was changed, or that may not be written, found within seconds"),
     ("gpushare", 4, "what people do about a damaged file of each format"),
     ("gpushare", 2, "kubeconfigs that make PyYAML raise whatever it can"),
     ("webhook", 5, "the same of its own files, and lists of namespaces of another shape"),

@@ -167,11 +167,15 @@ class ToolkitSpecs:
             return None
 
 
+UNPARSED: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, yaml.YAMLError)
+"""What PyYAML raises for a value that does not fit its tag, and for what is no YAML."""
+
+
 def _parsed(file: Path) -> Any:
     try:
         text = file.read_text(errors="replace")
         return json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+    except UNPARSED as error:
         log.warning("CDI spec not read", reason=str(Reason.INVALID_VALUE), file=file.name, error=str(error)[:200])
         return None
 
