@@ -162,8 +162,8 @@ class Driver:
                 with (waits := self._parts.claim_wait).for_memory(claim.pod_uid):
                     if not kept:
                         claim = self._commit_when_capacity_free(claim, known, call)
+                    devices = self._files.write(claim)
                     wait_until_returned(claim, self._parts.watch, waits, lambda: call.goes_on(CALL_PATIENCE))
-                devices = self._files.write(claim)
             if not kept:  # under the lock: statuses of a claim are written in the order of events
                 self._publisher.publish(claim)
         if not kept:
@@ -216,13 +216,15 @@ class Driver:
             self._publisher.publish(claim)
         return claim
 
-    def forget_finished(self) -> None:
-        """Forget undone claims whose processes have ended by now, and follow the shared memory of MPS.
+    def settle(self) -> None:
+        """Forget undone claims whose processes have ended by now, and write files again that are gone or outdated.
 
-        A pod of MPS that is older than the setting has none. Containers that start again after it was replaced need it.
+        Containers that start again need them. Outdated are all once MPS has another shared memory: a pod of MPS that is
+        older than the setting has none.
         """
-        if self._files.memory_changed():
-            for claim in self._parts.store.prepared():
+        outdated, there = self._files.memory_changed(), self._files.claims()
+        for claim in self._parts.store.prepared():
+            if outdated or claim.uid not in there:
                 self._rewrite(claim.uid)
         views = self._look() if (ending := self._parts.store.terminating()) else ()
         for claim in ending:

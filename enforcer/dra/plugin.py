@@ -131,7 +131,7 @@ class DraPlugin:
 
     def _settle(self) -> None:
         self._sockets.check()
-        self._driver.forget_finished()
+        self._driver.settle()
         self._follow_backends()
         self._replaced.check(made=self._files.memory_made)
 

@@ -147,7 +147,8 @@ def nothing_asked(record: PodRecord) -> str:
 
 WAITING: Final = {
     "image will run as root": "set securityContext.runAsUser to another user",
-    "unresolvable CDI devices": "a file of the enforcer is gone from the node; delete the pod and create it again",
+    "unresolvable CDI devices": "the enforcer writes a missing file of its own again within seconds, and the kubelet "
+    "tries again; if this stays, an operator runs gpu-share check",
 }
 """What to do, by words of the kubelet about a container that waits."""
 SIGKILLED: Final = 137

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from enforcer.dra.cdi import file_name
 from enforcer.dra.driver import ClaimRef
 from gpushare.errors import PrepareError
 from tests.unit.enforcer.dra.objects import made_uid
@@ -192,3 +193,15 @@ def check(world: World) -> None:
     assert {each.pod_uid for each in prepared} == {folder.name for folder in (world.run / "status").glob("*")}
     assert {f"{each.uid}.json" for each in prepared} == {file.name for file in (world.state / "claims").glob("*")}
     assert sum(each.mib_on(GPU) for each in prepared) <= 14848
+
+
+def test_a_file_that_somebody_removed_is_written_again_and_none_of_a_claim_that_was_undone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    kept, undone = world.tenant("tts"), world.tenant("other")
+    for each in (kept, undone):
+        world.driver.prepare(each)
+    world.driver.unprepare(undone)
+    tree = world.tree()
+    (world.cdi / file_name(kept.uid)).unlink()
+    world.driver.settle()
+    assert world.tree() == tree

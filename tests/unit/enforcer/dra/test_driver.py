@@ -189,7 +189,7 @@ def test_processes_that_outlive_their_claim_are_still_counted(world: World) -> N
     assert refused(world, new).reason is Reason.GPU_MEMORY_IN_USE
     world.reader.used[GPU].clear()
     assert world.driver.prepare(new)
-    world.driver.forget_finished()
+    world.driver.settle()
     assert world.store.terminating() == ()
     assert not list((world.state / "claims").glob("*.ending"))
 
