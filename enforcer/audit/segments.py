@@ -24,18 +24,17 @@ _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Extent(NamedTuple):
-    """What differs once somebody changed a file or replaced it. ``changed`` is its ctime in ns."""
+    """What differs once somebody changed a file or replaced it. ``changed`` is its ctime in ns, also of a new link."""
 
     device: int
     inode: int
     size: int
     changed: int
-    links: int
 
     @classmethod
     def of(cls, found: os.stat_result) -> Self:
         """Take it from what the file system says."""
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns, found.st_nlink)
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
 
 
 def segment_name(first: int) -> str:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,48 @@ def test_so_much_room_is_reserved_as_was_asked_for(folder: Path, monkeypatch: py
     with AuditLog(folder, reserve_bytes=size):
         pass
     assert asked == [size] * (size > 0)
+
+
+def test_each_change_by_others_is_counted_before_the_next_record(folder: Path) -> None:
+    with AuditLog(folder, reserve_bytes=0) as log:
+        log.append(Kind.WARNED, {})
+        assert log.written[2] == 0
+        for count in (1, 2):
+            with segments(folder)[-1].open("ab") as other:
+                other.write(b"x")
+            log.append(Kind.WARNED, {})
+            assert log.written[2] == count
+
+
+def test_what_others_add_while_a_record_is_written_counts_as_a_change(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def added(file: int) -> None:
+        os.write(file, b"x")
+
+    with AuditLog(folder, reserve_bytes=0) as log:
+        with monkeypatch.context() as patched:
+            patched.setattr("enforcer.audit.log.os.fdatasync", added)
+            log.append(Kind.WARNED, {})
+        assert log.written[1] is None
+        log.append(Kind.WARNED, {})
+        assert log.written[2] == 1
+
+
+def test_a_record_is_there_also_where_its_file_cannot_be_looked_at_afterwards(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with AuditLog(folder, reserve_bytes=0) as log:
+        log.append(Kind.WARNED, {})
+        with monkeypatch.context() as patched:
+            patched.setattr(AuditLog, "_note_extent", _blindly(AuditLog._note_extent, patched))
+            head = log.append(Kind.WARNED, {})
+        assert (head.seq, log.written[1], log.problem) == (2, None, None)
+
+
+def _blindly(note: Callable[[AuditLog], None], patched: pytest.MonkeyPatch) -> Callable[[AuditLog], None]:
+    def blind(log: AuditLog) -> None:
+        patched.setattr(os, "fstat", broken)
+        note(log)
+
+    return blind

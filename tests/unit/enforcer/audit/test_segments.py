@@ -5,11 +5,13 @@ import os
 import re
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from enforcer.audit.record import MAX_BYTES
-from enforcer.audit.segments import LogFolder, first_of, lines_of, segment_name, segments
+from enforcer.audit.segments import Extent, LogFolder, first_of, lines_of, segment_name, segments
 from gpushare.errors import RecordError
 from tests.support.descriptors import open_below, path_of
 
@@ -294,3 +296,9 @@ def test_a_file_is_the_one_of_the_path_while_it_has_that_name_and_no_other(folde
     folder.path.touch()
     assert not folder.leads_to(file, "log")
     os.close(file)
+
+
+def test_another_file_and_one_that_was_written_or_touched_have_another_extent() -> None:
+    same = {"st_dev": 1, "st_ino": 2, "st_size": 3, "st_ctime_ns": 4}
+    of = [Extent.of(cast("os.stat_result", SimpleNamespace(**same | {key: 9}))) for key in same]
+    assert len({Extent.of(cast("os.stat_result", SimpleNamespace(**same))), *of}) == 5

@@ -44,7 +44,7 @@ def page(verifier: LogVerifier) -> list[str]:
 
 def test_an_intact_log_is_verified_up_to_its_head(written: AuditLog, tmp_path: Path) -> None:
     found = verified(tmp_path, written.head)
-    assert (found.finished, found.problem) == (1700.0, None)
+    assert (found.finished, found.problem, found.unwritable) == (1700.0, None, None)
     assert page(found) == ["gpu_share_audit_verification_timestamp_seconds 1700.0", "gpu_share_audit_intact 1.0"]
     with segments(tmp_path / "audit")[-1].open("ab") as file:
         file.write(b'{"half of a rec')
@@ -83,6 +83,7 @@ def test_what_was_altered_cut_or_removed_is_found(
         found = verified(tmp_path, written.head)
     assert (found.finished, [each["reason"] for each in logs]) == (1700.0, ["AuditBroken"])
     assert found.problem is not None
+    assert "broken at line " in found.problem
     assert "gpu_share_audit_intact 0.0" in page(found)
 
 
@@ -217,3 +218,35 @@ def test_a_log_that_is_taken_away_whole_is_missed_at_the_next_look(written: Audi
     with capture_logs():
         found.run_once()
     assert "cannot be read" in str(found.problem)
+
+
+def test_before_the_first_look_nothing_is_wrong(written: AuditLog, tmp_path: Path) -> None:
+    found = LogVerifier(tmp_path / "audit", written)
+    assert (found.finished, found.problem, found.unwritable) == (None, None, None)
+
+
+def test_bytes_after_the_last_record_are_found_also_where_other_files_follow(written: AuditLog, tmp_path: Path) -> None:
+    found = LogVerifier(tmp_path / "audit", written, FakeClock(lambda: 1700.0))
+    found.run_once()
+    add_garbage(segments(tmp_path / "audit")[-1])
+    (tmp_path / "audit" / segment_name(999)).touch()
+    with capture_logs():
+        found.run_once()
+    assert str(found.problem).startswith("the audit log ")
+
+
+def touch(file: Path) -> None:
+    """Change its owner's bits back and forth: its ctime differs, and nothing else."""
+    before = file.stat().st_ctime_ns
+    while file.stat().st_ctime_ns == before:
+        file.chmod(0o600)
+
+
+def test_a_segment_that_was_touched_is_verified_again_and_intact(written: AuditLog, tmp_path: Path) -> None:
+    now = [1700.0]
+    found = LogVerifier(tmp_path / "audit", written, FakeClock(lambda: now[-1]))
+    found.run_once()
+    touch(segments(tmp_path / "audit")[-1])
+    now.append(1710.0)
+    found.run_once()
+    assert (found.finished, found.problem) == (1710.0, None)
