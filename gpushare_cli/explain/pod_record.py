@@ -168,6 +168,12 @@ class PodRecord:
         return self.phase in ENDED
 
     @property
+    def is_unready(self) -> bool:
+        """Whether it runs, and is not Ready."""
+        ready = [each.get("status") for each in objects(self.status, "conditions") if each.get("type") == "Ready"]
+        return self.phase == "Running" and ready == ["False"]
+
+    @property
     def waits_for_node(self) -> bool:
         """Whether the scheduler still has to place it."""
         return not self.node and not self.has_ended
@@ -271,6 +277,8 @@ KILL: Final = "Kill"
 TROUBLE: Final = frozenset(
     {"FailedPrepareDynamicResources", "FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"}
 )
+PROBE: Final = "Unhealthy"
+"""A probe failed; it holds while the pod is not Ready."""
 NO_CLAIM: Final = "FailedResourceClaimCreation"
 """Ordinary in the moment before the template is there."""
 TRIED_AGAIN: Final = (
@@ -279,6 +287,7 @@ TRIED_AGAIN: Final = (
 HINTS: Final = {
     "FailedPrepareDynamicResources": "the kubelet tries again every 60 to 90 s; if that fails too, an operator runs "
     "gpu-share check",
+    PROBE: "a probe of the pod's own fails: see kubectl logs, and the probes in its spec",
     "FailedMount": "the kubelet tries again every two minutes at the latest; what the message names has to be there",
     "FailedCreatePodSandBox": "the node's container runtime or network failed: an operator reads the runtime's log "
     "there; a runtime that the message misses comes from the chart's runtimeClassName",
@@ -332,12 +341,13 @@ def refused_claims(record: PodRecord) -> list[Object]:
 
 
 def troubles(record: PodRecord) -> Iterator[Finding]:
-    """Yield what Kubernetes says of the share of a pod that has not started; of each Reason the latest."""
-    if record.status.get("phase") == "Pending":
-        # What still holds, and stands nowhere in the pod. A pod lacks claims also in the moment before they are made.
+    """Yield what Kubernetes says of a pod that has not started or is not Ready; of each Reason the latest."""
+    # What still holds, and stands nowhere in the pod.
+    wanted = frozenset({PROBE} if record.is_unready else ())
+    if record.status.get("phase") == "Pending":  # it lacks claims also in the moment before they are made
         wanted = TROUBLE | {NO_CLAIM} if record.lacks_claims else TROUBLE
-        found = {reason: each for each in _about(record) if (reason := text(each, "reason")) in wanted}
-        yield from (finding_of(each, FindingType.OBSTACLE) for each in found.values())
+    found = {reason: each for each in _about(record) if (reason := text(each, "reason")) in wanted}
+    yield from (finding_of(each, FindingType.OBSTACLE) for each in found.values())
 
 
 def remedy(reason: str, message: str) -> str:

@@ -185,29 +185,6 @@ def test_a_claim_that_cannot_be_made_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "message", "says"),
-    [
-        ("FailedPrepareDynamicResources", "the MPS daemon does not start", "the MPS daemon does not start"),
-        ("Unhealthy", "Liveness probe failed: 500", ""),
-        ("Pulled", "image pulled", ""),
-    ],
-)
-@pytest.mark.parametrize("phase", ["Pending", "Running"])
-def test_what_kubernetes_says_of_a_share_is_notified_while_it_holds(
-    reason: str, message: str, says: str, phase: str
-) -> None:
-    content = load("running")
-    content["pod"]["status"] |= {"phase": phase, "startTime": "2026"}
-    about = {"uid": content["pod"]["metadata"]["uid"]}
-    content["events"] = [{"reason": reason, "message": message, "involvedObject": about, "lastTimestamp": "2026"}]
-    fine, lines = told(content)
-    hindered = bool(says) and phase == "Pending"
-    assert fine is not hindered
-    assert lines[3:4] == ([f"  2026 {reason}: {message}"] if hindered else [])
-    assert len(lines) == (5 if hindered else 3), "with what to do"
-
-
-@pytest.mark.parametrize(
     ("why", "shown"),
     [
         ({}, []),
