@@ -171,6 +171,12 @@ _TEMPLATES: Final = (
         meaning="A ResourceClaimTemplate with other content has the name that the webhook needs for the pod's claim.",
         action="Delete that ResourceClaimTemplate. The webhook creates the right one.",
     ),
+    ReasonRow(
+        reason=Reason.TEMPLATE_REFUSED, places=_ADMISSION_LOG,
+        meaning="A dry run of the pod found that the API server refuses its ResourceClaimTemplate. Outside of a dry "
+        "run the pod is created, and waits for the template.",
+        action="The message names the policy or webhook that refuses it: have that let the template pass.",
+    ),
 )  # fmt: skip
 
 _CERTIFICATES: Final = (

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     TEMPLATE_DELETED = "TemplateDeleted"
     TEMPLATE_MISMATCH = "TemplateMismatch"
     TEMPLATE_CONFLICT = "TemplateConflict"
+    TEMPLATE_REFUSED = "TemplateRefused"
     # Certificates.
     CERTIFICATE_RENEWED = "CertificateRenewed"
     CERTIFICATE_REJECTED = "CertificateRejected"

@@ -55,8 +55,8 @@ _REMEDIES: Final = {
 """By what to do, how the API server names a quota and a LimitRange; a namespace may have the word in its name."""
 
 
-_WEBHOOK: Final = Search(r'webhook "([A-Za-z0-9.:-]{1,253})"', 4096)
-"""How the API server names a webhook that it cannot call, or that denies the request."""
+_WEBHOOK: Final = Search(r'webhook "(?![a-z]{1,9}\.gpu-share\.io")([A-Za-z0-9.:-]{1,253})"', 4096)
+"""How the API server names a webhook of others that it cannot call, or that denies the request."""
 _POLICY: Final = Search(r"ValidatingAdmissionPolicy '(?!gpu-share-)([A-Za-z0-9.:-]{1,253})' ", 4096)
 """How it names a policy of others."""
 CONFIGURATIONS: Final = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
@@ -69,9 +69,9 @@ _PART: Final = Search(
 
 
 def webhook_of_others(refusal: str) -> str:
-    """Name the webhook that refused; empty where none did, or it is one of gpu-share."""
+    """Name the webhook that refused; empty where none did, or none but gpu-share's."""
     found = _WEBHOOK.search(refusal[:4096])
-    return "" if found is None or found[1].endswith(f".{contract.GROUP}") else found[1]
+    return "" if found is None else found[1]
 
 
 def is_over_quota(refusal: str) -> bool:
@@ -83,7 +83,7 @@ def refusal_remedy(refusal: str, configuration: str = CONFIGURATIONS) -> str:
     """Say what to do about a refusal of a quota, a LimitRange, a webhook or policy of others, or rights; else empty."""
     if hook := webhook_of_others(refusal):
         field = "failurePolicy: Ignore or a namespaceSelector" if "failed calling" in refusal else "a namespaceSelector"
-        lets = f"{field} in its configuration lets pods pass: kubectl describe {configuration}"
+        lets = f"{field} in its configuration lets them pass: kubectl describe {configuration}"
         return f"webhook {hook} is not one of gpu-share; {lets}"
     if policy := _POLICY.search(refusal[:4096]):
         return f"the policy is not one of gpu-share: kubectl describe validatingadmissionpolicies {policy[1]}"

@@ -113,6 +113,7 @@ class Process:
             claims=claims,
             standing=controller.standing,
             admitted=controller.admitted,
+            tried=controller.tried,
         )
         return handler, partial(unread, namespaces, claims)
 

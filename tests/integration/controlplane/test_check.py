@@ -123,6 +123,31 @@ def test_a_quota_without_room_for_a_claim_is_not_green(release: Release) -> None
     assert f"{release.namespace}: ResourceQuota none" in detail
 
 
+def test_a_policy_of_others_that_refuses_the_webhooks_templates_is_found_before_a_pod_waits(release: Release) -> None:
+    meta = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": "made-by-people"}}
+    rule = {"apiGroups": ["resource.k8s.io"], "apiVersions": ["*"], "resources": ["resourceclaimtemplates"]}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": release.namespace}}
+    people = "!request.userInfo.username.startsWith('system:serviceaccount:')"
+    constraints = {"namespaceSelector": here, "resourceRules": [{**rule, "operations": ["CREATE"]}]}
+    spec = {"matchConstraints": constraints, "validations": [{"expression": people}]}
+    bound = {"policyName": "made-by-people", "validationActions": ["Deny"]}
+    both = [
+        {**meta, "kind": "ValidatingAdmissionPolicy", "spec": spec},
+        {**meta, "kind": "ValidatingAdmissionPolicyBinding", "spec": bound},
+    ]
+    options = ("--cluster", "-n", release.namespace)
+    manifests.apply(release.cluster, both)
+    try:
+        release.bed.until("it is found", lambda: check(release.admin, *options)[1]["sharing pod"][0] == "wrong")
+        code, found = check(release.admin, *options)
+    finally:
+        manifests.delete(release.cluster, both)
+    assert code == 1
+    assert "claim template" in found["sharing pod"][1]
+    assert "'made-by-people'" in found["sharing pod"][1]
+    release.bed.until("it is over", lambda: check(release.admin, *options)[1]["sharing pod"][0] == "ok")
+
+
 LIVES: Final = {
     "is after": (timedelta(days=-30), timedelta(days=-1)),
     "is before": (timedelta(days=1), timedelta(days=30)),
