@@ -30,7 +30,7 @@ TRY_TIMEOUT: Final = 0.3
 UNTRIED: Final = frozenset({
     0, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT
 })  # fmt: skip
-NO_REFUSAL: Final = ("does not support dry run", "exceeded quota")
+NO_DRY_RUNS: Final = "does not support dry run"
 CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"
 OPTED_IN: Final = f"{NAMESPACE_LABEL}=true"
@@ -63,17 +63,15 @@ class TemplateWriter:
         return "ok"
 
     def refusal(self, namespace: str, body: Object) -> str:
-        """Create a template in a dry run. Returns why it is refused.
+        """Create a template in a dry run. Returns why it is refused; empty where it is not, or cannot be tried.
 
-        Empty where it is not, where a full quota refuses it (one that is there needs no more room), and where it cannot
-        be tried: the API server does not answer within ``TRY_TIMEOUT``, or a webhook of others takes no dry runs.
+        That is where the API server does not answer within ``TRY_TIMEOUT``, or a webhook of others takes no dry runs.
         """
         where = path(RESOURCE_V1, TEMPLATES, namespace=namespace)
         try:
             self._cluster.try_create(where, body, TRY_TIMEOUT)
         except ClusterError as error:
-            untold = error.status in UNTRIED or any(each in error.message for each in NO_REFUSAL)
-            return "" if untold else error.message
+            return "" if error.status in UNTRIED or NO_DRY_RUNS in error.message else error.message
         return ""
 
     def delete(self, template: TemplateRecord) -> str:

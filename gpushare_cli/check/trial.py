@@ -238,13 +238,12 @@ def _of_others(api: KubeClient, name: str, refusal: str) -> str:
 
 
 def _memory(policy: NamespacePolicy, found: Installation) -> int:
-    """Return MiB that can be asked for there."""
-    if (asked := policy.default_memory_mib or policy.max_memory_mib) is not None:
-        return asked
+    """Return MiB that can be asked for there, and hardly ever are: only a missing claim template is tried."""
     try:
-        return max(USUAL_MIB, parse_memory(found.environment.get(MIN_MEMORY, "")))
+        least = parse_memory(found.environment.get(MIN_MEMORY, ""))
     except QuantityError:
-        return USUAL_MIB
+        least = 1
+    return max((policy.default_memory_mib or policy.max_memory_mib or USUAL_MIB) - 1, least)
 
 
 def probe(mib: int) -> dict[str, Any]:

@@ -145,14 +145,14 @@ class Controller:
                 self._made.wait_for(lambda: self._index.exists(key), ADMISSION_WAIT)
 
     def tried(self, namespace: str, pod: Mapping[str, Any]) -> None:
-        """Have the API server try the template of a pod that comes in a dry run: a policy of others may refuse it.
+        """Have the API server try a missing template for a dry run of its pod: a policy of others may refuse it.
 
         Raises:
             PolicyDenied: it is refused.
             MustWait: the calling thread must not wait.
         """
         item = references.wanted(_in_namespace(pod, namespace))
-        if item is None or item.body is None:
+        if item is None or item.body is None or self._index.exists(item.key):
             return
         if not self._may_wait():
             raise MustWait

@@ -100,7 +100,7 @@ class Refusing:
         (403, 'admission webhook "a.b" denied the request: no', True),
         (422, "ValidatingAdmissionPolicy 'freeze' with binding 'freeze' denied request", True),
         (500, 'failed calling webhook "a.b": connection refused', True),
-        (403, "exceeded quota: count, requested: count/resourceclaimtemplates=1", False),
+        (403, "exceeded quota: count, requested: count/resourceclaimtemplates=1", True),
         (400, 'admission webhook "a.b" does not support dry run', False),
         (409, "already exists", False), (0, "does not answer", False), (429, "too many", False),
         (503, "starts", False), (504, "timed out", False),

@@ -227,7 +227,7 @@ def test_a_certificate_of_another_webhook_is_not_taken_for_ours() -> None:
 def test_each_namespace_is_tried_with_what_its_policy_allows() -> None:
     server = Server(namespaces=[namespace("b"), namespace("a", max_memory="700Mi")])
     level, detail = asked(server)
-    assert (level, server.tried) == ("ok", [("a", "700Mi"), ("b", "1024Mi")])
+    assert (level, server.tried) == ("ok", [("a", "699Mi"), ("b", "1023Mi")])
     assert detail.startswith("the webhook added a share to a test pod in namespace a (dry run, ")
     assert detail.endswith("no default (each pod must set gpu-share.io/memory), at most 700Mi, over quota: kill")
 
@@ -253,7 +253,7 @@ def test_a_namespace_with_that_word_in_its_name_is_no_quota_and_a_refusal_of_a_p
 def test_a_named_namespace_is_tried_alone_and_has_to_have_opted_in() -> None:
     server = Server(a=namespace("a", default_memory="2Gi"))
     assert asked(server, "a")[0] == "ok"
-    assert server.tried == [("a", "2048Mi")]
+    assert server.tried == [("a", "2047Mi")]
     other = {"metadata": {"name": "a"}}
     assert asked(Server(a=other), "a") == (
         "wrong", "namespace a has not opted in: annotations of gpu-share.io have no effect there",
