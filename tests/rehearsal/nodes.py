@@ -89,19 +89,55 @@ def older_kubelet(site: Site, namespace: str, rng: Random) -> None:
     renew(site, namespace, rng)
 
 
+def older_containerd(site: Site, namespace: str, rng: Random) -> None:
+    """Drain the node, run it with an older containerd, and upgrade that while a share runs."""
+    with cordon(site):
+        drain(site)
+        containerd(site, Group.OLDER_NODE)
+    try:
+        job = pinned(f"older-{rng.randrange(10**6)}", site.node.name, rng)
+        name = site.create(namespace, job)["metadata"]["name"]
+        site.until("a share has started there", lambda: started(site, namespace, name), LATE)
+    finally:
+        containerd(site, Group.NODE)
+    site.until("it runs to its end", lambda: ended(site, namespace, name), LATE)
+    renew(site, namespace, rng)
+
+
+def containerd(site: Site, group: Group) -> None:
+    """Give the node the containerd of a group."""
+    real(site).restart_containerd(group)
+    await_version(site, "containerRuntimeVersion", f"containerd://{version(group, 'containerd')}")
+
+
 def kubelet(site: Site, group: Group) -> None:
     """Drain the node and give it the kubelet of another group."""
-    version = f"v{next(each.version for each in wanted(group) if each.name == 'kubelet')}"
     with cordon(site):
         drain(site)
         real(site).stop_kubelet()
         real(site).start_kubelet(group=group)
-        site.until(f"the kubelet is {version}", lambda: kubelet_version(site) == version and site.node.ready(), 90)
+        await_version(site, "kubeletVersion", f"v{version(group, 'kubelet')}")
 
 
-def kubelet_version(site: Site) -> str:
-    """Return what the Node says of its kubelet."""
-    return str(site.cluster.get(path(CORE_V1, "nodes", site.node.name))["status"]["nodeInfo"]["kubeletVersion"])
+def version(group: Group, name: str) -> str:
+    """Return the version of a program of a group."""
+    return next(each.version for each in wanted(group) if each.name == name)
+
+
+def await_version(site: Site, key: str, version: str) -> None:
+    """Wait until the Node says that of its software, and is Ready."""
+
+    def there() -> bool:
+        node = site.cluster.get(path(CORE_V1, "nodes", site.node.name))
+        return bool(node["status"]["nodeInfo"][key] == version) and site.node.ready()
+
+    site.until(f"{key} is {version}", there, 90)
+
+
+def started(site: Site, namespace: str, name: str) -> bool:
+    """Whether a pod runs, or has run to its end."""
+    found = site.find_pod(namespace, name)
+    return found is not None and found["status"].get("phase") in {"Running", "Succeeded"}
 
 
 def ended(site: Site, namespace: str, name: str) -> bool:

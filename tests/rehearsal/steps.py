@@ -1,7 +1,7 @@
 """The steps of a rehearsal: what each does to the cluster, when it can be done, and what it may bring with it.
 
-Real nodes in namespaces of one machine take them. Left out is what these cannot take: a reboot and a clock step
-(``tests/e2e/vm`` has them on a virtual machine), and a containerd of another version.
+Real nodes in namespaces of one machine take them. Left out is what these cannot take: a reboot and a clock step, which
+``tests/e2e/vm`` has on a virtual machine.
 """
 
 from collections.abc import Callable
@@ -129,6 +129,7 @@ STEPS: Final = {
         ),
         Step(name="kubelet-of-the-oldest-kubernetes", part=KUBELET, act=nodes.older_kubelet),
         Step(name="containerd-restarted", part="containerd", act=acts.containerd_restarted),
+        Step(name="containerd-of-an-older-version", part="containerd", act=nodes.older_containerd),
         Step(name="namespace-out-and-in", part="a namespace's label", act=acts.namespace_out_and_in),
         Step(name="node-cordoned", part=NODE, act=nodes.cordoned),
         Step(name="node-drained", part=NODE, act=nodes.drained),

@@ -18,6 +18,7 @@ from tests.testbed.cluster.errors import BedError, MissingBinariesError
 
 ETCD: Final = "3.7.3"
 CONTAINERD: Final = "2.4.2"
+OLDER_CONTAINERD: Final = "2.1.9"
 HELM: Final = "4.3.1"
 PROMETHEUS: Final = "3.16.0"
 OLDEST: Final = {"etcd": (3, 5), "containerd": (2, 1), "helm": (3, 18), "prometheus": (3, 10)}
@@ -58,7 +59,7 @@ class Group(StrEnum):
     CONTROL_PLANE = "control plane"
     NODE = "node"
     OLDER_NODE = "older node"
-    """A kubelet of the oldest Kubernetes, beside an API server of the newest."""
+    """A kubelet of the oldest Kubernetes, beside an API server of the newest; and an older containerd."""
     CHART = "chart"
     MONITORING = "monitoring"
     PARCEL = "parcel"
@@ -81,12 +82,9 @@ def wanted(group: Group = Group.CONTROL_PLANE) -> tuple[Binary, ...]:
         return _parcel()
     if group is Group.OLDER_NODE:
         oldest = _Module(f"kubernetes-node-{versions.OLDEST}", versions.VERSIONS[versions.OLDEST])
-        return tuple(_kubernetes(oldest, ("kubelet",)))
-    containerd = _Module("containerd", CONTAINERD)
-    return (
-        *_kubernetes(_Module("kubernetes-node", versions.VERSIONS[versions.NEWEST]), KUBERNETES_NODE_NAMES),
-        *(containerd.binary(name, f"{CONTAINERD_PACKAGE}/cmd/{name}") for name in CONTAINERD_NAMES),
-    )
+        return (*_kubernetes(oldest, ("kubelet",)), *_containerd(_Module("containerd-2.1", OLDER_CONTAINERD)))
+    newest = _Module("kubernetes-node", versions.VERSIONS[versions.NEWEST])
+    return (*_kubernetes(newest, KUBERNETES_NODE_NAMES), *_containerd(_Module("containerd", CONTAINERD)))
 
 
 def _parcel() -> tuple[Binary, ...]:
@@ -101,6 +99,10 @@ def _parcel() -> tuple[Binary, ...]:
         containerd.binary(shim, f"{CONTAINERD_PACKAGE}/cmd/{shim}"),
         _prometheus("prometheus"),
     )
+
+
+def _containerd(module: "_Module") -> list[Binary]:
+    return [module.binary(name, f"{CONTAINERD_PACKAGE}/cmd/{name}") for name in CONTAINERD_NAMES]
 
 
 def _prometheus(name: str) -> Binary:
@@ -173,12 +175,12 @@ def fits(binary: Binary, path: Path) -> bool:
 
 def _needed(binary: Binary) -> str:
     if binary.module not in OLDEST:
-        return f"Kubernetes {_minor(binary)}x"
+        return f"{binary.module.partition('-')[0].capitalize()} {_minor(binary)}x"
     return f"{binary.module} {'.'.join(str(part) for part in OLDEST[binary.module])} or newer"
 
 
 def _minor(binary: Binary) -> str:
-    """``1.37.``: any patch of a Kubernetes server will do."""
+    """``1.37.``: any patch of it will do."""
     return binary.version.rpartition(".")[0] + "."
 
 

@@ -22,6 +22,7 @@ from tests.testbed.cluster.binaries import (
     CONTAINERD_PACKAGE,
     HELM,
     MODULES,
+    OLDER_CONTAINERD,
     PROMETHEUS,
     Binary,
     Group,
@@ -38,10 +39,13 @@ VERSION_PACKAGE: Final = "k8s.io/component-base/version"
 FLAGS: Final = {
     "etcd": "-s -w",
     "containerd": f"-s -w -X {CONTAINERD_PACKAGE}/version.Version=v{CONTAINERD}",
+    "containerd-2.1": f"-s -w -X {CONTAINERD_PACKAGE}/version.Version=v{OLDER_CONTAINERD}",
     "helm": f"-s -w -X helm.sh/helm/v4/internal/version.version=v{HELM}",
     "prometheus": f"-s -w -X github.com/prometheus/common/version.Version={PROMETHEUS}",
 }
-TAGS: Final = {"containerd": "no_btrfs no_zfs no_devmapper", "prometheus": "remove_all_sd"}
+LEAST: Final = "no_btrfs no_zfs no_devmapper"
+"""Leaves out of containerd what needs C or devices."""
+TAGS: Final = {"containerd": LEAST, "containerd-2.1": LEAST, "prometheus": "remove_all_sd"}
 Say = Callable[[str], None]
 
 

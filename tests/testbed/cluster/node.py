@@ -119,10 +119,10 @@ class Node:
         """End the kubelet; containers go on."""
         self.plane.drop(f"{self.name}-kubelet")
 
-    def restart_containerd(self) -> None:
-        """End containerd and start it again; containers go on."""
+    def restart_containerd(self, group: Group = Group.NODE) -> None:
+        """End containerd and start that of a group; containers go on."""
         self.plane.drop(f"{self.name}-containerd")
-        self._start_containerd(find_all(Group.NODE))
+        self._start_containerd(find_all(group))
 
     def ready(self) -> bool:
         """Whether its condition says so."""

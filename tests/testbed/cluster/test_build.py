@@ -165,7 +165,8 @@ def test_what_a_node_needs_is_a_group_of_its_own(tmp_path: Path) -> None:
     build.build_missing(lambda _: None, tuple(binaries.Group))
     assert [line.split()[0] for line in calls.read_text().splitlines()[4:]] == [
         "kubelet", "kube-proxy", "kubectl", "containerd", "containerd-shim-runc-v2", "ctr",
-        "kubelet", "helm", "promtool", "prometheus", "kubernetes-parcel", "containerd-parcel",
+        "kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "helm", "promtool", "prometheus",
+        "kubernetes-parcel", "containerd-parcel",
     ]  # fmt: skip
     assert set(binaries.find_all(binaries.Group.NODE)) >= {"kubelet", "containerd"}
 
