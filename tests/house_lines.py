@@ -28,7 +28,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("enforcer", 34, "an audit log whose newest file was changed, or that may not be written, found within seconds"),
     ("webhook", 24, "dry runs that show who would refuse a pod's claim template, before a pod waits for it"),
     ("gpushare", 9, "the same: its Reason and its call"),
-    ("gpushare_cli", 8, "explain on probes that fail"),
+    ("gpushare_cli", 25, "explain on probes that fail, and check on what others add to its test pod"),
     ("gpushare", 4, "what people do about a damaged file of each format"),
     ("gpushare", 2, "kubeconfigs that make PyYAML raise whatever it can"),
     ("webhook", 5, "the same of its own files, and lists of namespaces of another shape"),

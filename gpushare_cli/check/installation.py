@@ -11,12 +11,14 @@ from importlib import resources
 from typing import Any, Final
 
 from gpushare import contract, defaults
+from gpushare.errors import GpuShareError
 from gpushare.kube_client import APPS_V1, KubeClient, find, path
 from gpushare.raw_objects import mapping, objects, text
 from gpushare.version import installed
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
 from gpushare_cli.lookups import CONFIGURATION, release_namespace
 from gpushare_cli.words import clean, some
+from webhook.mutation.settings import Settings
 
 Json = Mapping[str, Any]
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -168,6 +170,14 @@ class Installation:
     environment: Mapping[str, str] = field(default_factory=dict)
     cert_manager: bool = False
     """Whether cert-manager makes the certificates, and not ``gpu-share-certs``."""
+
+    @property
+    def settings(self) -> Settings:
+        """What the environment of its webhook says; the defaults where that cannot be parsed, or is not known."""
+        try:
+            return Settings.from_environment(self.environment)
+        except GpuShareError:
+            return Settings()
 
     @property
     def of_another_release(self) -> bool:

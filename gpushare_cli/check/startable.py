@@ -12,21 +12,20 @@ from shlex import quote
 from typing import Final
 
 from gpushare import contract, host_access
-from gpushare.errors import GpuShareError, PolicyDenied
+from gpushare.errors import PolicyDenied
 from gpushare.kube_client import COORDINATION_V1, CORE_V1, KubeClient, find, path
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.raw_objects import Object, mapping, moment, objects, text
 from gpushare_cli.check import workloads
 from gpushare_cli.check.installation import installation
 from gpushare_cli.check.result import CheckResult, failed, ok, warning
-from gpushare_cli.check.trial import USUAL_MIB
+from gpushare_cli.check.trial import SET_BY_OTHERS, USUAL_MIB, known_release
 from gpushare_cli.check.workloads import namespaces, running_shares
 from gpushare_cli.explain.pod_record import NO_CLAIM, TEMPLATE, container_statuses, is_unseen, is_without_claim, remedy
 from gpushare_cli.placement.gpus import COUNTS
 from gpushare_cli.placement.placing import Cause, Cluster, Hindrance, place
 from gpushare_cli.words import clean, counted, is_over_quota, refusal_remedy, some
 from gpushare_cli.words import moment as written
-from webhook.mutation.settings import DEFAULT_TOLERATIONS, Settings
 
 SHARE: Final[Object] = {
     "spec": {"devices": {"requests": [{"name": "main", "exactly": {
@@ -60,7 +59,7 @@ _ADDED_UP: Final = frozenset(f"{each}{contract.DEVICE_QUOTA}" for each in COUNTS
 
 def on_nodes(api: KubeClient) -> CheckResult:
     """Look for nodes that would take a share, were nothing on their GPUs: not cordoned, tainted or unhealthy."""
-    pod = {"spec": {"tolerations": _tolerations(installation(api).environment)}}
+    pod = {"spec": {"tolerations": list(installation(api).settings.tolerations)}}
     nodes, labelled = workloads.nodes(api), workloads.labelled(api)
     slices = [each for each in workloads.slices(api) if text(mapping(each, "spec"), "nodeName") in labelled]
     found = place(pod, [SHARE], Cluster(nodes=nodes, slices=slices))
@@ -102,13 +101,6 @@ def _unstated(namespace: Object, quotas: Sequence[Object]) -> Iterator[Hindrance
             yield Hindrance(cause=Cause.QUOTA, message=message, hint=hint)
 
 
-def _tolerations(environment: Mapping[str, str]) -> list[Object]:
-    try:
-        return list(Settings.from_environment(environment).tolerations)
-    except GpuShareError:
-        return list(DEFAULT_TOLERATIONS)
-
-
 def leases(api: KubeClient) -> CheckResult:
     """Look whether who places pods and who makes claims renew their Leases, which shows before a pod waits.
 
@@ -148,13 +140,24 @@ def stuck(api: KubeClient, now: datetime) -> CheckResult:
     if unmade := [each for each in unseen if is_without_claim(each)]:
         return _without_claims(api, unmade)
     if unseen:
-        return failed(f"no scheduler has looked at {some([_name(each) for each in unseen])}", RUNS.format(PROGRAMS[0]))
+        return _not_seen(api, unseen)
     waiting = [each for each in pods if text(mapping(each, "status"), "phase") == "Pending"]
     late = [_name(each) for each in waiting if mapping(each, "spec").get("nodeName") and _age(each, now) > LATE]
     if late:
         detail = f"{counted(len(late), 'pod')} of {len(pods)} on their nodes for more than 5 minutes: {some(late)}"
         return warning(detail, f"gpu-share explain {late[0]}")
     return ok(f"none of {len(pods)}")
+
+
+def _not_seen(api: KubeClient, pods: Sequence[Object]) -> CheckResult:
+    """Say which scheduler has not looked at pods; what others than Kubernetes' own do is no fault of the release."""
+    known = {"", *known_release(api).settings.scheduler_names}
+    ours = [_name(each) for each in pods if _scheduler(each) in known]
+    if ours:
+        return failed(f"no scheduler has looked at {some(ours)}", RUNS.format(PROGRAMS[0]))
+    names = some([f"{_name(each)} ({_scheduler(each)})" for each in pods])
+    detail = f"only Kubernetes' own scheduler places shares, and these pods wait for another: {names}"
+    return warning(clean(detail), f"remove schedulerName from the pods; if others set it, {SET_BY_OTHERS}")
 
 
 def _without_claims(api: KubeClient, pods: Sequence[Object]) -> CheckResult:
@@ -184,6 +187,10 @@ def _refused_write(pod: Object) -> str:
     conditions = objects(mapping(pod, "status"), "conditions")
     errors = (text(each, "message") for each in conditions if each.get("reason") == "SchedulerError")
     return next(filter(refusal_remedy, errors), "")
+
+
+def _scheduler(pod: Object) -> str:
+    return text(mapping(pod, "spec"), "schedulerName")
 
 
 def _age(pod: Object, now: datetime) -> timedelta:

@@ -7,17 +7,18 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from gpushare import contract, defaults
-from gpushare.errors import ClusterError, GpuShareError, PolicyDenied, QuantityError
+from gpushare.errors import ClusterError, GpuShareError, PolicyDenied
 from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, path
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.patterns import Search
-from gpushare.quantity import format_mib, parse_memory
-from gpushare.raw_objects import mapping, objects, text
-from gpushare_cli.check.installation import MIN_MEMORY, RESTORE, Installation, installation
+from gpushare.quantity import format_mib
+from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare_cli.check.installation import RESTORE, Installation, installation
 from gpushare_cli.check.preinstall import PROBE, PROBE_DRIVER
 from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
 from gpushare_cli.check.workloads import namespaces, nodes, reports
 from gpushare_cli.lookups import optional
+from gpushare_cli.placement.placing import is_selected
 from gpushare_cli.words import QUOTA, clean, counted, lacking, refusal_remedy, sentence, some, webhook_of_others
 from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
@@ -56,9 +57,9 @@ UNREACHED: Final = (
     "the API server cannot call the webhook: see its pods, Service and NetworkPolicies: kubectl get "
     "pods,endpointslices,networkpolicies -n {}"
 )
-ADDED: Final = (
-    "see what adds that node selector: kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies, and the "
-    "namespace's annotation scheduler.alpha.kubernetes.io/node-selector"
+SET_BY_OTHERS: Final = (
+    "see what sets it: kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies, and for a node selector "
+    "the namespace's annotation scheduler.alpha.kubernetes.io/node-selector"
 )
 LOOK: Final = (
     "read the webhook's log, and list the webhooks that change pods: kubectl get mutatingwebhookconfigurations"
@@ -135,7 +136,7 @@ def _called(api: KubeClient, found: Installation) -> CheckResult:
 
 def _named(api: KubeClient, name: str) -> CheckResult:
     """Try one namespace, also with no more rights than a tenant has."""
-    found = _release(api)
+    found = known_release(api)
     if name in _closed(found):
         return failed(
             f"namespace {name} cannot opt in: gpu-share excludes kube-system and its own namespace",
@@ -160,7 +161,7 @@ def _closed(found: Installation) -> set[str]:
     return {found.namespace, "kube-system"}
 
 
-def _release(api: KubeClient) -> Installation:
+def known_release(api: KubeClient) -> Installation:
     """Find the release; of what a user may not see nothing is known."""
     return optional(lambda: installation(api)) or Installation()
 
@@ -187,20 +188,24 @@ def _tried(
     if flaws:
         named = f"the test pod in namespace {namespace}"
         return failed(f"{named} differs from what the webhook writes: {'; '.join(flaws)}", LOOK)
-    if only := _elsewhere(api, made):
-        return warning(f"no node that shares its GPUs has {only}, which pods of namespace {namespace} get", ADDED)
+    if why := _unplaced(api, made, found):
+        return failed(f"no share of namespace {namespace} can start: its pods get {why}", SET_BY_OTHERS)
     took = f"{(time.monotonic() - begun) * 1000:.0f} ms"
     added = f"the webhook added a share to a test pod in namespace {namespace} (dry run, {took})"
     return ok(added if annotations is None else f"{added}; {_terms(policy, annotations, idle)}")
 
 
-def _elsewhere(api: KubeClient, made: Mapping[str, Any]) -> str:
-    """Return the node selector that others put into the test pod; empty where a sharing node has it."""
-    selector = mapping(mapping(made, "spec"), "nodeSelector")
-    there = optional(lambda: nodes(api)) if selector else None
-    if not there or any(selector.items() <= mapping(mapping(each, "metadata"), "labels").items() for each in there):
+def _unplaced(api: KubeClient, made: Object, found: Installation) -> str:
+    """Say what others put into the test pod that keeps it from every sharing node; empty where nothing does."""
+    spec = mapping(made, "spec")
+    scheduler = text(spec, "schedulerName")
+    if found.environment and scheduler not in {"", *found.settings.scheduler_names}:
+        return clean(f"schedulerName {scheduler}, and only Kubernetes' own scheduler places shares")
+    there = optional(lambda: nodes(api))
+    if not there or any(is_selected(each, made) for each in there):
         return ""
-    return clean(", ".join(f"{key}={value}" for key, value in selector.items()))
+    labels = [f"{key}={value}" for key, value in mapping(spec, "nodeSelector").items()]
+    return clean(f"a node selector or affinity that excludes each node that shares its GPUs ({some(labels)})")
 
 
 def _refused(api: KubeClient, error: GpuShareError, namespace: str, found: Installation) -> CheckResult:
@@ -239,11 +244,8 @@ def _of_others(api: KubeClient, name: str, refusal: str) -> str:
 
 def _memory(policy: NamespacePolicy, found: Installation) -> int:
     """Return MiB that can be asked for there, and hardly ever are: only a missing claim template is tried."""
-    try:
-        least = parse_memory(found.environment.get(MIN_MEMORY, ""))
-    except QuantityError:
-        least = 1
-    return max((policy.default_memory_mib or policy.max_memory_mib or USUAL_MIB) - 1, least)
+    asked = policy.default_memory_mib or policy.max_memory_mib or USUAL_MIB
+    return max(asked - 1, found.settings.min_memory_mib)
 
 
 def probe(mib: int) -> dict[str, Any]:

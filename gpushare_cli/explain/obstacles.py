@@ -201,6 +201,7 @@ def _of_placement(record: PodRecord) -> Iterator[Finding]:
     if name not in {"", *record.schedulers}:
         message = f"schedulerName is {shortened(name)}: only Kubernetes' own scheduler places shares ({known})"
         hint = f"write schedulerName: {record.schedulers[0]}, unless webhook.schedulerNames lists {shortened(name)}"
+        hint += "; if your manifest has no schedulerName, an operator runs gpu-share check"
         yield Finding(FindingType.OBSTACLE, message, hint)
     elif is_unseen(record.pod) and not (is_without_claim(record.pod) and (found or pod_record.refused_claims(record))):
         yield _unseen(record.pod)

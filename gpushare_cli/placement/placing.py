@@ -345,7 +345,10 @@ def _asks(need: Demand) -> str:
 
 
 TOLERATE: Final = "add it to spec.tolerations, or an operator adds it for all shares to webhook.shareTolerations"
-SELECT: Final = "correct the pod, or an operator adds the label to a node with GPUs"
+SELECT: Final = (
+    "correct the pod, or an operator adds the label to a node with GPUs; if your manifest does not ask for it, an "
+    "operator runs gpu-share check"
+)
 UNHEALTHY: Final = "an operator looks up the reason; a GPU that is healthy again gets new shares again"
 WAIT: Final = "wait until another share ends, or ask for less; no pod is preempted for a share"
 """What to do, as hints say it."""

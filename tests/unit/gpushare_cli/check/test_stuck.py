@@ -28,6 +28,12 @@ def pod(
     return {"metadata": metadata, "spec": {"nodeName": node}, "status": status}
 
 
+def by(scheduler: str) -> dict[str, Any]:
+    found = pod(LONG, "Pending", "", "")
+    found["spec"]["schedulerName"] = scheduler
+    return found
+
+
 def scheduled(reason: str, message: str) -> dict[str, Any]:
     return SEEN | {"reason": reason, "message": message}
 
@@ -54,11 +60,13 @@ LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
         (pod(SHORT, "Pending", "PodInitializing"), "ok", ""),
         (pod(LONG, "Pending", "", "", SEEN), "ok", ""),
         (pod(LONG, "Pending", "", ""), "wrong", "no scheduler has looked at asr/a"),
+        (by("default-scheduler"), "wrong", "no scheduler has looked at asr/a"),
+        (by("volcano"), "warning", "wait for another: asr/a (volcano)"),
         (pod(SHORT, "Pending", "", ""), "ok", ""),
     ],
 )
 def test_pods_that_do_not_start_are_named_with_why(found: Any, level: str, says: str) -> None:
-    answer = stuck(Api({"pods": [found]}), NOW)  # type: ignore[arg-type] # it only lists
+    answer = stuck(Api({"pods": [found], "deployments": []}), NOW)  # type: ignore[arg-type] # it only lists
     assert (answer.level, says in answer.detail) == (level, True), answer
     assert (answer.hint == "") is (level == "ok")
 

@@ -339,22 +339,52 @@ def test_each_replica_is_called_over_connections_of_its_own() -> None:
     assert asked(tenant)[0] == "ok", "who may create pods elsewhere tries there"
 
 
+def affinity(value: str) -> dict[str, Any]:
+    terms = [{"matchExpressions": [{"key": "pool", "operator": "In", "values": [value]}]}]
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": rule}}
+
+
 @pytest.mark.parametrize(
-    ("labels", "level"), [({"pool": "cpu"}, "ok"), ({"pool": "gpu"}, "warning"), ({}, "warning"), (None, "ok")]
+    ("added", "says"),
+    [
+        ({}, ""),
+        ({"nodeSelector": {"pool": "gpu"}}, ""),
+        ({"nodeSelector": {"pool": "cpu"}}, "pool=cpu"),
+        (affinity("gpu"), ""),
+        (affinity("cpu"), "affinity"),
+        ({"schedulerName": "default-scheduler"}, ""),
+        ({"schedulerName": "own"}, ""),
+        ({"schedulerName": "volcano"}, "volcano"),
+    ],
 )
-def test_a_node_selector_that_others_add_and_no_sharing_node_has_is_named(
-    labels: dict[str, str] | None, level: str, monkeypatch: pytest.MonkeyPatch
+def test_what_others_add_that_keeps_each_share_from_every_node_is_named(
+    added: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labelled = {"metadata": {"name": "n", "labels": {contract.NODE_LABEL: "true", **(labels or {})}}}
-    server = Server(namespaces=[namespace("a")], nodes=403 if labels is None else [labelled])
+    values = [{"name": "GPU_SHARE_SCHEDULER_NAMES", "value": "default-scheduler,own"}]
+    release = RELEASE[0] | {"spec": {"template": {"spec": {"containers": [{"env": values}]}}}}
+    server = Server(namespaces=[], a=namespace("a"), nodes=[GPU_NODE], deployments=[release])
+    monkeypatch.setattr(server, "create", adding(server, added))
+    result = trial(server, "a")  # type: ignore[arg-type] # it only reads and tries
+    assert (result.level, says in result.detail) == ("wrong" if says else "ok", True), result
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_nodes_that_may_not_be_read_are_not_called_excluded(monkeypatch: pytest.MonkeyPatch, *, readable: bool) -> None:
+    server = Server(namespaces=[namespace("a")], nodes=[GPU_NODE] if readable else 403)
+    monkeypatch.setattr(server, "create", adding(server, {"nodeSelector": {"pool": "cpu"}}))
+    assert asked(server)[0] == ("wrong" if readable else "ok")
+
+
+GPU_NODE = {"metadata": {"name": "n", "labels": {contract.NODE_LABEL: "true", "pool": "gpu"}}}
+
+
+def adding(server: Server, added: dict[str, Any]) -> Any:
     plain = server.create
 
     def create(where: str, body: Any, **query: str) -> Any:
         made = copy.deepcopy(plain(where, body, **query))
-        made["spec"]["nodeSelector"] = {"pool": "cpu"}
+        made["spec"] |= added
         return made
 
-    monkeypatch.setattr(server, "create", create)
-    found = asked(server)
-    assert found[0] == level, found
-    assert ("pool=cpu" in found[1]) is (level == "warning")
+    return create
