@@ -68,6 +68,10 @@ _PART: Final = Search(
 """How it names a part of Kubernetes that lacks a right of its own."""
 
 
+_DISABLED: Final = Search(r"but the ([A-Za-z]{1,63}) feature is disabled", 4096)
+"""How kube-scheduler says that it has not the feature gates of the API server."""
+
+
 def webhook_of_others(refusal: str) -> str:
     """Name the webhook that refused; empty where none did, or none but gpu-share's."""
     found = _WEBHOOK.search(refusal[:4096])
@@ -80,7 +84,7 @@ def is_over_quota(refusal: str) -> bool:
 
 
 def refusal_remedy(refusal: str, configuration: str = CONFIGURATIONS) -> str:
-    """Say what to do about a refusal of a quota, a LimitRange, a webhook or policy of others, or rights; else empty."""
+    """Say what to do about a refusal of a quota, LimitRange, webhook or policy of others, right or gate; else empty."""
     if hook := webhook_of_others(refusal):
         field = "failurePolicy: Ignore or a namespaceSelector" if "failed calling" in refusal else "a namespaceSelector"
         lets = f"{field} in its configuration lets them pass: kubectl describe {configuration}"
@@ -93,6 +97,8 @@ def refusal_remedy(refusal: str, configuration: str = CONFIGURATIONS) -> str:
             f"a part of Kubernetes lacks a right of its own: kubectl describe clusterroles,clusterrolebindings {role}"
         )
         return f"{lacking}; an API server that starts restores both"
+    if gate := _DISABLED.search(refusal[:4096]):
+        return f"an operator enables the feature gate {gate[1]} in kube-scheduler, as it is in the API server"
     return next((each for each, words in _REMEDIES.items() if any(one in refusal for one in words)), "")
 
 

@@ -42,7 +42,7 @@ ADVICE: Final[Mapping[str, str]] = {
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
 UNFIT: Final = f"the enforcer does not offer these GPUs; if they should stay out, list only the other GPUs in {OTHERS}"
-UNPUBLISHED: Final = "the lines enforcers, enforcer reports and nodes that share their GPUs say why"
+UNPUBLISHED: Final = "the lines GPUs left out, enforcers, enforcer reports and nodes that share their GPUs say why"
 FAILS: Final = "each call of the webhook fails, and the API server refuses the pod"
 UNRENEWED: Final = (
     "gpu-share-certs should have renewed it days before: read its pod's log, and the line certificate renewal"

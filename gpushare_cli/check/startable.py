@@ -133,9 +133,9 @@ def stuck(api: KubeClient, now: datetime) -> CheckResult:
     pulls = [f"{_name(each)}: {why}" for each in pods if (why := _image(each))]
     if pulls:
         return failed(clean(f"the sidecar's image cannot be pulled for {some(pulls)}"), SIDECAR_IMAGE)
-    if refused := [(_name(each), why) for each in pods if (why := _refused_write(each))]:
-        detail = f"the scheduler may not write what it decided: {some([f'{name}: {why}' for name, why in refused])}"
-        return failed(clean(detail), refusal_remedy(refused[0][1]))
+    if hindered := [(_name(each), why) for each in pods if (why := _unplaced(each))]:
+        detail = f"the scheduler cannot place {some([f'{name}: {why}' for name, why in hindered])}"
+        return failed(clean(detail), refusal_remedy(hindered[0][1]))
     unseen = [each for each in pods if is_unseen(each) and _age(each, now) > UNSEEN]
     if unmade := [each for each in unseen if is_without_claim(each)]:
         return _without_claims(api, unmade)
@@ -182,11 +182,11 @@ def _image(pod: Object) -> str:
     return next((text(each, "message") or text(each, "reason") for each in waiting if each.get("reason") in IMAGE), "")
 
 
-def _refused_write(pod: Object) -> str:
-    """Who keeps the scheduler from placing a pod, in its own words; empty where nobody does."""
+def _unplaced(pod: Object) -> str:
+    """Return the scheduler's words where not the pod nor its GPUs keep it from placing a pod; empty elsewhere."""
     conditions = objects(mapping(pod, "status"), "conditions")
-    errors = (text(each, "message") for each in conditions if each.get("reason") == "SchedulerError")
-    return next(filter(refusal_remedy, errors), "")
+    said = (text(each, "message") for each in conditions if each.get("type") == "PodScheduled")
+    return next(filter(refusal_remedy, said), "")
 
 
 def _scheduler(pod: Object) -> str:

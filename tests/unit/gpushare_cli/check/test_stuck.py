@@ -42,6 +42,7 @@ DENIED = "claim is forbidden: ValidatingAdmissionPolicy 'cost' with binding 'b' 
 DEAD = 'failed calling webhook "a.example.org": no endpoints'
 KCM = "system:serviceaccount:kube-system:resource-claim-controller"
 RIGHTS = 'is forbidden: User "system:kube-scheduler" cannot patch resource "resourceclaims/status" in API group "x"'
+GATE = "claim a/b, request main: has capacity requests, but the DRAConsumableCapacity feature is disabled"
 LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
 
 
@@ -52,9 +53,18 @@ LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
         (pod(SHORT), "ok", ""),
         (pod(LONG), "warning", "more than 5 minutes: asr/a"),
         (pod(LONG, "Failed", "ErrImagePull"), "ok", "none of 0"),
-        (pod(SHORT, "Pending", "", "", scheduled("SchedulerError", DEAD)), "wrong", "what it decided: asr/a: failed"),
-        (pod(SHORT, "Pending", "", "", scheduled("SchedulerError", RIGHTS)), "wrong", "what it decided: asr/a: "),
+        (
+            pod(SHORT, "Pending", "", "", scheduled("SchedulerError", DEAD)),
+            "wrong",
+            "the scheduler cannot place asr/a: failed",
+        ),
+        (
+            pod(SHORT, "Pending", "", "", scheduled("SchedulerError", RIGHTS)),
+            "wrong",
+            "the scheduler cannot place asr/a: ",
+        ),
         (pod(SHORT, "Pending", "", "", scheduled("SchedulerError", "CEL runtime error")), "ok", ""),
+        (pod(SHORT, "Pending", "", "", scheduled("Unschedulable", GATE)), "wrong", "cannot place asr/a: claim"),
         (pod(SHORT, "Pending", "", "", scheduled("Unschedulable", "no room")), "ok", ""),
         (pod(SHORT, "Pending", "ImagePullBackOff"), "wrong", "asr/a: ImagePullBackOff: no such image"),
         (pod(SHORT, "Pending", "PodInitializing"), "ok", ""),
