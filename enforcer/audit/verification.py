@@ -4,7 +4,6 @@ That takes long for a long log. So it is done once a day, and when a file of the
 """
 
 import math
-import os
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -16,6 +15,7 @@ from enforcer.audit.log import AuditLog
 from enforcer.audit.record import GENESIS, verify
 from enforcer.audit.segments import Extent, first_of, lines_of, segments
 from enforcer.runtime.clock import CLOCK, Clock
+from enforcer.runtime.files import unwritable
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -61,8 +61,7 @@ class LogVerifier:
 
     def _barred(self) -> str | None:
         """Look before a record has to be written; one that somebody waits for would come too late."""
-        there = [each for each in (self._folder, self._folder / self._log.written[0]) if os.access(each, os.F_OK)]
-        barred = next((each for each in there if not os.access(each, os.W_OK)), None)
+        barred = unwritable((self._folder, self._folder / self._log.written[0]))
         return f"{barred} is read-only or immutable, so the audit log cannot go on" if barred else None
 
     def _files(self) -> Files:

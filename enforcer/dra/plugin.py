@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from enforcer.dra.cdi_files import CdiFileStore
+from enforcer.dra.cdi_files import STATUS, CdiFileStore
+from enforcer.dra.checkpoint import FOLDER
 from enforcer.dra.claim_status import write_condition
 from enforcer.dra.cleanup import EVERY as CLEANUP_EVERY
 from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner
@@ -26,6 +27,7 @@ from enforcer.mps.launcher import shared_memory_of
 from enforcer.quota.from_claims import Object
 from enforcer.quota.informer import WITH_KUBELET, QuotaInformer
 from enforcer.quota.types import LimitStatus, Quota
+from enforcer.runtime.files import unwritable
 from enforcer.runtime.manager import Manager
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
@@ -90,6 +92,7 @@ class DraPlugin:
         manager.add_problem_check(lambda: self.problem, Reason.DRIVER_NOT_REGISTERED)
         manager.add_problem_check(self._store.problems, Reason.CHECKPOINT_UNREADABLE)
         manager.add_problem_check(lambda: self._rule.shared, Reason.CLAIM_IN_USE)
+        manager.add_problem_check(self._barred, Reason.AUDIT_UNWRITABLE)
         manager.add_ready_check(lambda: self.problem)
         manager.add_server("kubelet sockets", self.start, self._sockets.stop)
         manager.add("settle", self._settle, every=SETTLE_EVERY, thread=CLAIMS)
@@ -128,6 +131,12 @@ class DraPlugin:
     def withdrawn_mib(self) -> dict[str, int]:
         """MiB by GPU of prepared claims that the API server has not allocated any more."""
         return self._withdrawn.mib()
+
+    def _barred(self) -> str | None:
+        """Look before a claim has to be prepared."""
+        setup = self._setup
+        folder = unwritable((setup.cdi_root, setup.run / STATUS, setup.state / FOLDER))
+        return f"{folder} is read-only or immutable, so no claim can be prepared" if folder else None
 
     def _settle(self) -> None:
         self._sockets.check()

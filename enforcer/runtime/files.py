@@ -1,6 +1,7 @@
 """Replace our own files atomically."""
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,11 @@ def replace(path: Path, data: bytes, *, durable: bool = False, report: bool = Fa
         raise
     if durable:
         sync(path.parent)
+
+
+def unwritable(paths: Iterable[Path]) -> Path | None:
+    """Return the first of these that is there, and read-only or immutable."""
+    return next((each for each in paths if os.access(each, os.F_OK) and not os.access(each, os.W_OK)), None)
 
 
 def _no_link(path: str, flags: int) -> int:

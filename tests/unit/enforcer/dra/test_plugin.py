@@ -1,6 +1,7 @@
 """All of it together in one process: sockets, checkpoint, CDI, quotas; GPUs, daemons and API server are played."""
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -67,6 +68,21 @@ def fraction(world: World, ref: ClaimRef) -> str:
     """The memory fraction that containers of a claim get."""
     env = json.loads((world.cdi / file_name(ref.uid)).read_text())["devices"][0]["containerEdits"]["env"]
     return str(dict(each.split("=", 1) for each in env)[contract.MEMORY_FRACTION])
+
+
+@pytest.mark.parametrize("which", ["cdi", "run/status", "state/claims"])
+def test_a_folder_that_takes_no_files_is_named_before_a_claim_comes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    world = World(folder)
+    _, manager = side(world)
+    world.driver.prepare(world.tenant("tts"))
+    before = manager.problems()
+    with monkeypatch.context() as patched:  # root may write what is not immutable or on a read-only disk
+        patched.setattr(os, "access", lambda file, mode: mode == os.F_OK or file != folder / which)
+        (found,) = set(manager.problems()) - set(before)
+    assert str(folder / which) in found
+    assert manager.problems() == before
 
 
 def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
