@@ -29,7 +29,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("webhook", 24, "dry runs that show who would refuse a pod's claim template, before a pod waits for it"),
     ("enforcer", 9, "a problem that names a folder for claims which is read-only or immutable"),
     ("gpushare", 9, "the same: its Reason and its call"),
-    ("gpushare_cli", 28, "explain on probes that fail, and check on what others add to its test pod, and on gates"),
+    ("gpushare_cli", 33, "explain on probes that fail, and check on what others add to its test pod, and on gates"),
     ("gpushare", 4, "what people do about a damaged file of each format"),
     ("gpushare", 2, "kubeconfigs that make PyYAML raise whatever it can"),
     ("webhook", 5, "the same of its own files, and lists of namespaces of another shape"),

@@ -185,8 +185,8 @@ def _image(pod: Object) -> str:
 def _unplaced(pod: Object) -> str:
     """Return the scheduler's words where not the pod nor its GPUs keep it from placing a pod; empty elsewhere."""
     conditions = objects(mapping(pod, "status"), "conditions")
-    said = (text(each, "message") for each in conditions if each.get("type") == "PodScheduled")
-    return next(filter(refusal_remedy, said), "")
+    messages = (text(each, "message") for each in conditions if each.get("type") == "PodScheduled")
+    return next(filter(refusal_remedy, messages), "")
 
 
 def _scheduler(pod: Object) -> str:

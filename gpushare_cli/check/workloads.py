@@ -23,6 +23,10 @@ from gpushare_cli.words import clean, counted, moment, refusal_remedy, some
 MAX_REPORT: Final = 16 * 1024
 """Characters of an enforcer's report that are parsed."""
 BREAKER: Final = "find the containers over quota (gpu-share top -A), then run gpu-share breaker --node NODE --reset"
+AUDIT: Final = (
+    "if it cannot be written, free or repair the disk; if somebody changed it, copy it away and begin a new one: "
+    "docs/operators/runbook.md#begin-a-new-audit-log"
+)
 CORRECT: Final = "correct what the line names; the log of that node's enforcer has more"
 SKEW: Final = "upgrade the enforcers: each must have the webhook's release or the one before"
 NODES: Final = ("nodes", contract.NODE_LABEL)
@@ -282,8 +286,9 @@ def reported(api: KubeClient) -> CheckResult:
     found = reports(api)
     wrong = [f"{node}: {each}" for node, report in found.items() if report for each in _grave(report)]
     if wrong:
-        is_open = any(each and each.breaker is not None for each in found.values())
-        return failed("; ".join(wrong), BREAKER if is_open else CORRECT)
+        here = list(filter(None, found.values()))
+        is_open, altered = any(each.breaker is not None for each in here), any(each.audit_log for each in here)
+        return failed("; ".join(wrong), BREAKER if is_open else AUDIT if altered else CORRECT)
     if silent := [node for node, report in found.items() if report is None]:
         return _unreported(silent, labelled(api))
     idle = [node for node, report in found.items() if report and not report.enforcing]

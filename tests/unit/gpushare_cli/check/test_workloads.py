@@ -222,6 +222,20 @@ def test_reports_of_enforcers_are_read(said: dict[str, Any], level: str, says: s
     assert (found[0], says in found[1]) == (level, True), found
 
 
+@pytest.mark.parametrize(
+    ("reports", "remedy"),
+    [
+        ([{"problems": ["NVML is away"]}], workloads.CORRECT),
+        ([{"problems": ["NVML is away"]}, {"auditLog": "broken"}], workloads.AUDIT),
+        ([{"auditLog": "broken"}, {"breaker": ""}], workloads.BREAKER),
+    ],
+)
+def test_what_to_do_about_reports_is_that_of_the_gravest(reports: list[dict[str, Any]], remedy: str) -> None:
+    slices = [report(f"n{number}", **said) for number, said in enumerate(reports)]
+    api = Api({"resourceslices": slices, "nodes": [item("n0"), item("n1")]})
+    assert workloads.reported(api).hint == remedy  # type: ignore[arg-type] # it only lists
+
+
 @pytest.mark.parametrize("raw", ["junk", "[]", "{" * 9999, "1" * 20_000, None])
 def test_what_is_no_report_is_none(raw: str | None) -> None:
     annotations = {} if raw is None else {contract.ENFORCER: raw}
