@@ -29,6 +29,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ("webhook", 24, "dry runs that show who would refuse a pod's claim template, before a pod waits for it"),
     ("enforcer", 9, "a problem that names a folder for claims which is read-only or immutable"),
     ("gpushare", 9, "the same: its Reason and its call"),
+    ("gpushare_cli", 20, "explain on a Job whose pods are gone, and on templates and volumes of the pod's own"),
     ("gpushare_cli", 33, "explain on probes that fail, and check on what others add to its test pod, and on gates"),
     ("gpushare", 4, "what people do about a damaged file of each format"),
     ("gpushare", 2, "kubeconfigs that make PyYAML raise whatever it can"),

@@ -330,6 +330,7 @@ CLAIM_MISSING: Final = (
     "the webhook makes the claim's template, and kube-controller-manager the claim; the pod's Events name what is "
     "missing, and gpu-share check tries the webhook"
 )
+VOLUME: Final = "a volume of the pod keeps it away, and not a GPU: run kubectl describe persistentvolumeclaims"
 PARTS: Final = (
     Part("cannot allocate all claims", ANY_GPU, ON_GPUS),
     Part("were unschedulable", "cordoned; an operator runs kubectl uncordon NODE", frozenset({Cause.CORDONED})),
@@ -344,7 +345,8 @@ PARTS: Final = (
     Part("affinity rules", f"excluded by spec.affinity of the pod, or of other pods there: {CHANGE}"),
     Part("topology spread", f"excluded by spec.topologySpreadConstraints of the pod: {CHANGE}"),
     Part("free ports", "another pod uses the hostPort there; write another one, or wait until that pod ends"),
-    Part("volume", "a volume of the pod keeps it away, and not a GPU: run kubectl describe persistentvolumeclaims"),
+    Part("volume", VOLUME),
+    Part("PersistentVolumeClaim", VOLUME),
 )  # fmt: skip
 """The first whose words are there counts. They are those of Kubernetes 1.36 and 1.37."""
 

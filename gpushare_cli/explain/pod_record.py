@@ -301,6 +301,10 @@ TEMPLATE: Final = "claim template"
 """In an Event about a template that is not there, or was not at first."""
 NO_TEMPLATE: Final = "the webhook makes the template; an operator runs gpu-share check, and reads the webhook's log"
 
+OWN_TEMPLATE: Final = (
+    "the pod itself names that template: create it in the pod's namespace, or correct its name in a new pod"
+)
+
 
 def of_enforcer(record: PodRecord) -> list[Object]:
     """Return the enforcer's Events about a pod, oldest first."""
@@ -353,7 +357,9 @@ def troubles(record: PodRecord) -> Iterator[Finding]:
 def remedy(reason: str, message: str) -> str:
     """Return what to do about an Event of Kubernetes; empty where nothing is known."""
     if reason == NO_CLAIM:
-        return NO_TEMPLATE if TEMPLATE in message else f"{_unmade(message)}; {TRIED_AGAIN}"
+        if TEMPLATE not in message:
+            return f"{_unmade(message)}; {TRIED_AGAIN}"
+        return NO_TEMPLATE if f'"{contract.TEMPLATE_PREFIX}' in message else OWN_TEMPLATE
     if f"DRA driver {contract.DRIVER} is not registered" in message:
         return UNREGISTERED
     return HINTS.get(reason) or refusal_remedy(message)

@@ -17,7 +17,9 @@ from gpushare_cli.explain.pod_record import Finding, FindingType, PodRecord
 from gpushare_cli.inject.rewrite import Admit, Change
 from gpushare_cli.inject.workloads import PodPlace, pods
 from gpushare_cli.lookups import optional
+from gpushare_cli.placement.placing import NOT_READ, Cause, Cluster, place
 from gpushare_cli.words import counted
+from webhook.mutation.resourceclaims import stored
 
 MAX_PODS: Final = 20
 """So many pods of a workload are read whole."""
@@ -45,6 +47,8 @@ class WorkloadRecord:
     owned: Sequence[Object] = ()
     claims: Sequence[Object] = ()
     release: str = defaults.SYSTEM_NAMESPACE
+    cluster: Cluster = NOT_READ
+    """Read for a Job that failed and whose pods are gone."""
 
 
 def recorded(api: KubeClient, kind: Kind, namespace: str, name: str) -> WorkloadRecord:
@@ -62,11 +66,13 @@ def recorded(api: KubeClient, kind: Kind, namespace: str, name: str) -> Workload
     first, found = _pods(api, namespace, _selector(kind, workload, owned), owners)
     events = optional(lambda: reader.events("reason=FailedCreate"))
     place = next(iter(pods(workload)), None)
+    gone = not found and any(_conditions(each, FAILED) for each in (workload, *owned))
     return WorkloadRecord(
         kind=kind, workload=workload, place=place, namespace=reader.namespace,
         pods=[reader.record(each) for each in first], found=found,
         refused=None if events is None else [each for each in events if _about(each) in owners], owned=owned,
         claims=list(_claims(api, namespace, place)), release=reader.release,
+        cluster=reader.cluster if gone else NOT_READ,
     )  # fmt: skip
 
 
@@ -166,7 +172,7 @@ def explain_workload(record: WorkloadRecord, admit: Admit) -> WorkloadExplanatio
     decision = None if place is None else obstacles.decide(place, admit, namespace)
     if place is not None and decision is not None:
         findings += _of_template(place, decision, shut=bool(shut), short=short, by_events=bool(evidence))
-    findings += [*refused, *failed, *_stopped(record, short=short)]
+    findings += [*refused, *failed, *_never(record, decision), *_stopped(record, short=short)]
     pods = tuple(explain(each, admit) for each in record.pods)
     outcome = _outcome(decision if short else None, evidence, asks=asks, shut=bool(shut))
     count = counted(record.found, "pod") if wanted is None else f"{record.found} of {counted(wanted, 'pod')}"
@@ -246,6 +252,16 @@ def _failed(record: WorkloadRecord) -> Iterator[Finding]:
             yield pod_record.of_condition(each, FindingType.OBSTACLE, failed)
 
 
+def _never(record: WorkloadRecord, decision: Change | PolicyDenied | None) -> Iterator[Finding]:
+    """Yield why no GPU could take a pod of the template, where no pod is left that says so."""
+    found = stored(decision.pod) if isinstance(decision, Change) else None
+    if found is not None:
+        claim = {"spec": mapping(mapping(found.template, "spec"), "spec")}
+        for each in place({}, [claim], record.cluster).hindrances:
+            if each.cause is Cause.TOO_LARGE:
+                yield Finding(FindingType.OBSTACLE, each.message, each.hint)
+
+
 def _stopped(record: WorkloadRecord, *, short: bool) -> Iterator[Finding]:
     """Yield the field by which somebody stopped a workload that has too few pods."""
     spec = mapping(record.workload, "spec")
@@ -264,7 +280,6 @@ def _failures(record: WorkloadRecord) -> Iterator[Object]:
         yield from _conditions(each, REPLICA_FAILURE)
 
 
-def _conditions(item: Object, kind: str) -> Iterator[Object]:
-    for each in objects(mapping(item, "status"), "conditions"):
-        if each.get("type") == kind and each.get("status") == "True":
-            yield each
+def _conditions(item: Object, kind: str) -> list[Object]:
+    found = objects(mapping(item, "status"), "conditions")
+    return [each for each in found if each.get("type") == kind and each.get("status") == "True"]

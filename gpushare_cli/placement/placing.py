@@ -203,7 +203,9 @@ def _never(wanted: Sequence[Demand], there: Sequence[Gpu]) -> Iterator[Hindrance
         largest = max((gpu.mib for gpu in there if _is_of(need, gpu)), default=need.asked.mib)
         if need.asked.mib > largest:
             fits = f"the largest GPU has {in_gib(largest)}, so the pod never fits; ask for {in_gib(largest)} or less"
-            yield Hindrance(cause=Cause.TOO_LARGE, message=f"{_asks(need)}, and {fits}")
+            apart = f'{contract.SAME_GPU}: "false" lets containers of a new pod use several GPUs'
+            hint = apart if len(need.names) > 1 else ""
+            yield Hindrance(cause=Cause.TOO_LARGE, message=f"{_asks(need)}, and {fits}", hint=hint)
 
 
 def _on_node(node: Object, pod: Object) -> _Obstacle | None:

@@ -98,6 +98,10 @@ CASES: dict[str, tuple[Content, str, str]] = {
         "spec.nodeSelector",
     ),
     "cpu": (waiting(CPU, OTHER), f"not placed: {CPU}: the node lacks it, and not a GPU", "resources.requests"),
+    "volume": (
+        waiting("pod has unbound immediate PersistentVolumeClaims"),
+        "not placed: pod has unbound immediate PersistentVolumeClaims: a volume", "kubectl describe persistent",
+    ),
     "cordoned": (
         waiting(OTHER, CORDONED, cluster=gpus(unschedulable=True)),
         f"not placed: {CORDONED}: gpu-1: cordoned", "kubectl uncordon",

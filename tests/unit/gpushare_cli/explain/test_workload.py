@@ -13,6 +13,7 @@ from gpushare_cli.explain.cluster_state import WorkloadExplanation
 from gpushare_cli.explain.pod import CRON_JOB, DAEMON_SET, DEPLOYMENT, JOB, POD, REPLICA_SET, Kind
 from gpushare_cli.explain.workload_state import MAX_PODS, explain_workload, labels_of
 from gpushare_cli.inject import arguments, command
+from tests.integration.controlplane import objects
 
 OPTED_IN = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "asr", "labels": {NAMESPACE_LABEL: "true"}}}
 LATE = "2026-11-20T22:16:05Z"
@@ -289,6 +290,14 @@ def test_a_job_that_failed_is_not_fine_also_where_its_pods_are_gone() -> None:
         each["metadata"]["creationTimestamp"] = f"2026-11-20T22:16:0{number}Z"
     assert explained(Api(namespaces=[OPTED_IN], cronjobs=[cron], jobs=jobs), CRON_JOB).fine, "the newest counts"
     assert not explained(Api(namespaces=[OPTED_IN], cronjobs=[cron], jobs=jobs[:1]), CRON_JOB).fine
+
+
+@pytest.mark.parametrize(("mib", "never"), [(2048, True), (16384, False)])
+def test_a_job_that_failed_without_a_pod_to_look_at_says_what_no_gpu_can_hold(mib: int, *, never: bool) -> None:
+    there = {"nodes": [objects.node("gpu-1")], "resourceslices": [objects.resource_slice("gpu-1", [mib])]}
+    found = explained(Api(namespaces=[OPTED_IN], jobs=[failed_job()], **there), JOB)
+    assert any("never fits" in each.message for each in found.findings) is never
+    assert not any("never fits" in each.message for each in explained(Api(jobs=[failed_job()]), JOB).findings)
 
 
 def test_a_workload_that_somebody_stopped_says_so_while_it_has_too_few_pods() -> None:
