@@ -110,10 +110,6 @@ class KubeClient:
         """Create an object; an existing one is a ``ClusterError`` with status 409."""
         return self._call("POST", where, body, query=query)
 
-    def try_create(self, where: str, body: Object, timeout: float) -> Object:
-        """Create an object in a dry run: nothing is stored."""
-        return self._call("POST", where, body, query={"dryRun": "All"}, timeout=timeout)
-
     def replace(self, where: str, body: Object) -> Object:
         """Write an object whole; a newer one in the way is a ``ClusterError`` with status 409."""
         return self._call("PUT", where, body)

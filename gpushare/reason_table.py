@@ -171,12 +171,6 @@ _TEMPLATES: Final = (
         meaning="A ResourceClaimTemplate with other content has the name that the webhook needs for the pod's claim.",
         action="Delete that ResourceClaimTemplate. The webhook creates the right one.",
     ),
-    ReasonRow(
-        reason=Reason.TEMPLATE_REFUSED, places=_ADMISSION_LOG,
-        meaning="A dry run of the pod found that the API server refuses its ResourceClaimTemplate. Outside of a dry "
-        "run the pod is created, and waits for the template.",
-        action="The message names the policy or webhook that refuses it: have that let the template pass.",
-    ),
 )  # fmt: skip
 
 _CERTIFICATES: Final = (
@@ -268,6 +262,12 @@ _CLAIMS: Final = (
         reason=Reason.CLAIM_CLEANED_UP, places=_LOG,
         meaning="The enforcer removed a claim, or files of a claim, whose pod is gone. The kubelet did not ask to "
         "unprepare the claim.",
+    ),
+    ReasonRow(
+        reason=Reason.FILES_UNWRITABLE, places=_PREPARE,
+        meaning="The enforcer cannot write a file that a claim needs, in its state folder or in the node's CDI folder.",
+        action="Free space on the node's disk, or make the folder that the message names writable. The kubelet tries "
+        "again.",
     ),
     ReasonRow(
         reason=Reason.GPU_MEMORY_IN_USE, places=_PREPARE,

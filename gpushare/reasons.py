@@ -36,7 +36,6 @@ class Reason(StrEnum):
     TEMPLATE_DELETED = "TemplateDeleted"
     TEMPLATE_MISMATCH = "TemplateMismatch"
     TEMPLATE_CONFLICT = "TemplateConflict"
-    TEMPLATE_REFUSED = "TemplateRefused"
     # Certificates.
     CERTIFICATE_RENEWED = "CertificateRenewed"
     CERTIFICATE_REJECTED = "CertificateRejected"
@@ -91,6 +90,7 @@ class Reason(StrEnum):
     COMPUTE_SHARED = "ComputeShared"
     NOT_OPTED_IN = "NotOptedIn"
     CLAIM_UNSUPPORTED = "ClaimUnsupported"
+    FILES_UNWRITABLE = "FilesUnwritable"
     CLAIM_CLEANED_UP = "ClaimCleanedUp"
     GPU_MEMORY_IN_USE = "GpuMemoryInUse"
     TOO_MANY_KILLS = "TooManyKills"

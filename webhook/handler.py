@@ -34,8 +34,6 @@ class AdmissionHandler:
     """What a claim template asks for, by namespace and name; see ``mutate.decide``."""
     admitted: Callable[[str, Mapping[str, Any]], None] = lambda _namespace, _pod: None
     """Takes each sharing pod that is about to be created, by namespace, as mutated; returns within a moment."""
-    tried: Callable[[str, Mapping[str, Any]], None] = lambda _namespace, _pod: None
-    """Takes it instead in a dry run; raises PolicyDenied where its claim template would be refused."""
 
     def __call__(self, asked: Review) -> Answer:
         """Answer one review.
@@ -61,8 +59,9 @@ class AdmissionHandler:
             other_claims=self.claims.others(asked.namespace),
             standing=partial(self.standing, asked.namespace),
         )
-        if asked.operation == "CREATE" and not asked.subresource and decision.reason in SHARING:
-            (self.tried if asked.dry_run else self.admitted)(asked.namespace, decision.pod)
+        created = asked.operation == "CREATE" and not asked.subresource and not asked.dry_run
+        if created and decision.reason in SHARING:
+            self.admitted(asked.namespace, decision.pod)
         return review.patched(asked.uid, decision.patch, decision.reason, decision.warnings)
 
     def _policy(self, asked: Review, pod: Mapping[str, Any]) -> NamespacePolicy:

@@ -25,12 +25,6 @@ log = structlog.get_logger()
 
 GET_TIMEOUT: Final = 0.5
 """Seconds that a review waits for its namespace: with ``ADMISSION_WAIT`` less than the webhook's least timeout, 1 s."""
-TRY_TIMEOUT: Final = 0.3
-"""Seconds that a dry run waits for that of its template; the same holds as for ``ADMISSION_WAIT``."""
-UNTRIED: Final = frozenset({
-    0, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT
-})  # fmt: skip
-NO_DRY_RUNS: Final = "does not support dry run"
 CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"
 OPTED_IN: Final = f"{NAMESPACE_LABEL}=true"
@@ -61,18 +55,6 @@ class TemplateWriter:
                 raise
             return "exists"
         return "ok"
-
-    def refusal(self, namespace: str, body: Object) -> str:
-        """Create a template in a dry run. Returns why it is refused; empty where it is not, or cannot be tried.
-
-        That is where the API server does not answer within ``TRY_TIMEOUT``, or a webhook of others takes no dry runs.
-        """
-        where = path(RESOURCE_V1, TEMPLATES, namespace=namespace)
-        try:
-            self._cluster.try_create(where, body, TRY_TIMEOUT)
-        except ClusterError as error:
-            return "" if error.status in UNTRIED or NO_DRY_RUNS in error.message else error.message
-        return ""
 
     def delete(self, template: TemplateRecord) -> str:
         """Delete exactly the template that was seen. Returns ``ok``, or ``gone`` where it is another one or none.

@@ -113,7 +113,6 @@ class Process:
             claims=claims,
             standing=controller.standing,
             admitted=controller.admitted,
-            tried=controller.tried,
         )
         return handler, partial(unread, namespaces, claims)
 

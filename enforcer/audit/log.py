@@ -137,6 +137,12 @@ class AuditLog:
                 self._tend()
             return head
 
+    def reserve(self) -> None:
+        """Reserve space where there is none any more: its disk may have room again, and no record comes for days."""
+        with self._lock:
+            if self._folder.is_open:
+                self._reserve.allocate()
+
     def close(self) -> None:
         """Let go of the files."""
         with self._lock:
@@ -192,13 +198,8 @@ class AuditLog:
             return
         if self._size or self._doubtful:
             self._begin_segment(self._head.seq + 1)
-        self._say(
-            Kind.PRUNED,
-            {
-                "note": "the enforcer removed these segments: they exceeded enforcer.auditKeep",
-                REMOVED: removed,
-            },
-        )
+        note = "the enforcer removed these segments: they exceeded enforcer.auditKeep"
+        self._say(Kind.PRUNED, {"note": note, REMOVED: removed})
         self._doomed.extend(names)
 
     def _say(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:

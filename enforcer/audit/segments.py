@@ -99,9 +99,14 @@ class LogFolder:
         self.path = path
         self._descriptor: int | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its methods may be called."""
+        return self._descriptor is not None
+
     def open(self) -> None:
         """Open the directory, unless it is open already; its own entry is durable afterwards."""
-        if self._descriptor is not None:
+        if self.is_open:
             return
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.path, _DIRECTORY | os.O_NOFOLLOW)

@@ -53,6 +53,7 @@ class LogVerifier:
 
     def run_once(self) -> None:
         """Verify the log, if that is due. A log that cannot be read is logged, and stays unverified."""
+        self._log.reserve()
         self.unwritable = self._barred()
         now, seen = self._clock.monotonic(), self._files()
         if now - self._began >= EVERY or seen != self._seen:

@@ -1,7 +1,6 @@
 """What the driver does when the kubelet asks: prepare a claim, undo it. Both may come twice, and be cut off anywhere.
 
-A failure is dear: the kubelet tries again only after 60 to 90 s. So what will soon be well is waited for, within the
-kubelet's patience with a call, 45 s.
+The kubelet tries again only after 60 to 90 s, so what will soon be well is waited for, within its patience of 45 s.
 
 The order is what makes that safe. Preparing: freeze on disk, then write the files, then answer. Undoing: remove the
 files, then what is on disk. So whatever exists is known to the checkpoint, and doing it again ends in the same state.
@@ -131,7 +130,7 @@ class Driver:
         try:
             self._files.write(claim)
         except (PrepareError, OSError) as error:  # its GPU has left, or the disk is full: the kubelet may ask again
-            reason = error.reason if isinstance(error, PrepareError) else Reason.AUDIT_UNWRITABLE
+            reason = error.reason if isinstance(error, PrepareError) else Reason.FILES_UNWRITABLE
             log.warning("claim's files not restored", reason=str(reason), claim=claim.name, error=str(error))
 
     def prepare(self, ref: ClaimRef, call: PrepareCall | None = None) -> tuple[PreparedDevice, ...]:
@@ -162,8 +161,8 @@ class Driver:
                 with (waits := self._parts.claim_wait).for_memory(claim.pod_uid):
                     if not kept:
                         claim = self._commit_when_capacity_free(claim, known, call)
-                    devices = self._files.write(claim)
                     wait_until_returned(claim, self._parts.watch, waits, lambda: call.goes_on(CALL_PATIENCE))
+                devices = self._files.write(claim)
             if not kept:  # under the lock: statuses of a claim are written in the order of events
                 self._publisher.publish(claim)
         if not kept:
@@ -216,15 +215,21 @@ class Driver:
             self._publisher.publish(claim)
         return claim
 
-    def settle(self) -> None:
-        """Forget undone claims whose processes have ended by now, and write files again that are gone or outdated.
+    def restore(self) -> None:
+        """Write removed files again, for containers that start again; not of a claim that somebody works on."""
+        claims, pods = self._files.claims(), self._files.pods()
+        for each in self._parts.store.prepared():
+            there = each.uid in claims and (each.pod_uid in pods or not each.has_status)
+            if not there and not self._claims.is_taken(each.uid):
+                self._rewrite(each.uid)
 
-        Containers that start again need them. Outdated are all once MPS has another shared memory: a pod of MPS that is
-        older than the setting has none.
+    def forget_finished(self) -> None:
+        """Forget undone claims whose processes have ended by now, and follow the shared memory of MPS.
+
+        A pod of MPS that is older than the setting has none. Containers that start again after it was replaced need it.
         """
-        outdated, there = self._files.memory_changed(), self._files.claims()
-        for claim in self._parts.store.prepared():
-            if outdated or claim.uid not in there:
+        if self._files.memory_changed():
+            for claim in self._parts.store.prepared():
                 self._rewrite(claim.uid)
         views = self._look() if (ending := self._parts.store.terminating()) else ()
         for claim in ending:
@@ -392,4 +397,4 @@ def _explained() -> Iterator[None]:
         raise PrepareError("the driver cannot read the node's GPUs; the kubelet retries", error.reason) from error
     except OSError as error:
         message = f"the driver cannot write the files of the claim: {error}; the kubelet retries"
-        raise PrepareError(message, Reason.AUDIT_UNWRITABLE) from error
+        raise PrepareError(message, Reason.FILES_UNWRITABLE) from error

@@ -12,6 +12,11 @@ class KeyedLock:
         self._guard = threading.Lock()
         self._used: dict[str, tuple[threading.Lock, int]] = {}
 
+    def is_taken(self, name: str) -> bool:
+        """Tell whether somebody holds the lock of a name, or waits for it."""
+        with self._guard:
+            return name in self._used
+
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:
         """Hold the lock of a name."""

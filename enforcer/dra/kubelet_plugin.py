@@ -170,6 +170,8 @@ class Sockets:
         self._servers: dict[Path, tuple[grpc.Server, int]] = {}
         self._wanted: tuple[Path, ...] = ()
         self._lock = threading.Lock()
+        self.unserved: str | None = None
+        """Why a socket cannot be made again; ``None`` while both are there."""
 
     def start(self) -> None:
         """Serve: the plugin first, for registering means being called."""
@@ -180,6 +182,14 @@ class Sockets:
 
     def check(self) -> None:
         """Serve again what is not reachable any more: a reinstalled kubelet has an empty directory."""
+        try:
+            self._check()
+        except ConfigError as error:
+            self.unserved = error.message
+        else:
+            self.unserved = None
+
+    def _check(self) -> None:
         with self._lock:
             for socket in self._wanted:
                 if not self._reachable(socket):

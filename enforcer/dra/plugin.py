@@ -92,7 +92,7 @@ class DraPlugin:
         manager.add_problem_check(lambda: self.problem, Reason.DRIVER_NOT_REGISTERED)
         manager.add_problem_check(self._store.problems, Reason.CHECKPOINT_UNREADABLE)
         manager.add_problem_check(lambda: self._rule.shared, Reason.CLAIM_IN_USE)
-        manager.add_problem_check(self._barred, Reason.AUDIT_UNWRITABLE)
+        manager.add_problem_check(self._barred, Reason.FILES_UNWRITABLE)
         manager.add_ready_check(lambda: self.problem)
         manager.add_server("kubelet sockets", self.start, self._sockets.stop)
         manager.add("settle", self._settle, every=SETTLE_EVERY, thread=CLAIMS)
@@ -117,7 +117,7 @@ class DraPlugin:
     @property
     def problem(self) -> str | None:
         """Why no claim reaches us; ``None`` where they do."""
-        return self._sockets.registration.problem
+        return self._sockets.unserved or self._sockets.registration.problem
 
     def write_conditions(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
         """Say in a claim's status whether its limits are in force; false where it has to be written again."""
@@ -140,7 +140,7 @@ class DraPlugin:
 
     def _settle(self) -> None:
         self._sockets.check()
-        self._driver.settle()
+        self._driver.forget_finished()
         self._follow_backends()
         self._replaced.check(made=self._files.memory_made)
 
@@ -152,6 +152,7 @@ class DraPlugin:
                 self._driver.update(claim.uid, follow)
 
     def _cleanup(self) -> None:
+        self._driver.restore()
         self._strays.run_once()
         self._forgotten.run_once()
 

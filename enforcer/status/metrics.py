@@ -24,8 +24,9 @@ RECLAIM_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0)
 _OF_CONTAINER: Final = ("namespace", "pod", "container", "gpu")
 PROBLEMS: Final = (
     Reason.API_UNREACHABLE, Reason.AUDIT_BROKEN, Reason.AUDIT_RECORD_LOST, Reason.AUDIT_UNWRITABLE, Reason.BREAKER_OPEN,
-    Reason.CHECKPOINT_UNREADABLE, Reason.CLAIM_IN_USE, Reason.DRIVER_NOT_REGISTERED, Reason.MODE_UNKNOWN,
-    Reason.MPS_UNREACHABLE, Reason.NOT_APPLIED, Reason.NVML_UNAVAILABLE, Reason.UNACCOUNTED_MEMORY, Reason.UNKILLABLE,
+    Reason.CHECKPOINT_UNREADABLE, Reason.CLAIM_IN_USE, Reason.DRIVER_NOT_REGISTERED, Reason.FILES_UNWRITABLE,
+    Reason.MODE_UNKNOWN, Reason.MPS_UNREACHABLE, Reason.NOT_APPLIED, Reason.NVML_UNAVAILABLE, Reason.UNACCOUNTED_MEMORY,
+    Reason.UNKILLABLE,
 )  # fmt: skip
 """Reasons of problems that are 0 while there is no such problem; those of NVML are more."""
 ACTIONS: Final = {

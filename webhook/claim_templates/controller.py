@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from gpushare.errors import ClusterError, PolicyDenied
+from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 from webhook.claim_templates import references
 from webhook.claim_templates.index import TemplateIndex
@@ -53,9 +53,6 @@ class Writer(Protocol):
 
     def create(self, namespace: str, body: Object) -> str:
         """Create, idempotently; returns a result for the metrics."""
-
-    def refusal(self, namespace: str, body: Object) -> str:
-        """Create in a dry run; returns why it is refused, empty where it is not, or nobody says so in a moment."""
 
     def delete(self, template: TemplateRecord) -> str:
         """Delete that one, idempotently; returns a result for the metrics."""
@@ -132,7 +129,7 @@ class Controller:
         Raises:
             MustWait: the template is not there yet, and the calling thread must not wait. Nothing was done.
         """
-        stored = _in_namespace(pod, namespace)
+        stored = {**pod, "metadata": {**pod["metadata"], "namespace": namespace}}
         key = references.reference(stored)
         if key is None or not self._creates or self._index.exists(key):
             return
@@ -143,22 +140,6 @@ class Controller:
             if item is not None and item.sound and self._expect(item):
                 self._wake.set()
                 self._made.wait_for(lambda: self._index.exists(key), ADMISSION_WAIT)
-
-    def tried(self, namespace: str, pod: Mapping[str, Any]) -> None:
-        """Have the API server try a missing template for a dry run of its pod: a policy of others may refuse it.
-
-        Raises:
-            PolicyDenied: it is refused.
-            MustWait: the calling thread must not wait.
-        """
-        item = references.wanted(_in_namespace(pod, namespace))
-        if item is None or item.body is None or self._index.exists(item.key):
-            return
-        if not self._may_wait():
-            raise MustWait
-        if why := self._writer.refusal(namespace, item.body):
-            message = f"the API server refuses the pod's claim template: {why}"
-            raise PolicyDenied("spec.resourceClaims", message, Reason.TEMPLATE_REFUSED)
 
     def pod_event(self, kind: str, pod: Object) -> None:
         """Take in one watch event."""
@@ -358,11 +339,6 @@ class Write:
     def __call__(self) -> None:
         """Do it."""
         self.run(self.action, self.key)
-
-
-def _in_namespace(pod: Mapping[str, Any], namespace: str) -> Object:
-    """Return an admitted pod in its request's namespace: its own metadata may name another, or none."""
-    return {**pod, "metadata": {**pod["metadata"], "namespace": namespace}}
 
 
 def _unavailable(error: ClusterError) -> bool:

@@ -41,10 +41,6 @@ class Server:
             self.show("ADDED", self.stored[key])
         return "ok"
 
-    def refusal(self, namespace: str, body: dict[str, Any]) -> str:
-        self.writes.append(("try", (namespace, body["metadata"]["name"])))
-        return str(self.failures.pop()) if self.failures else ""
-
     def delete(self, item: TemplateRecord) -> str:
         with self._lock:
             self.writes.append(("delete", item.key))

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gpushare.errors import ClusterError
 from gpushare.informer import Informer
 from tests.unit.webhook.claim_templates.test_references import managed, template
 from tests.unit.webhook.controlled import Clock, Server, make, settle
@@ -80,35 +79,3 @@ def test_reviews_are_answered_as_soon_as_namespaces_claims_and_templates_are_lis
 
 def test_who_was_cut_off_tries_again_within_a_second_and_does_not_read_everything_again(seen: Seen) -> None:
     assert {(each.MAX_DELAY, each.RESUMES) for each in seen.by_kind.values()} == {(1.0, True)}
-
-
-class Refusing:
-    """An API server that answers each try to create something with one error."""
-
-    def __init__(self, status: int, message: str) -> None:
-        self.error = ClusterError(message, status)
-        self.waited = 0.0
-
-    def try_create(self, _where: str, _body: object, timeout: float) -> None:
-        self.waited = timeout
-        raise self.error
-
-
-@pytest.mark.parametrize(
-    ("status", "message", "told"),
-    [
-        (403, 'admission webhook "a.b" denied the request: no', True),
-        (422, "ValidatingAdmissionPolicy 'freeze' with binding 'freeze' denied request", True),
-        (500, 'failed calling webhook "a.b": connection refused', True),
-        (403, "exceeded quota: count, requested: count/resourceclaimtemplates=1", True),
-        (400, 'admission webhook "a.b" does not support dry run', False),
-        (409, "already exists", False), (0, "does not answer", False), (429, "too many", False),
-        (503, "starts", False), (504, "timed out", False),
-    ],
-)  # fmt: skip
-def test_a_template_counts_as_refused_where_somebody_said_so(status: int, message: str, *, told: bool) -> None:
-    server = Refusing(status, message)
-    why = informers.TemplateWriter(cast("KubeClient", server)).refusal("team", {})
-
-    assert why == (message if told else "")
-    assert 0 < server.waited < 0.5, "it delays a review"

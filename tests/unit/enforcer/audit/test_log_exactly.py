@@ -223,3 +223,18 @@ def _blindly(note: Callable[[AuditLog], None], patched: pytest.MonkeyPatch) -> C
         note(log)
 
     return blind
+
+
+def test_space_is_reserved_again_once_there_is_some_without_a_record(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(reserved_space, "preallocate", broken)
+        with AuditLog(folder) as log:
+            log.reserve()
+            assert log.shortage is not None
+            patched.undo()
+            log.reserve()
+            assert log.shortage is None
+    log.reserve()
+    assert log.problem is None, "nothing is open any more"

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from enforcer.audit import verification
 from enforcer.audit.log import AuditLog, segment_name, segments
 from enforcer.audit.record import ChainHead, Kind
+from enforcer.audit.reserved_space import NAME
 from enforcer.audit.retention import Retention
 from enforcer.audit.verification import LogVerifier
 from enforcer.status.metrics import VerificationCollector
@@ -218,6 +219,14 @@ def test_a_log_that_is_taken_away_whole_is_missed_at_the_next_look(written: Audi
     with capture_logs():
         found.run_once()
     assert "cannot be read" in str(found.problem)
+
+
+def test_each_look_reserves_space_again_where_there_is_none(tmp_path: Path) -> None:
+    with AuditLog(tmp_path / "audit") as log:
+        (tmp_path / "audit" / NAME).unlink()
+        log._reserve.probe()
+        LogVerifier(tmp_path / "audit", log).run_once()
+        assert (tmp_path / "audit" / NAME).stat().st_blocks > 0
 
 
 def test_before_the_first_look_nothing_is_wrong(written: AuditLog, tmp_path: Path) -> None:

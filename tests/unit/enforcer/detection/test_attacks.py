@@ -89,7 +89,7 @@ PULSES: Final = (
 @pytest.mark.parametrize("grace", [0.0, 5.0])
 @pytest.mark.parametrize("gpu_mib", CARDS)
 @pytest.mark.parametrize("plan", PULSES, ids=str)
-def test_memory_that_is_held_for_less_than_three_samples_at_a_time_gains_little(
+def test_memory_that_is_taken_for_less_than_three_samples_at_a_time_gains_little(
     plan: Plan, gpu_mib: int, grace: float
 ) -> None:
     assert attack(plan, 512, gpu_mib, seed=1, grace=grace) <= CARDS[gpu_mib]

@@ -189,7 +189,7 @@ def test_processes_that_outlive_their_claim_are_still_counted(world: World) -> N
     assert refused(world, new).reason is Reason.GPU_MEMORY_IN_USE
     world.reader.used[GPU].clear()
     assert world.driver.prepare(new)
-    world.driver.settle()
+    world.driver.forget_finished()
     assert world.store.terminating() == ()
     assert not list((world.state / "claims").glob("*.ending"))
 
@@ -316,7 +316,7 @@ def test_a_full_disk_fails_with_a_sentence_and_undoing_works(world: World, monke
 
     with monkeypatch.context() as patch:
         patch.setattr("enforcer.dra.checkpoint.replace", full)
-        assert refused(world, new).reason is Reason.AUDIT_UNWRITABLE
+        assert refused(world, new).reason is Reason.FILES_UNWRITABLE
         patch.setattr(files_module, "put", full)
         world.driver.unprepare(ref)
     assert (world.tree(), world.store.prepared()) == ({}, ())

@@ -65,10 +65,10 @@ def test_while_nvml_cannot_read_a_gpu_no_claim_on_it_is_prepared_or_forgotten(wo
     error = refused(world, new)
     assert (error.reason, GPU in error.message) == (Reason.NVML_UNAVAILABLE, True)
     assert world.driver.prepare(world.tenant("beside", "12Gi", OTHER_DEVICE)), "another GPU can be read"
-    world.driver.settle()
+    world.driver.forget_finished()
     assert len(world.store.terminating()) == 1
     world.reader.broken.clear()
-    world.driver.settle()
+    world.driver.forget_finished()
     assert world.driver.prepare(new)
 
 

@@ -85,6 +85,19 @@ def test_a_folder_that_takes_no_files_is_named_before_a_claim_comes(
     assert manager.problems() == before
 
 
+def test_a_socket_that_cannot_be_made_again_makes_the_enforcer_not_ready(folder: Path) -> None:
+    made, manager = side(World(folder))
+    manager.start()
+    (folder / "kubelet" / contract.DRIVER_SOCKET).unlink()
+    (folder / "kubelet" / contract.DRIVER_SOCKET).mkdir()
+    made._settle()
+    assert [str(folder / "kubelet") in str(each) for each in (*manager.problems(), manager.not_ready())] == [True, True]
+    (folder / "kubelet" / contract.DRIVER_SOCKET).rmdir()
+    made._settle()
+    assert made.problem == "the kubelet has not registered the driver yet"
+    manager.stop()
+
+
 def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
     world = World(folder)
     told = world.told

@@ -255,5 +255,5 @@ def test_its_processes_keep_the_room_of_both_until_they_have_ended(world: World)
     world.driver.unprepare(ref)
     assert [each.gpus for each in world.store.terminating()] == [(GPU, OTHER_GPU)]
     world.reader.used[OTHER_GPU] = {}
-    world.driver.settle()
+    world.driver.forget_finished()
     assert world.store.terminating() == ()

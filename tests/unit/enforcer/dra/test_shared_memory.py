@@ -105,12 +105,12 @@ def test_containers_that_start_again_get_it_once_the_mps_pod_has_made_it_and_not
     world.restart()
     ref = world.tenant("tts")
     world.driver.prepare(ref)
-    world.driver.settle()
+    world.driver.forget_finished()
     assert "/dev/shm" not in str(world.document(ref))
     memory.mkdir()
     for mode, there in ((0o1777, True), (0o755, False)):
         memory.chmod(mode)
-        world.driver.settle()
+        world.driver.forget_finished()
         assert ("/dev/shm" in str(world.document(ref))) is there
 
 
@@ -145,7 +145,7 @@ def test_after_a_driver_upgrade_containers_that_start_again_have_their_own(tmp_p
     world.reader.driver = "580.159.04"
     world.restart()
     world.setup.watch.sample()
-    world.driver.settle()
+    world.driver.forget_finished()
     assert "/dev/shm" not in str(world.document(ref))
 
 

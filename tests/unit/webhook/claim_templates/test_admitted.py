@@ -4,8 +4,6 @@ import threading
 
 import pytest
 
-from gpushare.errors import ClusterError, PolicyDenied
-from gpushare.reasons import Reason
 from tests.unit.webhook.claim_templates.test_references import managed, name_in, template
 from tests.unit.webhook.controlled import Clock, Server, make, settle
 from webhook.claim_templates import controller as controlling
@@ -146,35 +144,3 @@ def test_reviews_cannot_have_any_number_of_templates_made(
     controller.pod_event("ADDED", managed(namespace="stored"))
     settle(controller)
     assert ("stored", name_in(managed())) in server.stored
-
-
-def test_a_dry_run_tries_the_template_in_the_namespace_of_the_request_and_none_that_is_there(
-    server: Server, controller: Controller
-) -> None:
-    pod = managed(namespace="forged")
-    controller.tried("team", pod)
-    controller.reset_templates([template(name=name_in(pod))])
-    controller.tried("team", pod)
-    assert server.writes == [("try", ("team", name_in(pod)))]
-    assert not server.stored
-
-
-def test_a_dry_run_is_denied_in_the_words_of_who_refuses_the_template(server: Server, controller: Controller) -> None:
-    server.failures.append(ClusterError("ValidatingAdmissionPolicy 'freeze' denied request", 422))
-    with pytest.raises(PolicyDenied) as denied:
-        controller.tried("team", managed())
-    assert denied.value.reason is Reason.TEMPLATE_REFUSED
-    assert "'freeze' denied request" in denied.value.message
-
-
-def test_a_dry_run_of_a_pod_whose_template_nobody_would_make_tries_none(server: Server, controller: Controller) -> None:
-    pod = managed()
-    pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = "gpu-share-0000000000000000"
-    controller.tried("team", pod)
-    assert server.writes == []
-
-
-def test_a_thread_that_must_not_wait_tries_no_template(server: Server, clock: Clock, metrics: Metrics) -> None:
-    with pytest.raises(MustWait):
-        make(server, clock, metrics, may_wait=lambda: False).tried("team", managed())
-    assert server.writes == []
