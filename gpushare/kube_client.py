@@ -71,8 +71,9 @@ def path(base: str, kind: str, name: str = "", namespace: str = "") -> str:
 class KubeClient:
     """A connection to one API server. Safe to use from several threads."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, user: str = "") -> None:
         self._access = access
+        self._user = {"Impersonate-User": user} if user else {}
 
     @classmethod
     def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
@@ -92,6 +93,10 @@ class KubeClient:
         from gpushare import kubeconfig as official  # noqa: PLC0415 - it takes much memory and time
 
         return cls(official.Kubeconfig.load(kubeconfig, context))
+
+    def acting_as(self, user: str) -> Self:
+        """Return a client of the same connections that asks as another user, for which one needs a right."""
+        return type(self)(self._access, user)
 
     def get(self, where: str, *, timeout: float = DEFAULT_TIMEOUT, **query: str) -> Object:
         """Read one object, or one page of a list."""
@@ -217,7 +222,7 @@ class KubeClient:
         content_type: str = "application/json",
     ) -> urllib3.BaseHTTPResponse:
         url = f"{self._access.host}{where}" + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": "application/json", "User-Agent": "gpu-share", **self._authorization()}
+        headers = {"Accept": "application/json", "User-Agent": "gpu-share", **self._user, **self._authorization()}
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = content_type

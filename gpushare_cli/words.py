@@ -68,8 +68,11 @@ _PART: Final = Search(
 """How it names a part of Kubernetes that lacks a right of its own."""
 
 
-_DISABLED: Final = Search(r"but the ([A-Za-z]{1,63}) feature is disabled", 4096)
-"""How kube-scheduler says that it has not the feature gates of the API server."""
+_DISABLED: Final = Search(
+    r"claim [a-z0-9./-]{1,317}, (?:sub)?request [a-z0-9/-]{1,127}: [a-z ]{1,63}, but the (DRA[A-Za-z]{1,60}) "
+    r"feature is disabled", 4096,
+)  # fmt: skip
+"""How kube-scheduler says that it has not the feature gates of the API server: in a condition of the pod alone."""
 
 
 def webhook_of_others(refusal: str) -> str:
@@ -84,7 +87,7 @@ def is_over_quota(refusal: str) -> bool:
 
 
 def refusal_remedy(refusal: str, configuration: str = CONFIGURATIONS) -> str:
-    """Say what to do about a refusal of a quota, LimitRange, webhook or policy of others, right or gate; else empty."""
+    """Say what to do about a refusal of a quota, a LimitRange, a webhook or policy of others, or RBAC; else empty."""
     if hook := webhook_of_others(refusal):
         field = "failurePolicy: Ignore or a namespaceSelector" if "failed calling" in refusal else "a namespaceSelector"
         lets = f"{field} in its configuration lets them pass: kubectl describe {configuration}"
@@ -97,9 +100,14 @@ def refusal_remedy(refusal: str, configuration: str = CONFIGURATIONS) -> str:
             f"a part of Kubernetes lacks a right of its own: kubectl describe clusterroles,clusterrolebindings {role}"
         )
         return f"{lacking}; an API server that starts restores both"
-    if gate := _DISABLED.search(refusal[:4096]):
-        return f"an operator enables the feature gate {gate[1]} in kube-scheduler, as it is in the API server"
     return next((each for each, words in _REMEDIES.items() if any(one in refusal for one in words)), "")
+
+
+def scheduler_remedy(message: str) -> str:
+    """Say what to do about what the scheduler writes into a pod's condition; empty where nothing is known."""
+    if gate := _DISABLED.search(message[:4096]):
+        return f"an operator enables the feature gate {gate[1]} in kube-scheduler, as it is in the API server"
+    return refusal_remedy(message)
 
 
 def sentence(error: GpuShareError) -> str:

@@ -49,6 +49,10 @@ class ReadOnce(KubeClient):
         """Create an object."""
         return self._api.create(where, body, **query)
 
+    def acting_as(self, user: str) -> KubeClient:  # type: ignore[override] # it creates, which is not remembered
+        """Return a client that asks as another user."""
+        return self._api.acting_as(user)
+
     def _once(self, read: Callable[..., Any], where: str, query: dict[str, Any]) -> Any:
         key = (where, *sorted(query.items()))
         if key not in self._known:

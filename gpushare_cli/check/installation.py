@@ -173,11 +173,8 @@ class Installation:
 
     @property
     def settings(self) -> Settings:
-        """What the environment of its webhook says; the defaults where that cannot be parsed, or is not known."""
-        try:
-            return Settings.from_environment(self.environment)
-        except GpuShareError:
-            return Settings()
+        """What the environment of its webhook says; where a variable cannot be parsed, or is not there, its default."""
+        return Settings.from_environment(dict(each for each in self.environment.items() if _parses(*each)))
 
     @property
     def of_another_release(self) -> bool:
@@ -195,6 +192,15 @@ class Installation:
         if self.cert_manager:
             return f"kubectl describe certificate -n {self.namespace} {DEPLOYMENT}"
         return f"kubectl logs -n {self.namespace} deployment/gpu-share-certs"
+
+
+def _parses(name: str, value: str) -> bool:
+    """Tell whether this release can parse a variable of a webhook that may be of another one."""
+    try:
+        Settings.from_environment({name: value})
+    except GpuShareError:
+        return False
+    return True
 
 
 def installation(api: KubeClient) -> Installation:

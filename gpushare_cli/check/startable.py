@@ -24,7 +24,7 @@ from gpushare_cli.check.workloads import namespaces, running_shares
 from gpushare_cli.explain.pod_record import NO_CLAIM, TEMPLATE, container_statuses, is_unseen, is_without_claim, remedy
 from gpushare_cli.placement.gpus import COUNTS
 from gpushare_cli.placement.placing import Cause, Cluster, Hindrance, place
-from gpushare_cli.words import clean, counted, is_over_quota, refusal_remedy, some
+from gpushare_cli.words import clean, counted, is_over_quota, scheduler_remedy, some
 from gpushare_cli.words import moment as written
 
 SHARE: Final[Object] = {
@@ -135,7 +135,7 @@ def stuck(api: KubeClient, now: datetime) -> CheckResult:
         return failed(clean(f"the sidecar's image cannot be pulled for {some(pulls)}"), SIDECAR_IMAGE)
     if hindered := [(_name(each), why) for each in pods if (why := _unplaced(each))]:
         detail = f"the scheduler cannot place {some([f'{name}: {why}' for name, why in hindered])}"
-        return failed(clean(detail), refusal_remedy(hindered[0][1]))
+        return failed(clean(detail), scheduler_remedy(hindered[0][1]))
     unseen = [each for each in pods if is_unseen(each) and _age(each, now) > UNSEEN]
     if unmade := [each for each in unseen if is_without_claim(each)]:
         return _without_claims(api, unmade)
@@ -151,8 +151,9 @@ def stuck(api: KubeClient, now: datetime) -> CheckResult:
 
 def _not_seen(api: KubeClient, pods: Sequence[Object]) -> CheckResult:
     """Say which scheduler has not looked at pods; what others than Kubernetes' own do is no fault of the release."""
-    known = {"", *known_release(api).settings.scheduler_names}
-    ours = [_name(each) for each in pods if _scheduler(each) in known]
+    release = known_release(api)
+    known = {"", *release.settings.scheduler_names}
+    ours = [_name(each) for each in pods if _scheduler(each) in known or not release.environment]
     if ours:
         return failed(f"no scheduler has looked at {some(ours)}", RUNS.format(PROGRAMS[0]))
     names = some([f"{_name(each)} ({_scheduler(each)})" for each in pods])
@@ -186,7 +187,7 @@ def _unplaced(pod: Object) -> str:
     """Return the scheduler's words where not the pod nor its GPUs keep it from placing a pod; empty elsewhere."""
     conditions = objects(mapping(pod, "status"), "conditions")
     messages = (text(each, "message") for each in conditions if each.get("type") == "PodScheduled")
-    return next(filter(refusal_remedy, messages), "")
+    return next(filter(scheduler_remedy, messages), "")
 
 
 def _scheduler(pod: Object) -> str:

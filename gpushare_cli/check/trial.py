@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from gpushare import contract, defaults
 from gpushare.errors import ClusterError, GpuShareError, PolicyDenied
-from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, path
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.patterns import Search
 from gpushare.quantity import format_mib
 from gpushare.raw_objects import Object, mapping, objects, text
-from gpushare_cli.check.installation import RESTORE, Installation, installation
+from gpushare_cli.check.installation import DEPLOYMENT, RESTORE, Installation, installation
 from gpushare_cli.check.preinstall import PROBE, PROBE_DRIVER
 from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
 from gpushare_cli.check.workloads import namespaces, nodes, reports
@@ -21,6 +21,7 @@ from gpushare_cli.lookups import optional
 from gpushare_cli.placement.placing import is_selected
 from gpushare_cli.words import QUOTA, clean, counted, lacking, refusal_remedy, sentence, some, webhook_of_others
 from webhook.mutation.mutate import mutate_pod
+from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 
 Annotations = Mapping[str, str]
@@ -64,6 +65,11 @@ SET_BY_OTHERS: Final = (
 LOOK: Final = (
     "read the webhook's log, and list the webhooks that change pods: kubectl get mutatingwebhookconfigurations"
 )
+UNCALLED: Final = "failed calling webhook"
+TEMPLATES: Final = "resourceclaimtemplates"
+CLAIMS: Final = "resourceclaims"
+CLAIM_MAKER: Final = "system:serviceaccount:kube-system:resource-claim-controller"
+"""As whom kube-controller-manager makes claims."""
 RESTRICTED: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -188,24 +194,48 @@ def _tried(
     if flaws:
         named = f"the test pod in namespace {namespace}"
         return failed(f"{named} differs from what the webhook writes: {'; '.join(flaws)}", LOOK)
-    if why := _unplaced(api, made, found):
-        return failed(f"no share of namespace {namespace} can start: its pods get {why}", SET_BY_OTHERS)
+    if hindered := _unmade(api, made, namespace, found) or _unplaced(api, made, namespace, found):
+        return hindered
     took = f"{(time.monotonic() - begun) * 1000:.0f} ms"
     added = f"the webhook added a share to a test pod in namespace {namespace} (dry run, {took})"
     return ok(added if annotations is None else f"{added}; {_terms(policy, annotations, idle)}")
 
 
-def _unplaced(api: KubeClient, made: Object, found: Installation) -> str:
-    """Say what others put into the test pod that keeps it from every sharing node; empty where nothing does."""
+def _unmade(api: KubeClient, made: Object, namespace: str, found: Installation) -> CheckResult | None:
+    """Try the test pod's claim template and claim as those who make them; ``None`` where they may, or it is not known.
+
+    Only a user who may impersonate these accounts knows it. Full quotas have a line of their own.
+    """
+    template = template_for(made)
+    if template is None:
+        return None
+    claim = {"metadata": {"generateName": PROBE}, "spec": template["spec"]["spec"]}
+    webhook = f"system:serviceaccount:{found.namespace}:{DEPLOYMENT}"
+    for user, plural, body in ((webhook, TEMPLATES, template), (CLAIM_MAKER, CLAIMS, claim)):
+        try:
+            api.acting_as(user).create(path(RESOURCE_V1, plural, namespace=namespace), body, dryRun="All")
+        except ClusterError as error:
+            no = error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY} or UNCALLED in error.message
+            hint = refusal_remedy(error.message) or RESTORE
+            if no and hint != QUOTA and "cannot impersonate" not in error.message:
+                return failed(clean(f"no share can start in namespace {namespace}: {error.message}"), hint)
+    return None
+
+
+def _unplaced(api: KubeClient, made: Object, namespace: str, found: Installation) -> CheckResult | None:
+    """Say what others put into the test pod that keeps it from every sharing node; ``None`` where nothing does."""
     spec = mapping(made, "spec")
     scheduler = text(spec, "schedulerName")
     if found.environment and scheduler not in {"", *found.settings.scheduler_names}:
-        return clean(f"schedulerName {scheduler}, and only Kubernetes' own scheduler places shares")
+        detail = f"no share can start in namespace {namespace}: its pods get schedulerName {scheduler}, and only "
+        return failed(clean(f"{detail}Kubernetes' own scheduler places shares"), SET_BY_OTHERS)
     there = optional(lambda: nodes(api))
     if not there or any(is_selected(each, made) for each in there):
-        return ""
+        return None
     labels = [f"{key}={value}" for key, value in mapping(spec, "nodeSelector").items()]
-    return clean(f"a node selector or affinity that excludes each node that shares its GPUs ({some(labels)})")
+    rule = f"the node selector {some(labels)}" if labels else "a required node affinity"
+    detail = f"pods of namespace {namespace} get {rule}, which excludes each node that shares its GPUs"
+    return warning(clean(detail), SET_BY_OTHERS)
 
 
 def _refused(api: KubeClient, error: GpuShareError, namespace: str, found: Installation) -> CheckResult:
@@ -221,7 +251,7 @@ def _refused(api: KubeClient, error: GpuShareError, namespace: str, found: Insta
         return failed(f"{detail} ({where}): {clean(why[1])}", hint)
     if hook := webhook_of_others(error.message):
         return failed(detail, _of_others(api, hook, error.message))
-    if "failed calling webhook" in error.message:
+    if UNCALLED in error.message:
         return failed(detail, UNREACHED.format(found.namespace))
     forbidden = isinstance(error, ClusterError) and error.status == HTTPStatus.FORBIDDEN
     hint = refusal_remedy(error.message)
@@ -243,9 +273,8 @@ def _of_others(api: KubeClient, name: str, refusal: str) -> str:
 
 
 def _memory(policy: NamespacePolicy, found: Installation) -> int:
-    """Return MiB that can be asked for there, and hardly ever are: only a missing claim template is tried."""
-    asked = policy.default_memory_mib or policy.max_memory_mib or USUAL_MIB
-    return max(asked - 1, found.settings.min_memory_mib)
+    """Return MiB that can be asked for there."""
+    return policy.default_memory_mib or policy.max_memory_mib or max(USUAL_MIB, found.settings.min_memory_mib)
 
 
 def probe(mib: int) -> dict[str, Any]:

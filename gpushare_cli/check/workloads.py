@@ -356,5 +356,5 @@ def unsliced(api: KubeClient) -> CheckResult:
     silent = [name for name, ready in names.items() if ready and name not in publishing]
     if silent:
         detail = f"{len(names)} labelled; without a device in a ResourceSlice: {some(silent)}"
-        return failed(detail, "run gpu-share check --node in the enforcer pods of these nodes")
+        return failed(detail, "see the lines about enforcers, then run gpu-share check --node in their pods")
     return ok(str(len(names)))

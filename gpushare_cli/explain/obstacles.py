@@ -31,7 +31,7 @@ from gpushare_cli.inject import rewrite
 from gpushare_cli.inject.rewrite import Admit, Change
 from gpushare_cli.inject.workloads import PodPlace
 from gpushare_cli.placement.placing import SELECT, TOLERATE, Cause, Placement, place
-from gpushare_cli.words import refusal_remedy, some
+from gpushare_cli.words import scheduler_remedy, some
 
 TOO_LATE: Final = (
     "namespace {} has opted in, but the webhook did not rewrite the pod when it was created: the namespace opted in "
@@ -147,7 +147,7 @@ def nothing_asked(record: PodRecord) -> str:
 
 WAITING: Final = {
     "image will run as root": "set securityContext.runAsUser to another user",
-    "unresolvable CDI devices": "the enforcer writes a missing file of its own again within seconds, and the kubelet "
+    "unresolvable CDI devices": "the enforcer writes a missing file of its own again within a minute, and the kubelet "
     "tries again; if this stays, an operator runs gpu-share check",
 }
 """What to do, by words of the kubelet about a container that waits."""
@@ -177,7 +177,8 @@ def obstacles(record: PodRecord) -> Iterator[Finding]:
     for each in container_statuses(record.pod):
         waiting = mapping(mapping(each, "state"), "waiting")
         if message := text(waiting, "message"):
-            hint = next((hint for words, hint in WAITING.items() if words in message), "")
+            of_operator = "an operator runs gpu-share check" if text(each, "name") == contract.SIDECAR else ""
+            hint = next((hint for words, hint in WAITING.items() if words in message), of_operator)
             yield Finding(FindingType.OBSTACLE, f"container {text(each, 'name')} waits: {message}", hint)
     if not record.has_ended:
         yield from _of_mps_file(record)
@@ -377,7 +378,7 @@ def parts(message: str) -> list[str]:
 def _hint(part: str, record: PodRecord, placement: Placement) -> str:
     known = next((each for each in PARTS if each.words in part), None)
     if known is None or placement.nodes is None:
-        return known.hint if known else refusal_remedy(part)
+        return known.hint if known else scheduler_remedy(part)
     room = f"by its GPUs {some(placement.nodes)} could take the pod" if placement.nodes else ""
     if not known.causes:
         return f"{known.hint}; {room}" if room else known.hint

@@ -169,9 +169,10 @@ class PodRecord:
 
     @property
     def is_unready(self) -> bool:
-        """Whether it runs, and is not Ready."""
-        ready = [each.get("status") for each in objects(self.status, "conditions") if each.get("type") == "Ready"]
-        return self.phase == "Running" and ready == ["False"]
+        """Whether it runs, and not all of its containers are ready. For a readiness gate a probe is not to blame."""
+        wanted = {"type": "ContainersReady", "status": "False"}
+        found = (wanted.items() <= each.items() for each in objects(self.status, "conditions"))
+        return self.phase == "Running" and any(found)
 
     @property
     def waits_for_node(self) -> bool:
@@ -278,7 +279,7 @@ TROUBLE: Final = frozenset(
     {"FailedPrepareDynamicResources", "FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"}
 )
 PROBE: Final = "Unhealthy"
-"""A probe failed; it holds while the pod is not Ready."""
+"""A probe failed; it holds while a container is not ready."""
 NO_CLAIM: Final = "FailedResourceClaimCreation"
 """Ordinary in the moment before the template is there."""
 TRIED_AGAIN: Final = (

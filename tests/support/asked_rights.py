@@ -72,6 +72,9 @@ class Recorder:
         self.listed[where] += 1
         return iter(self.lists.get(wanted.resource, []))
 
+    def acting_as(self, _user: str) -> "Recorder":
+        raise ClusterError('serviceaccounts is forbidden: User "jo" cannot impersonate resource "serviceaccounts"', 403)
+
     def create(self, where: str, body: Any, **query: str) -> Any:
         assert query == {"dryRun": "All"}, "a check makes nothing"
         self.asked.add(right("create", where))

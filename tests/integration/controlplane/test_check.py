@@ -123,9 +123,10 @@ def test_a_quota_without_room_for_a_claim_is_not_green(release: Release) -> None
     assert f"{release.namespace}: ResourceQuota none" in detail
 
 
-def test_a_policy_of_others_that_refuses_the_webhooks_templates_is_found_before_a_pod_waits(release: Release) -> None:
+@pytest.mark.parametrize("plural", ["resourceclaimtemplates", "resourceclaims"])
+def test_a_policy_of_others_that_refuses_claims_is_found_before_a_pod_waits(plural: str, release: Release) -> None:
     meta = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": "made-by-people"}}
-    rule = {"apiGroups": ["resource.k8s.io"], "apiVersions": ["*"], "resources": ["resourceclaimtemplates"]}
+    rule = {"apiGroups": ["resource.k8s.io"], "apiVersions": ["*"], "resources": [plural]}
     here = {"matchLabels": {"kubernetes.io/metadata.name": release.namespace}}
     people = "!request.userInfo.username.startsWith('system:serviceaccount:')"
     constraints = {"namespaceSelector": here, "resourceRules": [{**rule, "operations": ["CREATE"]}]}
@@ -143,7 +144,7 @@ def test_a_policy_of_others_that_refuses_the_webhooks_templates_is_found_before_
     finally:
         manifests.delete(release.cluster, both)
     assert code == 1
-    assert "claim template" in found["sharing pod"][1]
+    assert f"/{plural}: " in found["sharing pod"][1]
     assert "'made-by-people'" in found["sharing pod"][1]
     release.bed.until("it is over", lambda: check(release.admin, *options)[1]["sharing pod"][0] == "ok")
 

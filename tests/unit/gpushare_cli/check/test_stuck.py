@@ -42,6 +42,11 @@ DENIED = "claim is forbidden: ValidatingAdmissionPolicy 'cost' with binding 'b' 
 DEAD = 'failed calling webhook "a.example.org": no endpoints'
 KCM = "system:serviceaccount:kube-system:resource-claim-controller"
 RIGHTS = 'is forbidden: User "system:kube-scheduler" cannot patch resource "resourceclaims/status" in API group "x"'
+ENV = [{"name": "GPU_SHARE_LOG_LEVEL", "value": "info"}]
+RELEASE = {
+    "metadata": {"name": "gpu-share-webhook", "namespace": "gpu-share-system"},
+    "spec": {"template": {"spec": {"containers": [{"env": ENV}]}}},
+}
 GATE = "claim a/b, request main: has capacity requests, but the DRAConsumableCapacity feature is disabled"
 LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
 
@@ -76,7 +81,7 @@ LONG, SHORT = timedelta(minutes=6), timedelta(seconds=30)
     ],
 )
 def test_pods_that_do_not_start_are_named_with_why(found: Any, level: str, says: str) -> None:
-    answer = stuck(Api({"pods": [found], "deployments": []}), NOW)  # type: ignore[arg-type] # it only lists
+    answer = stuck(Api({"pods": [found], "deployments": [RELEASE]}), NOW)  # type: ignore[arg-type] # it only lists
     assert (answer.level, says in answer.detail) == (level, True), answer
     assert (answer.hint == "") is (level == "ok")
 

@@ -31,7 +31,8 @@ def test_what_kubernetes_says_of_a_share_is_notified_while_it_holds(
 @pytest.mark.parametrize("ready", ["True", "False"])
 def test_a_probe_that_fails_is_told_while_the_pod_is_not_ready(ready: str) -> None:
     content = load("running")
-    content["pod"]["status"]["conditions"] = [{"type": "Ready", "status": ready}]
+    gate = {"type": "Ready", "status": "False"}
+    content["pod"]["status"]["conditions"] = [gate, {"type": "ContainersReady", "status": ready}]
     about = {"uid": content["pod"]["metadata"]["uid"]}
     event = {"reason": "Unhealthy", "message": "Liveness probe failed: 500", "involvedObject": about}
     content["events"] = [event | {"lastTimestamp": "2026"}]
