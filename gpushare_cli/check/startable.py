@@ -130,9 +130,10 @@ def _lasts(spec: Object) -> float:
 def stuck(api: KubeClient, now: datetime) -> CheckResult:
     """Look for sidecars without an image, pods that no scheduler saw or could place, and those that wait on a node."""
     pods = workloads.running_shares(api)
-    pulls = [f"{_name(each)}: {why}" for each in pods if (why := _image(each))]
+    pulls = [(each, f"{_name(each)}: {why}") for each in pods if (why := _image(each))]
     if pulls:
-        return failed(clean(f"the sidecar's image cannot be pulled for {some(pulls)}"), SIDECAR_IMAGE)
+        detail = f"the sidecar's image cannot be pulled for {some([why for _, why in pulls])}"
+        return failed(clean(detail), _pull(api, pulls[0][0]))
     if hindered := [(_name(each), why) for each in pods if (why := _unplaced(each))]:
         detail = f"the scheduler cannot place {some([f'{name}: {why}' for name, why in hindered])}"
         return failed(clean(detail), scheduler_remedy(hindered[0][1]))
@@ -173,6 +174,15 @@ def _without_claims(api: KubeClient, pods: Sequence[Object]) -> CheckResult:
     others = [each for each in why if not is_over_quota(each) and TEMPLATE not in each]
     hint = remedy(NO_CLAIM, next(iter(others or why)))
     return (failed if others else warning)(f"claims cannot be made for {some(why)}", hint)
+
+
+def _pull(api: KubeClient, pod: Object) -> str:
+    """Say what to do about a sidecar's image: the chart names a wrong one, or others changed the pod's."""
+    release, sidecars = known_release(api), objects(mapping(pod, "spec"), "initContainers")
+    named = next((text(each, "image") for each in sidecars if each.get("name") == contract.SIDECAR), "")
+    if not release.environment or named == release.settings.image:
+        return SIDECAR_IMAGE
+    return f"the chart's image is {release.settings.image}; if others change it, {SET_BY_OTHERS}; else {SIDECAR_IMAGE}"
 
 
 def _image(pod: Object) -> str:

@@ -134,3 +134,11 @@ def test_a_template_that_is_missing_is_no_matter_of_a_quota_of_claims(name: str,
     assert answer.level == "warning"
     assert "end other pods" not in answer.hint
     assert says in answer.hint
+
+
+@pytest.mark.parametrize(("image", "others"), [("gpu-share:0.1.0", False), ("mirror.corp/gpu-share:0.1.0", True)])
+def test_an_image_that_the_chart_does_not_name_may_be_of_others(image: str, *, others: bool) -> None:
+    found = pod(SHORT, "Pending", "ImagePullBackOff")
+    found["spec"]["initContainers"] = [{"name": contract.SIDECAR, "image": image}]
+    answer = stuck(Api({"pods": [found], "deployments": [RELEASE]}), NOW)  # type: ignore[arg-type] # it only lists
+    assert ("mutatingadmissionpolicies" in answer.hint, "image.registry" in answer.hint) == (others, True)
