@@ -33,7 +33,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
     ),
     ("gpushare", 10, "calls as another user, and a Reason for files of claims that cannot be written"),
     ("gpushare_cli", 20, "explain on a Job whose pods are gone, and on templates and volumes of the pod's own"),
-    ("gpushare_cli", 75, "check on what others do to its test pod and its claim; explain on probes that fail"),
+    ("gpushare_cli", 81, "check on what others do to its test pod and its claim; explain on probes that fail"),
     ("gpushare", 4, "what people do about a damaged file of each format"),
     ("gpushare", 2, "kubeconfigs that make PyYAML raise whatever it can"),
     ("webhook", 5, "the same of its own files, and lists of namespaces of another shape"),

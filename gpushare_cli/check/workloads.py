@@ -33,7 +33,10 @@ NODES: Final = ("nodes", contract.NODE_LABEL)
 NAMESPACES: Final = ("namespaces", contract.NAMESPACE_LABEL)
 REPLICAS: Final = {"webhook": 2, "certs": 1}
 """The chart's defaults."""
-LABEL: Final = f"kubectl label node NAME {contract.NODE_LABEL}=true"
+LABEL: Final = (
+    f"kubectl label node NAME {contract.NODE_LABEL}=true; a Node that was deleted registers again when its kubelet is "
+    "restarted"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,7 +187,7 @@ def explain(record: PodRecord, admit: Admit | None = None) -> PodExplanation:
         return replace(found, summary=summary, findings=why, containers=tuple(_facts(record)))
     summary, wrong = (
         f"{record.name} has no share of a GPU: {obstacles.nothing_asked(record)}",
-        tuple(_lost_claims(record)),
+        (*_lost_claims(record), *(pod_record.troubles(record) if record.lacks_claims else ())),
     )
     if place is not None and admit is not None:  # labels that should be annotations
         decision = obstacles.decide(place, admit, record.namespace_name)

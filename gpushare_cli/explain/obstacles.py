@@ -140,6 +140,8 @@ def nothing_asked(record: PodRecord) -> str:
     """Say of a pod that asks for nothing what was looked for."""
     if missing := record.missing_claims:
         return f"no annotation requests one, and the pod's ResourceClaims do not exist (any more): {some(missing)}"
+    if record.lacks_claims:
+        return "no annotation requests one, and a ResourceClaim of the pod is not made yet"
     if is_unknown(record):
         return "no annotation requests one; you may not read the pod's ResourceClaims, which may request one"
     return "no annotation and no ResourceClaim of the pod requests one"
@@ -388,5 +390,5 @@ def _hint(part: str, record: PodRecord, placement: Placement) -> str:
     if not room or known.causes is not ON_GPUS:
         return "none of these nodes shares a GPU"
     chosen = any(exactly.get("selectors") for claim in record.known_claims for exactly in exact_requests(claim))
-    check = "; check that the selectors of its claim match a GPU: kubectl get resourceslices --output yaml"
-    return f"nodes without a GPU count here; {room}{check if chosen else ''}"
+    check = ", unless the selectors of its claim match none: kubectl get resourceslices --output yaml" if chosen else ""
+    return f"nodes without a GPU count here; {room}{check}, or a rule bars it: kubectl get devicetaintrules"

@@ -44,7 +44,8 @@ def _read(file: Path) -> tuple[bytes, Status]:
     data = files.read(str(file), pod_status.MAX_BYTES)
     status = None if data is None else pod_status.parse(data)
     if data is None or status is None:
-        raise GpuShareError(f"cannot read {file}; run this command {ELSEWHERE}")
+        removed = "if that fails too, somebody removed the file's folder on the node: create the pod again"
+        raise GpuShareError(f"cannot read {file}; run this command {ELSEWHERE}; {removed}")
     return data, status
 
 

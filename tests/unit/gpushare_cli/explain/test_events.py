@@ -39,3 +39,18 @@ def test_a_probe_that_fails_is_told_while_the_pod_is_not_ready(ready: str) -> No
     fine, lines = told(content)
     assert fine is (ready == "True")
     assert lines[3:4] == ([] if fine else ["  2026 Unhealthy: Liveness probe failed: 500"])
+
+
+def test_a_pod_that_names_a_template_that_is_not_there_is_told_so_also_without_an_annotation() -> None:
+    content = load("waiting") | {"claims": {}}
+    pod = content["pod"]
+    pod["metadata"] |= {"annotations": {}, "labels": {}}
+    pod["spec"]["resourceClaims"] = [{"name": "own", "resourceClaimTemplateName": "shaer"}]
+    pod["status"]["resourceClaimStatuses"] = []
+    about = {"uid": pod["metadata"]["uid"]}
+    message = 'PodResourceClaim own: resource claim template "shaer" not found'
+    event = {"reason": "FailedResourceClaimCreation", "message": message, "involvedObject": about}
+    fine, lines = told(content | {"events": [event | {"lastTimestamp": "2026"}]})
+    assert not fine
+    assert "not made yet" in lines[0]
+    assert "create it in the pod's namespace" in lines[-1]
