@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, MERGE_PATCH, RESOURCE_V1, KubeClient, path
+from gpushare.kube_client import ADMISSION_V1, APPS_V1, BATCH_V1, CORE_V1, MERGE_PATCH, RESOURCE_V1, KubeClient, path
 from gpushare.version import installed
 from gpushare_cli.main import main
 from tests.integration.controlplane import manifests, objects
@@ -22,6 +22,12 @@ from tests.testbed.cluster.controlplane import RBAC_V1
 
 NODES: Final = ("check-a", "check-b")
 KINDS: Final = ("Deployment", "DaemonSet")
+LEFT: Final = (
+    (BATCH_V1, "cronjobs"), (BATCH_V1, "jobs"), (APPS_V1, "deployments"), (APPS_V1, "statefulsets"),
+    (APPS_V1, "daemonsets"), (APPS_V1, "replicasets"), (CORE_V1, "replicationcontrollers"), (CORE_V1, "pods"),
+    (CORE_V1, "resourcequotas"),
+)  # fmt: skip
+"""What tests leave in their namespaces that check tells of; what makes pods again goes first."""
 WEBHOOK: Final = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share")
 POLICIES: Final = path(ADMISSION_V1, "validatingadmissionpolicies")
 BINDINGS: Final = path(ADMISSION_V1, "validatingadmissionpolicybindings")
@@ -99,7 +105,19 @@ class Release:
 
 @contextmanager
 def on_control_plane(bed: Bed) -> Iterator[Release]:
-    """Bring the workloads of the release, and two nodes for them; the nodes of other tests are opted out meanwhile."""
+    """Bring the workloads of the release, and two nodes for them.
+
+    The nodes of tests before it are opted out meanwhile. Their pods go, which nobody enforces, and quotas and labels
+    that check warns of.
+    """
+    left = [*bed.cluster.list(path(CORE_V1, "pods"))[0], *bed.cluster.list(path(CORE_V1, "resourcequotas"))[0]]
+    for each in {item["metadata"]["namespace"] for item in left}:
+        for base, plural in LEFT:
+            bed.delete_all(path(base, plural, namespace=each))
+    for each in bed.cluster.list(path(CORE_V1, "namespaces"))[0]:
+        if each["metadata"]["labels"].get(contract.NAMESPACE_LABEL) not in {None, "true", "false"}:
+            labels = {"metadata": {"labels": {contract.NAMESPACE_LABEL: None}}}
+            bed.cluster.patch(path(CORE_V1, "namespaces", each["metadata"]["name"]), labels)
     workloads = [each for each in manifests.load() if each["kind"] in KINDS]
     others = [each["metadata"]["name"] for each in bed.cluster.list(path(CORE_V1, "nodes"))[0]]
     label(bed, others, None)
