@@ -55,7 +55,7 @@ def used(lines: Iterable[str]) -> Iterator[tuple[str, Right]]:
     """Yield (account, right) of each request of a pod that the API server allowed."""
     for event in map(json.loads, lines):
         user, asked = event["user"], event.get("objectRef", {})
-        if asked and POD in user.get("extra", {}) and event["annotations"].get(DECISION) == "allow":
+        if asked and POD in user.get("extra", {}) and event.get("annotations", {}).get(DECISION) == "allow":
             resource = "/".join(asked[each] for each in ("resource", "subresource") if each in asked)
             yield (
                 user["username"].removeprefix(ACCOUNT),

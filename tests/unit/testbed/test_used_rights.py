@@ -71,3 +71,9 @@ def test_the_rights_of_several_clusters_add_up(tmp_path: Path, monkeypatch: pyte
 def test_what_is_used_elsewhere_is_used_by_a_test_that_exists() -> None:
     for file, name in ELSEWHERE.values():
         assert f"def {name}(" in (ROOT / file).read_text()
+
+
+def test_a_request_that_ended_before_it_was_authorized_uses_no_right() -> None:
+    whole = json.loads(event("get", resource="secrets", name="other"))
+    ended = json.dumps({key: value for key, value in whole.items() if key != "annotations"})
+    assert of(*USED, ended) == of(*USED)
