@@ -95,7 +95,13 @@ class KubeClient:
         return cls(official.Kubeconfig.load(kubeconfig, context))
 
     def acting_as(self, user: str) -> Self:
-        """Return a client of the same connections that asks as another user, for which one needs a right."""
+        """Return a client of the same connections that asks as another user, for which one needs a right.
+
+        Raises:
+            ClusterError: this is a pod, whose account has no such right; asking would alarm who reads audit logs.
+        """
+        if isinstance(self._access, ServiceAccount):
+            raise ClusterError(f"the account of a pod cannot impersonate {user}")
         return type(self)(self._access, user)
 
     def get(self, where: str, *, timeout: float = DEFAULT_TIMEOUT, **query: str) -> Object:

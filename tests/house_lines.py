@@ -31,7 +31,7 @@ RAISED: Final[tuple[tuple[str, int, str], ...]] = (
         35,
         "files, sockets and reserved space that heal, and a problem that names a folder that is read-only",
     ),
-    ("gpushare", 10, "calls as another user, and a Reason for files of claims that cannot be written"),
+    ("gpushare", 12, "calls as another user, and a Reason for files of claims that cannot be written"),
     ("gpushare_cli", 20, "explain on a Job whose pods are gone, and on templates and volumes of the pod's own"),
     ("gpushare_cli", 81, "check on what others do to its test pod and its claim; explain on probes that fail"),
     ("gpushare", 4, "what people do about a damaged file of each format"),

@@ -100,10 +100,11 @@ def test_paths_quote_what_people_name() -> None:
     assert path(CORE_V1, "namespaces", "a/../b") == "/api/v1/namespaces/a%2F..%2Fb"
 
 
-def test_the_kubeconfig_token_is_sent(cluster: KubeClient, server: Any) -> None:
-    server.answers = [(200, [{"kind": "Pod"}])]
-    assert cluster.get("/x") == {"kind": "Pod"}
-    assert server.seen[0][1]["Authorization"] == "Bearer secret"
+def test_the_kubeconfig_token_is_sent_and_as_whom_one_asks(cluster: KubeClient, server: Any) -> None:
+    server.answers = [(200, [{"kind": "Pod"}])] * 2
+    assert cluster.get("/x") == cluster.acting_as("jo").get("/x") == {"kind": "Pod"}
+    assert {each[1]["Authorization"] for each in server.seen} == {"Bearer secret"}
+    assert [each[1].get("Impersonate-User") for each in server.seen] == [None, "jo"]
 
 
 def test_an_error_carries_the_server_s_sentence_and_status(cluster: KubeClient, server: Any) -> None:

@@ -174,3 +174,9 @@ def test_an_enforcer_in_a_pod_does_not_load_the_official_client() -> None:
     program = "import sys, enforcer.main; print({'kubernetes', 'requests', 'pydantic'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_pod_does_not_ask_as_another_user(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_bytes(pki.Authority().bundle)
+    with pytest.raises(ClusterError, match="cannot impersonate jo"):
+        KubeClient(ServiceAccount("https://127.0.0.1", tmp_path)).acting_as("jo")
