@@ -35,20 +35,27 @@ def test_what_others_add_that_keeps_each_share_from_every_node_is_named(
     known, newer = ("SCHEDULER_NAMES", "default-scheduler,own"), ("ACROSS_NODES", "of another release")
     values = [{"name": f"GPU_SHARE_{name}", "value": value} for name, value in (known, newer)]
     release = RELEASE[0] | {"spec": {"template": {"spec": {"containers": [{"env": values}]}}}}
-    server = Server(namespaces=[], a=namespace("a"), nodes=[GPU_NODE], deployments=[release])
+    server = Server(namespaces=[], a=namespace("a"), nodes=[node({"pool": "gpu"})], deployments=[release])
     monkeypatch.setattr(server, "create", adding(server, added))
     result = trial(server, "a")  # type: ignore[arg-type] # it only reads and tries
     assert (result.level, says in result.detail) == (level, True), result
 
 
-@pytest.mark.parametrize("readable", [True, False])
-def test_nodes_that_may_not_be_read_are_not_called_excluded(monkeypatch: pytest.MonkeyPatch, *, readable: bool) -> None:
-    server = Server(namespaces=[namespace("a")], nodes=[GPU_NODE] if readable else 403)
+@pytest.mark.parametrize(
+    ("labels", "level"), [({"pool": "cpu"}, "ok"), ({"pool": "gpu"}, "warning"), ({}, "warning"), (None, "ok")]
+)
+def test_a_selector_is_compared_with_the_nodes_labels_where_these_may_be_read(
+    labels: dict[str, str] | None, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(namespaces=[namespace("a")], nodes=403 if labels is None else [node(labels)])
     monkeypatch.setattr(server, "create", adding(server, {"nodeSelector": {"pool": "cpu"}}))
-    assert asked(server)[0] == ("warning" if readable else "ok")
+    found = asked(server)
+    assert found[0] == level, found
+    assert ("pool=cpu" in found[1]) is (level == "warning")
 
 
-GPU_NODE = {"metadata": {"name": "n", "labels": {contract.NODE_LABEL: "true", "pool": "gpu"}}}
+def node(labels: dict[str, str]) -> dict[str, Any]:
+    return {"metadata": {"name": "n", "labels": {contract.NODE_LABEL: "true", **labels}}}
 
 
 def adding(server: Server, added: dict[str, Any]) -> Any:
